@@ -45,6 +45,7 @@ CHECKED = (
     "tools",
     "trainer",
     "web/src",
+    "worker",
 )
 
 # Its descriptions are those of the server's sources.

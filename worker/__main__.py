@@ -63,20 +63,23 @@ def _serve() -> int:
 
 def _supervise(folder: Path, lock_fd: int) -> int:
     """Detach, then supervise the attempt until it is over."""
-    if os.fork():
-        os._exit(0)
-    os.setsid()
+    _detach()
     from worker.launchers.torchrun import TorchrunLauncher
     from worker.supervisor.supervise import run_detached
 
     return run_detached(folder.resolve(), lock_fd, TorchrunLauncher)
 
 
-def _operation(folder: Path) -> int:
-    """Detach, then supervise the operation until it is over."""
+def _detach() -> None:
+    """Go on as a child: the parent, for which the worker waits, ends at once."""
     if os.fork():
         os._exit(0)
-    os.setsid()
+    os.setsid()  # a signal to the worker's process group must not reach training
+
+
+def _operation(folder: Path) -> int:
+    """Detach, then supervise the operation until it is over."""
+    _detach()
     from worker.operations import run_detached_operation
 
     return run_detached_operation(folder.resolve())

@@ -9,7 +9,8 @@ from celery import Celery
 
 from trainyard.protocol.worker_messages import LaunchMessage, OperationMessage
 from worker.api import ServerAway, WorkerApi
-from worker.launch import LocalNode, launch_attempt
+from worker.launch import launch_attempt
+from worker.node.node_store import LocalNode
 from worker.operations import start_operation
 from worker.registration import own_token
 from worker.settings import Settings

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.protocol.rest.errors import ApiError, TrainyardError
-from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat, WorkerIdentity
+from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 from worker.adopt import adopt, prove_gone
 from worker.api import ServerAway, WorkerApi
-from worker.node.node_store import NodeStore
+from worker.node.node_store import LocalNode
 from worker.registration import ANOTHER_WORKER
 from worker.supervisor.preemption import read_notice, signal_supervisors
 
@@ -29,19 +29,15 @@ class Heart(threading.Thread):
 
     def __init__(
         self,
-        node: NodeStore,
+        node: LocalNode,
         api: WorkerApi,
         *,
-        name: str,
-        worker: WorkerIdentity,
         seconds: float,
         notices: Sequence[Path] = (),
     ) -> None:
         super().__init__(name="heart", daemon=True)
         self._node = node
         self._api = api
-        self._node_name = name
-        self._worker = worker
         self._seconds = seconds
         self._notices = notices
         self._notice: str | None = None
@@ -77,7 +73,7 @@ class Heart(threading.Thread):
         try:
             self._look_for_a_notice()
             expected = self._send(gone=())
-            if gone := prove_gone(self._node, expected, name=self._node_name):
+            if gone := prove_gone(self._node.store, expected, name=self._node.name):
                 self._send(gone=gone)
             self._note(None)
         except (ApiError, ServerAway) as error:
@@ -93,16 +89,16 @@ class Heart(threading.Thread):
             logger.warning("notice that this node goes: %s", notice or "withdrawn")
         self._notice = notice
         if notice is not None:
-            signal_supervisors(self._node)
+            signal_supervisors(self._node.store)
 
     def _send(self, *, gone: tuple[str, ...]) -> tuple[str, ...]:
         heartbeat = NodeHeartbeat(
             protocol=PROTOCOL,
-            node=self._node_name,
-            supervised=adopt(self._node),
+            node=self._node.name,
+            supervised=adopt(self._node.store),
             gone=gone,
             notice=self._notice,
-            worker=self._worker,
+            worker=self._node.worker,
         )
         return self._api.heartbeat(heartbeat).expected
 

@@ -57,7 +57,10 @@ class Init:
     def _keep(self) -> None:
         """Start the worker unless it runs, has just crashed, or is to run no more."""
         if self._child is None and not self._draining and time.monotonic() >= self._restart_at:
-            self._child = _spawn(self._command)
+            # Not subprocess.Popen: `reap` takes the status of every child, this one included.
+            self._child = os.posix_spawnp(
+                self._command[0], list(self._command), os.environ, setsigmask=[]
+            )
             logger.info("worker started (pid %d)", self._child)
 
     def _take_note(self, ended: dict[int, int]) -> None:
@@ -73,8 +76,3 @@ class Init:
             self._node.leaving.write_text("its container is being ended\n", encoding="utf-8")
         if self._child is not None:
             os.kill(self._child, signal.SIGTERM)
-
-
-def _spawn(command: Sequence[str]) -> int:
-    # Not subprocess.Popen: `reap` takes the status of every child, this one included.
-    return os.posix_spawnp(command[0], list(command), os.environ, setsigmask=[])

@@ -5,56 +5,22 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.rest.errors import ApiError
-from trainyard.protocol.worker_messages import (
-    PROTOCOL,
-    Claim,
-    ClaimReply,
-    LaunchMessage,
-    WorkerIdentity,
-)
+from trainyard.protocol.worker_messages import ClaimReply, LaunchMessage
 from trainyard.run.atomic import create_file
 from worker.api import WorkerApi, persist
 from worker.launchers.rank_environment import inherited_environment
-from worker.node.hardware import Devices
-from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun
-from worker.node.users import RankUser, RunAs
+from worker.node.node_store import AttemptLock, LaunchRecord, LocalNode, WorkerRun
+from worker.node.users import RankUser
 
 logger = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 30.0
 DETACH_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class LocalNode:
-    """This node, as a launch or an operation needs it."""
-
-    store: NodeStore
-    """Its files."""
-    name: str
-    """Its name."""
-    worker: WorkerIdentity
-    """The worker that serves it."""
-    roots: Mapping[str, str]
-    """Folder or URL of each storage root."""
-    devices: Devices
-    """Its slots."""
-    allow_code: bool = False
-    """Whether it runs code that a job brings."""
-    run_as: RunAs | None = None
-    """Users of the ranks; the worker's own when absent."""
-
-    @property
-    def claim(self) -> Claim:
-        """The claim of an attempt or operation for this node."""
-        return Claim(protocol=PROTOCOL, node=self.name, worker=self.worker)
 
 
 def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> bool:
@@ -161,7 +127,8 @@ def _environment(node: LocalNode, claim: ClaimReply) -> dict[str, str]:
     """Return the variables that depend on the node and the slots: GPUs, threads."""
     visible = node.devices.visible
     on_gpus = _device(node, claim) == "cuda"
-    slots = slots_of(claim.attempt, claim.node_rank)
+    ranks = {share.node_rank: share.slots for share in claim.attempt.allocation}
+    slots = ranks[claim.node_rank]
     if on_gpus and max(slots) >= len(visible):
         raise ValueError(f"slot {max(slots)} was allocated, but this node has {len(visible)}")
     return {
@@ -169,18 +136,6 @@ def _environment(node: LocalNode, claim: ClaimReply) -> dict[str, str]:
         # Empty where the slots are CPU ranks: they must not use the GPU of another attempt.
         "CUDA_VISIBLE_DEVICES": (",".join(visible[slot] for slot in slots) if on_gpus else ""),
     }
-
-
-def slots_of(attempt: AttemptSpec, node_rank: int) -> tuple[int, ...]:
-    """Return the slots of one node of an attempt.
-
-    Raises:
-        ValueError: the allocation names no such node.
-    """
-    for allocated in attempt.allocation:
-        if allocated.node_rank == node_rank:
-            return allocated.slots
-    raise ValueError(f"the allocation has no node of rank {node_rank}")
 
 
 def start_supervisor(run: WorkerRun, lock: AttemptLock) -> None:

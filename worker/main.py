@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from trainyard.protocol.worker_messages import WorkerIdentity
@@ -12,11 +13,10 @@ from worker.adopt import adopt
 from worker.api import WorkerApi
 from worker.app import consume, create_app
 from worker.heartbeat import Heart
-from worker.launch import LocalNode
 from worker.launchers.rank_environment import check_reach
 from worker.node.hardware import find_devices
 from worker.node.lock import lock_folder
-from worker.node.node_store import NodeStore
+from worker.node.node_store import LocalNode, NodeStore
 from worker.node.users import RunAs, in_user_namespace, isolation_of
 from worker.registration import register
 from worker.roots import identify_roots
@@ -43,36 +43,32 @@ def serve() -> None:
         _serve(settings, node, api, worker)
 
 
-def _serve(settings: Settings, node: NodeStore, api: WorkerApi, worker: WorkerIdentity) -> None:
+def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerIdentity) -> None:
     devices = find_devices(device=settings.device, slots=settings.slots)
-    roots = settings.root_paths()
-    run_as = _prepare_users(settings, node, slots=devices.hardware.slots)
+    run_as = _prepare_users(settings, store, slots=devices.hardware.slots)
     hardware = devices.hardware.model_copy(update={"isolation": isolation_of(run_as)})
-    seconds = register(
-        settings, node, api, worker=worker, hardware=hardware, roots=identify_roots(roots)
-    )
-    logger.info(
-        "node %s offers %d slots (%s)",
+    node = LocalNode(
+        store,
         settings.node_name,
-        devices.hardware.slots,
-        devices.hardware.device_name,
+        worker,
+        roots=settings.root_paths(),
+        devices=replace(devices, hardware=hardware),
+        allow_code=settings.allow_code,
+        run_as=run_as,
     )
-    for attempt_id in adopt(node):
+    seconds = register(settings, node, api, roots=identify_roots(node.roots))
+    logger.info("node %s offers %d slots (%s)", node.name, hardware.slots, hardware.device_name)
+    for attempt_id in adopt(store):
         logger.info("attempt %s is supervised", attempt_id)
-    notices = [node.leaving]
+    notices = [store.leaving]
     if settings.preemption_notice_file is not None:
         notices.append(settings.preemption_notice_file)
-    heart = Heart(
-        node, api, name=settings.node_name, worker=worker, seconds=seconds, notices=notices
-    )
+    heart = Heart(node, api, seconds=seconds, notices=notices)
     heart.beat()
     if heart.refusal is not None:
         raise heart.refusal
     heart.start()
-    local = LocalNode(
-        node, settings.node_name, worker, roots, devices, settings.allow_code, run_as=run_as
-    )
-    consume(create_app(settings, local))
+    consume(create_app(settings, node))
     heart.stop()
     heart.join()
     if heart.refusal is not None:

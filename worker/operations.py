@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.base.backoff import Retries
@@ -41,16 +40,17 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, persist
-from worker.launch import LocalNode, detach
+from worker.launch import detach
 from worker.launchers.rank_environment import TRAINER, code_of, inherited_environment
 from worker.node.files import read_record, tail
-from worker.node.node_store import NodeStore
+from worker.node.node_store import LocalNode, NodeStore
 from worker.node.process_tree import ProcessTree, become_subreaper, end_user
 from worker.node.users import RankUser, user_environment
 from worker.registration import own_token
 
 logger = logging.getLogger(__name__)
 
+LAUNCH, LOG = "launch.json", "operation.log"
 CLAIM_SECONDS = 30.0
 AWAY_SECONDS = 120.0
 """Time without an answer after which an operation is left to its next claim: a new start is safe,
@@ -79,23 +79,6 @@ class OperationLaunch(RecordModel):
     """As whom the command runs; as the worker when absent."""
 
 
-@dataclass(frozen=True)
-class OperationFolder:
-    """The folder of one claim of an operation."""
-
-    root: Path
-
-    @property
-    def launch(self) -> Path:
-        """The `OperationLaunch`; written last: with it the folder is complete."""
-        return self.root / "launch.json"
-
-    @property
-    def log(self) -> Path:
-        """Output of the supervisor and of the command."""
-        return self.root / "operation.log"
-
-
 def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) -> bool:
     """Claim an operation and start its supervisor; return whether that was done.
 
@@ -115,7 +98,7 @@ def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) 
         return False
     try:
         folder = prepare_operation(node, operation_id, claim)
-        detach(["operation", str(folder.root)], log=folder.log, folder=folder.root)
+        detach(["operation", str(folder)], log=folder / LOG, folder=folder)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         logger.exception("operation %s cannot be started", operation_id)
         _refuse(node, operation_id, claim.fence, str(error), api)
@@ -133,9 +116,7 @@ def _refuse(node: LocalNode, operation_id: str, fence: int, why: str, api: Worke
         logger.warning("operation %s: %s", operation_id, refusal)
 
 
-def prepare_operation(
-    node: LocalNode, operation_id: str, claim: OperationClaimReply
-) -> OperationFolder:
+def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimReply) -> Path:
     """Write the folder of a claim, which must not be there yet.
 
     Raises:
@@ -148,12 +129,12 @@ def prepare_operation(
     if root is None:
         raise ValueError(f"root {claim.task.root!r} is not defined on node {node.name}")
     data_dir = node.store.data_dir
-    folder = OperationFolder(data_dir / "operations" / operation_id / str(claim.fence))
-    folder.root.mkdir(parents=True)
+    folder = data_dir / "operations" / operation_id / str(claim.fence)
+    folder.mkdir(parents=True)
     user = None
     if node.run_as is not None and claim.task.kind in RUN_CODE:
         user = node.run_as.for_operations()
-        user.give(folder.root, 0o1770)
+        user.give(folder, 0o1770)
     order = OperationOrder(
         task=claim.task, root_path=root, root_id=claim.storage, roots=dict(node.roots)
     )
@@ -165,24 +146,25 @@ def prepare_operation(
         data_dir=str(data_dir),
         user=user,
     )
-    create_file(folder.root / TASK, order.model_dump_json(indent=1) + "\n")
-    create_file(folder.launch, launch.model_dump_json(indent=1) + "\n")
+    create_file(folder / TASK, order.model_dump_json(indent=1) + "\n")
+    # Written last: with it the folder is complete.
+    create_file(folder / LAUNCH, launch.model_dump_json(indent=1) + "\n")
     return folder
 
 
 class OperationSupervisor:
     """The parent of an operation's command: a subreaper that ends all its processes."""
 
-    def __init__(self, folder: OperationFolder, *, command: Sequence[str] = TRAINER) -> None:
-        launch = read_record(folder.launch, OperationLaunch)
-        order = read_record(folder.root / TASK, OperationOrder)
+    def __init__(self, folder: Path, *, command: Sequence[str] = TRAINER) -> None:
+        launch = read_record(folder / LAUNCH, OperationLaunch)
+        order = read_record(folder / TASK, OperationOrder)
         if launch is None or order is None:
-            raise ValueError(f"{folder.root} is no folder of an operation")
+            raise ValueError(f"{folder} is no folder of an operation")
         self._folder = folder
         self._launch = launch
         self._owner = launch.user.uid if launch.user else None
         self._node = NodeStore(Path(launch.data_dir))
-        self._words = [*command, order.task.kind.value, str(folder.root)]
+        self._words = [*command, order.task.kind.value, str(folder)]
         self._processes = ProcessTree(user=launch.user)
 
     def supervise(self) -> bool:
@@ -198,15 +180,15 @@ class OperationSupervisor:
         }
         if user is not None:
             end_user(user)  # an operation whose claim is over: one at a time runs on a node
-            environment |= user_environment(self._launch.operation_id, self._folder.root)
-        pid = self._processes.spawn(self._words, environment=environment, output=self._folder.log)
+            environment |= user_environment(self._launch.operation_id, self._folder)
+        pid = self._processes.spawn(self._words, environment=environment, output=self._folder / LOG)
         try:
             reported = self._report_until_over(pid)
         finally:
             self._processes.end()
-        outcome = read_record(self._folder.root / OUTCOME, OperationOutcome, owner=self._owner)
+        outcome = read_record(self._folder / OUTCOME, OperationOutcome, owner=self._owner)
         if reported and outcome is not None and outcome.outcome == "succeeded":
-            shutil.rmtree(self._folder.root.parent, ignore_errors=True)
+            shutil.rmtree(self._folder.parent, ignore_errors=True)
         return reported
 
     def _report_until_over(self, pid: int) -> bool:
@@ -237,19 +219,17 @@ class OperationSupervisor:
             protocol=PROTOCOL,
             node=self._launch.node,
             fence=self._launch.fence,
-            progress=read_record(
-                self._folder.root / PROGRESS, OperationProgress, owner=self._owner
-            ),
+            progress=read_record(self._folder / PROGRESS, OperationProgress, owner=self._owner),
             outcome=None if status is None else self._outcome(status),
         )
 
     def _outcome(self, status: int) -> OperationOutcome:
         """Return the outcome that the command wrote, or a failure from its status and log."""
-        outcome = read_record(self._folder.root / OUTCOME, OperationOutcome, owner=self._owner)
+        outcome = read_record(self._folder / OUTCOME, OperationOutcome, owner=self._owner)
         if outcome is not None:
             return outcome
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        message = f"the command ended {how} without an outcome: {tail(self._folder.log)}"
+        message = f"the command ended {how} without an outcome: {tail(self._folder / LOG)}"
         return OperationOutcome(outcome="failed", message=message[:4000])
 
     def _note_outage(self, api: WorkerApi, error: Exception, retries: Retries) -> float | None:
@@ -269,7 +249,7 @@ class OperationSupervisor:
 def run_detached_operation(folder: Path) -> int:
     """Supervise the operation of a folder; returns the exit code of this process."""
     try:
-        OperationSupervisor(OperationFolder(folder)).supervise()
+        OperationSupervisor(folder).supervise()
     except (OSError, ValueError):
         logger.exception("the operation cannot be done")
         return 1

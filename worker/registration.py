@@ -8,16 +8,10 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from trainyard.protocol.rest.errors import ApiError
-from trainyard.protocol.worker_messages import (
-    PROTOCOL,
-    Hardware,
-    Registration,
-    RegistrationReply,
-    WorkerIdentity,
-)
+from trainyard.protocol.worker_messages import PROTOCOL, Registration, RegistrationReply
 from trainyard.run.atomic import replace_file
 from worker.api import WorkerApi, persist
-from worker.node.node_store import NodeStore
+from worker.node.node_store import LocalNode, NodeStore
 from worker.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -29,13 +23,7 @@ ANOTHER_WORKER_SECONDS = 1.0
 
 
 def register(
-    settings: Settings,
-    node: NodeStore,
-    api: WorkerApi,
-    *,
-    worker: WorkerIdentity,
-    hardware: Hardware,
-    roots: Mapping[str, str],
+    settings: Settings, node: LocalNode, api: WorkerApi, *, roots: Mapping[str, str]
 ) -> float:
     """Register the node, waiting as long as it takes; return the heartbeat's period.
 
@@ -48,17 +36,17 @@ def register(
     """
     registration = Registration(
         protocol=PROTOCOL,
-        node=settings.node_name,
+        node=node.name,
         address=settings.address,
-        hardware=hardware,
+        hardware=node.devices.hardware,
         roots=dict(roots),
-        worker=worker,
+        worker=node.worker,
         version=_version(),
     )
-    own = own_token(node)
+    own = own_token(node.store)
     if own is None and settings.join_token is None:
         raise ValueError(
-            f"node {settings.node_name} has not joined yet: make a join token at the server and "
+            f"node {node.name} has not joined yet: make a join token at the server and "
             "set TRAINYARD_JOIN_TOKEN to it"
         )
     api.token = own or settings.join_token
@@ -71,16 +59,16 @@ def register(
         api.token = settings.join_token
         reply = _register(api, registration)
     if reply.node_token is not None:
-        replace_file(node.token, f"{reply.node_token}\n", mode=0o600)
+        replace_file(node.store.token, f"{reply.node_token}\n", mode=0o600)
         api.token = reply.node_token
-    node.remember_server(settings.url)
+    node.store.remember_server(settings.url)
     return reply.heartbeat_seconds
 
 
-def own_token(node: NodeStore) -> str | None:
+def own_token(store: NodeStore) -> str | None:
     """Return the token that the node was given when it joined."""
     try:
-        return node.token.read_text(encoding="ascii").strip() or None
+        return store.token.read_text(encoding="ascii").strip() or None
     except FileNotFoundError:
         return None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.worker.conftest import STAND_IN, processes_of, wait_for
 from tests.worker.launchers import launcher_of
+from tests.worker.stand_in import DAEMON
 from worker.launchers.base import Launcher, Observation, Share
 from worker.node.node_store import WorkerRun
 from worker.node.process_identity import has_ended
@@ -61,7 +62,7 @@ def is_killed(share: Share, launcher: Launcher) -> None:
     assert set(running.pids) == set(running.pidfds) == {0, 1}
     assert not any(map(has_ended, running.pidfds.values()))
     assert not running.ended
-    wait_for(lambda: len(marked(share)) >= 4, "a daemon of each rank")
+    wait_for(lambda: all(map(has_daemon, logs(share))), "a daemon of each rank")
     killed_at = time.time()
     os.kill(running.pids[1], signal.SIGKILL)
     failed = until(launcher, lambda seen: seen.failed)
@@ -81,11 +82,11 @@ def is_left(share: Share, launcher: Launcher) -> None:
     if os.fork() == 0:
         launcher.start()
         until(launcher, lambda seen: seen.settled and seen.started)
-        wait_for(lambda: len(marked(share)) >= 4, "a daemon of each rank")
+        wait_for(lambda: all(map(has_daemon, logs(share))), "a daemon of each rank")
         os.kill(os.getpid(), signal.SIGKILL)
     os.wait()
     # This process is no subreaper here: the daemons are no descendants of it.
-    assert len(marked(share)) >= 2
+    assert len(marked(share)) >= 2, "the daemons"
     launcher.stop()
     assert marked(share) == []
     seen = launcher.observe()
@@ -99,6 +100,14 @@ def until(launcher: Launcher, holds: Callable[[Observation], bool]) -> Observati
         return seen if holds(seen) else None
 
     return wait_for(look, "observation")
+
+
+def logs(share: Share) -> list[Path]:
+    return [Path(share.run.log(rank)) for rank in share.ranks]
+
+
+def has_daemon(log: Path) -> bool:
+    return log.exists() and DAEMON in log.read_text()
 
 
 def marked(share: Share) -> list[int]:

@@ -16,6 +16,8 @@ from trainer.metrics.run_writer import RunWriter
 from trainer.process import show_stacks_when_asked
 from trainyard.run.directory import RunDirectory
 
+DAEMON = "left a daemon"
+
 
 def main() -> None:
     behaviour, *words = sys.argv[1:]
@@ -77,6 +79,7 @@ def brood(run: Path, rank: int) -> None:
     beat(run, rank)
     script = "import os,time\nif os.fork(): os._exit(0)\nos.setsid()\ntime.sleep(600)"
     subprocess.run([sys.executable, "-c", script], check=True)
+    say(DAEMON)
     time.sleep(600)
 
 

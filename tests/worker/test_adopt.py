@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.worker.conftest import NODE, Attempt, Place, wait_for
+from tests.worker.stand_in import DAEMON
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.atomic import replace_file
 from trainyard.run.directory import Phase
@@ -44,7 +45,7 @@ def test_ranks_end_with_their_supervisor(place: Place) -> None:
 
 def test_the_end_of_a_supervisor_is_proved_and_reported(place: Place) -> None:
     attempt = place.start(stand_in="brood")
-    wait_for(lambda: len(attempt.processes) >= 4, "two ranks with a child each")
+    wait_for(lambda: all(DAEMON in attempt.log(rank) for rank in (0, 1)), "a daemon each")
     wait_for(lambda: attempt.seen.reports, "report")
     before = kill_supervisor(attempt)
     assert adopt(place.node) == (attempt.id,)  # by another one, which speaks for it

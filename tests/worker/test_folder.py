@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,11 +95,11 @@ def test_a_worker_waits_while_another_one_serves_its_node(
         lock_folder(place.node.data_dir) as worker,
         WorkerApi(server.url, None) as api,
     ):
-        hardware = place.local.devices.hardware
+        local = replace(place.local, worker=worker)
         registering = threading.Thread(
             target=register,
-            args=(settings, place.node, api),
-            kwargs={"worker": worker, "hardware": hardware, "roots": {}},
+            args=(settings, local, api),
+            kwargs={"roots": {}},
         )
         registering.start()
         wait_for(lambda: len(server.registrations) > 3, "tries to register")
@@ -107,7 +108,7 @@ def test_a_worker_waits_while_another_one_serves_its_node(
         registering.join(30)
         assert not registering.is_alive()
         assert server.registrations[-1].worker == worker
-        heart = Heart(place.node, api, name="node-1", worker=worker, seconds=5)
+        heart = Heart(local, api, seconds=5)
         heart.beat()
         before = heart.refusal
         assert before is None

@@ -11,11 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from tests.worker.conftest import Place
-from tests.worker.fake_server import JOIN_TOKEN, NODE_TOKEN, FakeServer
+from tests.worker.fake_server import JOIN_TOKEN, NODE_TOKEN
 from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.rest.errors import UnauthenticatedError
-from trainyard.protocol.worker_messages import WorkerIdentity
 from trainyard.run.directory import Phase
 from trainyard.run.record_base import to_json
 from trainyard.run.records import Heartbeat
@@ -32,7 +31,6 @@ from worker.settings import Settings, parse_roots
 from worker.supervisor.hang import HangWatch
 
 GPUS = [Gpu(0, "GPU-a", "H200", 150 << 30), Gpu(1, "GPU-b", "H200", 149 << 30)]
-WORKER = WorkerIdentity(folder="0" * 32, boot_id="b007-0000")
 ID = make_id(milliseconds=1, entropy=bytes(10))
 
 
@@ -164,20 +162,17 @@ def test_ranks_get_the_kind_of_slot_that_was_allocated(place: Place) -> None:
         prepared("cuda", offers="cpu")
 
 
-def test_a_node_whose_token_was_revoked_joins_anew(tmp_path: Path, server: FakeServer) -> None:
-    node = NodeStore(tmp_path)
-    node.token.write_text("revoked")
-    hardware = find_devices(device="cpu").hardware
-    settings = Settings(url=server.url, node_name="n", join_token=JOIN_TOKEN)
-    with WorkerApi(server.url, token=None) as api:
-        assert register(settings, node, api, worker=WORKER, hardware=hardware, roots={}) == 0.2
-        assert own_token(node) == api.token == NODE_TOKEN
-        assert node.server_url == server.url
-        node.token.write_text("revoked")
+def test_a_node_whose_token_was_revoked_joins_anew(place: Place) -> None:
+    node, url = place.local, place.server.url
+    node.store.token.write_text("revoked")
+    settings = Settings(url=url, join_token=JOIN_TOKEN)
+    with WorkerApi(url, token=None) as api:
+        assert register(settings, node, api, roots={}) == 0.2
+        assert own_token(node.store) == api.token == NODE_TOKEN
+        assert node.store.server_url == url
+        node.store.token.write_text("revoked")
         with pytest.raises(UnauthenticatedError):
-            register(
-                Settings(url=server.url), node, api, worker=WORKER, hardware=hardware, roots={}
-            )
+            register(Settings(url=url), node, api, roots={})
 
 
 def identify_in(folder: str) -> str:

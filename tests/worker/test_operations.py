@@ -27,8 +27,8 @@ from trainyard.protocol.worker_messages import OperationClaimReply, OperationMes
 from trainyard.run.atomic import replace_file
 from trainyard.spec.job import parse_job_spec
 from worker.api import WorkerApi
-from worker.launch import LocalNode
-from worker.operations import OperationFolder, prepare_operation, start_operation
+from worker.node.node_store import LocalNode
+from worker.operations import LOG, prepare_operation, start_operation
 
 SLOW = """
 import json, os, pathlib, sys, time
@@ -72,14 +72,14 @@ def given(
     return operation_id
 
 
-def supervise(folder: OperationFolder, *, script: str, tmp_path: Path) -> subprocess.Popen[bytes]:
+def supervise(folder: Path, *, script: str, tmp_path: Path) -> subprocess.Popen[bytes]:
     """Supervise an operation whose command is a script of the test."""
     path = tmp_path / f"{uuid.uuid4().hex}.py"
     path.write_text(script)
     code = (
         "from pathlib import Path; "
-        "from worker.operations import OperationFolder, OperationSupervisor; "
-        f"OperationSupervisor(OperationFolder(Path({str(folder.root)!r})), "
+        "from worker.operations import OperationSupervisor; "
+        f"OperationSupervisor(Path({str(folder)!r}), "
         f"command=[{sys.executable!r}, {str(path)!r}]).supervise()"
     )
     return subprocess.Popen([sys.executable, "-c", code], env=environment())
@@ -142,7 +142,7 @@ def test_code_of_a_job_runs_only_where_the_node_allows_it(
     assert "this node runs no code that a job brings" in outcome.message
     allowing = replace(local, allow_code=True)
     folder = prepare_operation(allowing, operation_id, server.operations[operation_id].claim)
-    order = OperationOrder.model_validate_json((folder.root / TASK).read_bytes())
+    order = OperationOrder.model_validate_json((folder / TASK).read_bytes())
     assert order.roots == {name: str(path) for name, path in place.local.roots.items()}
 
 
@@ -156,7 +156,7 @@ def test_a_command_without_a_word_is_a_failure_with_its_output(
     assert outcome is not None
     assert outcome.outcome == "failed"
     assert outcome.message == "the command ended with status 3 without an outcome: no room here"
-    assert folder.log.exists()
+    assert (folder / LOG).exists()
 
 
 def test_progress_goes_on_through_an_outage(
@@ -186,7 +186,7 @@ def test_one_that_is_outrun_ends_its_command(
     folder = prepare_operation(local, operation_id, server.operations[operation_id].claim)
     supervisor = supervise(folder, script=SLOW, tmp_path=tmp_path)
     wait_for(lambda: server.operations[operation_id].reports, "a report")
-    pid = int(wait_for(lambda: _text(folder.root / "pid"), "pid of the command"))
+    pid = int(wait_for(lambda: _text(folder / "pid"), "pid of the command"))
     server.operations[operation_id].current = False
     assert supervisor.wait(timeout=30) == 0
     assert not is_alive(pid)
@@ -198,7 +198,7 @@ def test_a_killed_supervisor_takes_its_command_along(
     operation_id = given(server, "job1/a1/step-4")
     folder = prepare_operation(local, operation_id, server.operations[operation_id].claim)
     supervisor = supervise(folder, script=SLOW, tmp_path=tmp_path)
-    pid = int(wait_for(lambda: _text(folder.root / "pid"), "pid of the command"))
+    pid = int(wait_for(lambda: _text(folder / "pid"), "pid of the command"))
     supervisor.send_signal(signal.SIGKILL)
     supervisor.wait()
     wait_for(lambda: not is_alive(pid), "end of the command")

@@ -17,6 +17,7 @@ from tests.exploits import COUSINS, shell_by_warnings
 from tests.worker.conftest import Attempt, Place, make_place, wait_for
 from tests.worker.fake_server import FakeServer
 from tests.worker.launchers import TORCHRUN
+from tests.worker.stand_in import DAEMON
 from trainyard.protocol.states import DesiredState
 from trainyard.run.directory import Phase
 from trainyard.run.records import ExitRecord
@@ -93,7 +94,7 @@ def test_a_rank_killed_while_the_other_loops(place: Place) -> None:
 
 def test_what_ranks_leave_behind_is_ended(place: Place) -> None:
     attempt = place.start(stand_in="brood")
-    wait_for(lambda: len(attempt.processes) >= 4, "two ranks with a child each")
+    wait_for(lambda: all(DAEMON in attempt.log(rank) for rank in (0, 1)), "a daemon each")
     killed_at = attempt.kill_rank(0)
     assert_killed(attempt, 0, killed_at=killed_at)
 

@@ -258,7 +258,7 @@ def test_who_may_not_be_ended_is_neither_waited_for_nor_gone(
     try:
         wait_for(lambda: alive(USER.uid), "the process")
         said = as_worker(python, open_folder, "end", caps=",+setuid,+setgid,+chown")[-1]
-        assert said == f"not ended: pid {pid} of user 61901 may not be ended"
+        assert said == f"not ended: pid {pid} of the processes of user 61901 may not be ended"
         assert alive(USER.uid) == [pid]
         assert as_worker(python, open_folder, "end", caps=FOUR)[-1] == "ended 1"
     finally:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,11 +29,12 @@ from typing import Self
 
 from trainyard.base.ids import is_id
 from trainyard.base.model_base import RecordModel
-from trainyard.protocol.worker_messages import Identity
+from trainyard.protocol.worker_messages import PROTOCOL, Claim, Identity, WorkerIdentity
 from trainyard.run.atomic import replace_file
 from trainyard.run.directory import RunDirectory
 from worker.node.files import read_record
-from worker.node.users import RankUser
+from worker.node.hardware import Devices
+from worker.node.users import RankUser, RunAs
 
 
 class LaunchRecord(RecordModel):
@@ -253,6 +254,31 @@ class NodeStore:
             return (self.attempts / attempt_id).exists()
         lock.release()
         return False
+
+
+@dataclass(frozen=True)
+class LocalNode:
+    """This node, as a launch or an operation needs it."""
+
+    store: NodeStore
+    """Its files."""
+    name: str
+    """Its name."""
+    worker: WorkerIdentity
+    """The worker that serves it."""
+    roots: Mapping[str, str]
+    """Folder or URL of each storage root."""
+    devices: Devices
+    """Its slots."""
+    allow_code: bool = False
+    """Whether it runs code that a job brings."""
+    run_as: RunAs | None = None
+    """Users of the ranks; the worker's own when absent."""
+
+    @property
+    def claim(self) -> Claim:
+        """The claim of an attempt or operation for this node."""
+        return Claim(protocol=PROTOCOL, node=self.name, worker=self.worker)
 
 
 def identity_of(run: WorkerRun) -> Identity | None:

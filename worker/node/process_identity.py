@@ -39,6 +39,16 @@ def process_stat(pid: int) -> ProcessStat | None:
     return ProcessStat(pid, parent=int(fields[1]), state=fields[0], start_time=int(fields[19]))
 
 
+def status_field(pid: int | str, name: str) -> str:
+    """Return a field of `/proc/<pid>/status`; empty when no process has that pid."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = (line.partition(":") for line in lines.splitlines())
+    return next((value.strip() for key, _, value in found if key == name), "")
+
+
 def boot_id() -> str:
     """Return the id that the kernel took when it booted."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

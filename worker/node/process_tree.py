@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from worker.node.cgroup import end_cgroup, make_cgroup, remove_cgroup
-from worker.node.process_identity import ProcessStat, open_started_at, process_stat
+from worker.node.process_identity import (
+    ProcessStat,
+    open_started_at,
+    process_stat,
+    status_field,
+)
 from worker.node.rank_wrapper import CGROUP
 from worker.node.users import RankUser
 
@@ -43,8 +48,7 @@ class ProcessTree:
 
         Args:
             user: user of the processes; that of this process when absent.
-            attempt_id: mark in the environment of each, by which a later process finds them; an
-                operation has none.
+            attempt_id: mark in each environment; absent for an operation.
             node: second mark: several nodes of an attempt may share a machine.
         """
         self._user = user
@@ -106,7 +110,10 @@ class ProcessTree:
 
 
 def become_subreaper() -> None:
-    """Become the parent of every descendant whose own parent ends: none can slip away."""
+    """Become the parent of every descendant whose own parent ends.
+
+    A daemon that forks twice then stays a descendant, and `descendants` finds it.
+    """
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
@@ -155,40 +162,34 @@ def end_descendants() -> dict[int, int]:
 def end_marked(attempt_id: str, *, node: str) -> int:
     """End each process whose environment names attempt and node; return how many there were.
 
-    For what a supervisor that was ended itself left behind: descendants of ranks, which the kernel
-    does not end with them.
+    It finds what a supervisor that died has left: descendants of ranks, which the kernel does not
+    end with them.
     """
     marks = {f"{MARKER}={attempt_id}".encode(), f"{NODE_MARKER}={node}".encode()}
-    ended: set[int] = set()
-    for left in _until_none(
-        f"processes of attempt {attempt_id}", lambda: _living(lambda pid: _is_marked(pid, marks))
-    ):
-        for stat in left:
-            _kill(stat)
-            ended.add(stat.pid)
-    return len(ended)
+    return _end_all(f"processes of attempt {attempt_id}", lambda pid: _is_marked(pid, marks))
 
 
 def end_user(user: RankUser | None) -> int:
     """End each process of a user of ranks; return how many there were.
 
-    Whatever they do, descendants of a rank keep its user: they can gain no privileges. So nothing
-    of an attempt is left when no process of its user is.
+    Descendants of a rank keep its user, because they can gain no privileges. So an attempt is gone
+    when its user has no process.
 
     Raises:
         NotEndedError: a process may not be ended; the user is not gone then.
     """
     if user is None:
         return 0
+    return _end_all(f"processes of user {user.uid}", lambda pid: _runs_as(pid, user.uid))
+
+
+def _end_all(what: str, matches: Callable[[int], bool]) -> int:
     ended: set[int] = set()
-    for left in _until_none(
-        f"processes of user {user.uid}", lambda: _living(lambda pid: _runs_as(pid, user.uid))
-    ):
+    for left in _until_none(what, lambda: _living(matches)):
         for stat in left:
             if not _kill(stat):
-                raise NotEndedError(f"pid {stat.pid} of user {user.uid} may not be ended")
+                raise NotEndedError(f"pid {stat.pid} of the {what} may not be ended")
             ended.add(stat.pid)
-        reap()
     return len(ended)
 
 
@@ -209,7 +210,7 @@ def _until_none(what: str, find: Callable[[], list[ProcessStat]]) -> Iterator[li
 
 def _kill(stat: ProcessStat) -> bool:
     """End a process; return whether this process may."""
-    pidfd = open_started_at(stat.pid, stat.start_time)  # its pid may have passed to another one
+    pidfd = open_started_at(stat.pid, stat.start_time)  # the pid may be another process by now
     if pidfd is None:
         return True
     try:
@@ -236,13 +237,8 @@ def _living(matches: Callable[[int], bool]) -> list[ProcessStat]:
 
 
 def _runs_as(pid: int, uid: int) -> bool:
-    """Return whether any of a process's user ids is `uid`; everybody may read that."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # ended
-        return False
-    ids = next((line.split()[1:] for line in lines.splitlines() if line.startswith("Uid:")), [])
-    return str(uid) in ids
+    """Return whether any of a process's user ids is `uid`; every user may read them."""
+    return str(uid) in status_field(pid, "Uid").split()
 
 
 def _is_marked(pid: int, marks: set[bytes]) -> bool:

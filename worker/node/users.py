@@ -13,6 +13,7 @@ from typing import Literal
 
 from trainyard.base.model_base import RecordModel
 from trainyard.protocol.worker_messages import Isolation
+from worker.node.process_identity import status_field
 
 RUN_AS = re.compile(r"(?P<user>[a-z_][a-z0-9_-]{0,31}):(?P<first>[0-9]{1,9})-(?P<count>[0-9]{1,4})")
 NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}
@@ -166,8 +167,7 @@ def _mappings(kind: Literal["uid", "gid"]) -> list[tuple[int, int]]:
 
 def capabilities() -> int:
     """Return the effective capabilities of this process, as bits."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-    return next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    return int(status_field("self", "CapEff"), 16)
 
 
 def user_environment(name: str, home: Path) -> Mapping[str, str]:

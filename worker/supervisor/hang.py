@@ -11,6 +11,7 @@ from trainyard.run.directory import STACKS_SIGNAL, Phase
 from trainyard.run.records import Heartbeat
 from worker.launchers.base import Observation
 from worker.node.files import read_record
+from worker.node.process_identity import status_field
 
 PHASE_SECONDS = {
     Phase.STARTING: 600.0,
@@ -76,9 +77,4 @@ def request_stacks(seen: Observation) -> list[int]:
 
 def _catches(pid: int) -> bool:
     """Return whether a process has a handler for the signal, which would end it otherwise."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    caught = next((line.split()[1] for line in lines.splitlines() if "SigCgt:" in line), "0")
-    return bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)
+    return bool(int(status_field(pid, "SigCgt") or "0", 16) >> (STACKS_SIGNAL - 1) & 1)

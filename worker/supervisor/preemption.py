@@ -38,20 +38,14 @@ def signal_supervisors(node: NodeStore) -> int:
 
     Call it until it returns 0: a launch that was under way may start one more.
     """
-    pidfds = _supervisors(node)
-    for pidfd in pidfds:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-        os.close(pidfd)
-    return len(pidfds)
-
-
-def _supervisors(node: NodeStore) -> list[int]:
-    pidfds = []
+    signalled = 0
     for attempt_id in node.live():
         run = node.run_of(attempt_id)
         identity = identity_of(run) if run else None
         pidfd = open_process(identity) if identity else None
         if pidfd is not None:
-            pidfds.append(pidfd)
-    return pidfds
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+            os.close(pidfd)
+            signalled += 1
+    return signalled

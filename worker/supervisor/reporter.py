@@ -35,7 +35,7 @@ server takes output of an attempt that is over. A rank can make a log of any siz
 
 
 class Reporter:
-    """Says what is new of an attempt, again and again, from a thread of its own.
+    """Sends what is new of an attempt, from a thread of its own, until the server has its end.
 
     `report_until_over` is the thread; the other methods are called from outside.
     """
@@ -79,7 +79,7 @@ class Reporter:
         self._nudge.set()
 
     def report_until_over(self) -> None:
-        """Report until the server has the exit record, or says that it wants no more."""
+        """Report until the server has the exit record, or refuses further reports."""
         token = Path(self._run.secret).read_text(encoding="ascii").strip()
         url = NodeStore(Path(self._launch.data_dir)).server_url
         with WorkerApi(url or "", token) as api:
@@ -110,7 +110,7 @@ class Reporter:
             reply = api.report(self._launch.attempt_id, report)
         except ApiError as refusal:
             if self._is_outrun(refusal):
-                logger.warning("the server wants no more of this attempt: %s", refusal)
+                logger.warning("the server refuses reports of this attempt: %s", refusal)
                 self._orders.give_way()
                 return False
             if refusal.status != UNKNOWN:

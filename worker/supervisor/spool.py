@@ -158,7 +158,7 @@ class Spool:
         """Send shorter stretches of metrics and events, in the end single lines.
 
         The server refuses a report with a line that it cannot read, and skips that line when it
-        comes alone. Says whether the next report is shorter than the last one.
+        comes alone. Returns whether the next report is shorter than the last one.
         """
         if self._record_limit == 1 or self._largest_record == 0:
             return False
