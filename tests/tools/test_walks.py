@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from tools.walks.__main__ import Walk, broken_links, main, read_walks
-from tools.walks.syntax import definitions
+from tools.walks.syntax import ROOT, definitions
 
 WALKS = read_walks()
 
@@ -17,11 +18,17 @@ def test_every_link_of_a_walk_is_in_the_syntax_tree(key: str) -> None:
     assert broken_links(WALKS[key]) == []
 
 
-@pytest.mark.parametrize("key", ["metric", "crash"])
+@pytest.mark.parametrize("key", WALKS)
 def test_no_walk_is_longer_than_its_limits(key: str) -> None:
     walk = WALKS[key]
     assert len(walk.files) <= walk.most_files, walk.files
     assert walk.most_names is None or len(walk.names) <= walk.most_names, walk.names
+
+
+def test_the_page_of_the_life_of_a_job_lists_the_files_of_a_resume() -> None:
+    page = (ROOT / "docs" / "lifecycle.md").read_text(encoding="utf-8")
+    section = page.partition("### A resume, file by file\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| .* \| `(.+)` \|$", section, flags=re.MULTILINE) == WALKS["resume"].files
 
 
 def test_a_link_that_is_not_there_is_named() -> None:

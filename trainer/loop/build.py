@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+import torch._inductor.config
+import torch.utils.deterministic
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from trainer.distributed import collective_timeout
+from trainer.distributed import Ranks, collective_timeout
+from trainer.hugging_face.load import load_initial_weights
 from trainer.loop.optimizer import build_optimizer, materialize_state
 from trainer.loop.step import ForwardBackward, MicroBatchLoop
+from trainer.metrics.run_writer import RunWriter
 from trainer.models.base import Model
 from trainer.models.families import build_model
 from trainer.models.initial_weights import init_weights
 from trainer.parallel.mesh import build_mesh, set_timeouts
 from trainer.parallel.parallelize import parallelize
 from trainer.parallel.quantize import keep_scales_fresh, refresh_scales, refuse_uneven_layers
+from trainer.run import Run
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
@@ -82,3 +88,36 @@ def allocate(model: Model, *, weights: torch.device | str, buffers: torch.device
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(buffers))
     model.keep_ties()
+
+
+def load_published_weights(run: Run, ranks: Ranks, writer: RunWriter, assembly: Assembly) -> None:
+    """Load published weights at the start of a job with `model.initial_weights`."""
+    spec = run.spec
+    if spec.model.initial_weights is None or run.attempt.resume is not None:
+        return
+    files = load_initial_weights(assembly.model, spec, run.attempt.roots, ranks.cpu_group)
+    writer.event(
+        "weights_loaded",
+        {"place": spec.model.initial_weights, "files": [file.model_dump() for file in files]},
+    )
+    refresh_scales(assembly.model)
+
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def compute_deterministically() -> None:
+    """Select deterministic algorithms in this process; call it before the first product on a GPU.
+
+    From then on an operation without a deterministic kernel raises RuntimeError.
+    """
+    # With a shared workspace for several streams, cuBLAS may split a sum differently in each run.
+    os.environ.setdefault(WORKSPACE, ":4096:8")
+    # Covers attention: flash and memory-efficient backward sum in a fixed order; cuDNN is skipped.
+    torch.use_deterministic_algorithms(True)
+    # The mode also fills new tensors with NaN, a pass over memory that only finds bugs.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    # Autotuned kernels depend on timing: another run may select others, which sum differently.
+    torch._inductor.config.deterministic = True

@@ -1,35 +1,50 @@
-"""One attempt in order: process group, fence, data, model, state, steps, last checkpoint."""
+"""One attempt in order: process group, fence, data, model, state, steps, last checkpoint.
+
+`train` is the recipe, `Loop` the steps and what happens between two of them.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Protocol
-
-import torch
-import torch._inductor.config
-import torch.utils.deterministic
 
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.manifest import committed_manifests
 from trainer.checkpoint.pending_save import SaveRetry
 from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
+from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined, on_every_rank, on_rank_0
 from trainer.errors import CheckpointError, DataError, LaunchError
-from trainer.hugging_face.load import load_initial_weights
-from trainer.loop.build import Assembly, assemble
+from trainer.loop.build import (
+    Assembly,
+    assemble,
+    compute_deterministically,
+    load_published_weights,
+)
+from trainer.loop.requests import Decision, RequestChannel
 from trainer.loop.resume import starting_state
-from trainer.loop.steps import Loop
+from trainer.loop.save_records import SaveRecords
+from trainer.loop.step import TrainStep
+from trainer.loop.train_state import one_step_on
+from trainer.loop.validation import Validation
 from trainer.metrics.memory_report import explaining_memory, start_history
+from trainer.metrics.metrics_logger import MetricsLogger, StepMetrics
+from trainer.metrics.profiler import Profiler
 from trainer.metrics.run_writer import RunWriter
 from trainer.models.code import code_digest
-from trainer.parallel.quantize import refresh_scales
+from trainer.parallel.compile import waiting_for_compilers
+from trainer.parallel.mesh import Place
+from trainer.process import collecting_between_steps
 from trainer.provenance import provenance
 from trainer.run import Run
+from trainyard.protocol.manifest import TrainState
 from trainyard.run.directory import Phase
 from trainyard.run.records import Outcome
+from trainyard.spec.auto import explicit
 from trainyard.spec.job import JobSpec
 
 
@@ -91,7 +106,7 @@ def train(
         # Weights are drawn from the seed, then replaced by published ones or by a checkpoint's.
         writer.enter(Phase.LOADING)
         assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
-        _load_initial_weights(run, ranks, writer, assembly)
+        load_published_weights(run, ranks, writer, assembly)
         state = starting_state(run, ranks, writer, assembly, dataset, code)
         loop = Loop(run, ranks, writer, checkpoints, assembly, state, after_step)
         snapshots = Path(run.directory.snapshots)
@@ -167,34 +182,169 @@ def _open_on_every_rank(
     return opened[0]
 
 
-def _load_initial_weights(run: Run, ranks: Ranks, writer: RunWriter, assembly: Assembly) -> None:
-    """Load published weights at the start of a job with `model.initial_weights`."""
-    spec = run.spec
-    if spec.model.initial_weights is None or run.attempt.resume is not None:
-        return
-    files = load_initial_weights(assembly.model, spec, run.attempt.roots, ranks.cpu_group)
-    writer.event(
-        "weights_loaded",
-        {"place": spec.model.initial_weights, "files": [file.model_dump() for file in files]},
-    )
-    refresh_scales(assembly.model)
+class Loop:
+    """The steps of an attempt, and what happens between them."""
 
+    def __init__(
+        self,
+        run: Run,
+        ranks: Ranks,
+        writer: RunWriter,
+        checkpoints: CheckpointManager,
+        assembly: Assembly,
+        state: TrainState,
+        after_step: Callable[[int], None],
+    ) -> None:
+        self._run = run
+        self._spec = run.spec
+        self._ranks = ranks
+        self._writer = writer
+        self._state = state
+        self._first_step = state.step + 1
+        self._after_step = after_step
+        self._waiting_for_compilers = partial(
+            waiting_for_compilers, run.spec, assembly.mesh, ranks.cpu_group
+        )
+        self._metrics_logger = MetricsLogger(run, ranks, start=state)
+        self._requests = RequestChannel(
+            run.directory,
+            writer,
+            group=ranks.cpu_group,
+            interval_seconds=explicit(run.spec.checkpoint.interval_seconds),
+        )
+        self._profiler = Profiler(run.directory, ranks)
+        self._checkpoints = checkpoints
+        checkpoints.starts_at(state, SaveRecords(writer, self._requests, self._metrics_logger))
+        self._assembly = assembly
+        self._train_step = TrainStep(
+            assembly.forward_backward,
+            assembly.optimizer,
+            run.spec,
+            stages=assembly.stages,
+            before_update=checkpoints.wait_staged,
+        )
 
-WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+    def run(self, dataset: Dataset) -> Outcome:
+        """Train until the last step or a stop, save, and return the outcome."""
+        if self._spec.checkpoint.preflight:
+            self._save("preflight")
+        self._writer.enter(Phase.TRAINING)
+        with (
+            self._checkpoints.drained(),
+            BatchReader(
+                dataset,
+                position=self._state.data.position,
+                partition=self._run.partition,
+                dp_rank=Place.of(self._ranks.rank, self._run.attempt.layout).dp,
+                prefetch=self._spec.data.prefetch_batches,
+                skipped=self._state.data.skipped,
+            ) as batches,
+            collecting_between_steps() as collect,
+        ):
+            self._train(batches, self._validation(dataset), collect)
+        finished = self._state.step >= self._spec.training.steps
+        self._writer.enter(Phase.ENDING)
+        self._save("final" if finished else "stop")
+        assert self._writer.checkpoint_id is not None
+        self._requests.recorded(self._profiler.close(self._state.step))
+        self._requests.close(self._writer.checkpoint_id)
+        self._metrics_logger.close()
+        return Outcome(
+            outcome="succeeded" if finished else "stopped",
+            step=self._state.step,
+            checkpoint_id=self._writer.checkpoint_id,
+        )
 
+    def _validation(self, dataset: Dataset) -> Validation | None:
+        if not self._spec.validation.interval_steps:
+            return None
+        assert dataset.validation is not None, (
+            "a rule of the spec: validation needs a held-out share"
+        )
+        return Validation(
+            dataset.validation,
+            self._run,
+            self._ranks,
+            self._writer,
+            self._assembly.forward_backward.evaluate,
+        )
 
-def compute_deterministically() -> None:
-    """Select deterministic algorithms in this process; call it before the first product on a GPU.
+    def _train(
+        self,
+        batches: Iterator[list[MicroBatch]],
+        validation: Validation | None,
+        collect: Callable[[int], None],
+    ) -> None:
+        self._metrics_logger.timers.restart()
+        if self._spec.compile.enabled is True:
+            # The first step compiles. No heartbeat is possible meanwhile, so the supervisor applies
+            # the longer hang limit of this phase.
+            self._writer.beat(Phase.COMPILING)
+        while self._state.step < self._spec.training.steps:
+            # Posted before the step and taken after it: the broadcast overlaps with the step.
+            self._requests.post(
+                save_ended=self._checkpoints.ended, retry_due=self._checkpoints.retry_due
+            )
+            metrics = self._step(batches)
+            self._after_step(self._state.step)
+            decision = self._requests.take()
+            if Decision.SAVE_ENDED in decision:
+                self._checkpoints.settle()
+            stopping = Decision.STOP in decision
+            saving = self._save_kind(decision)
+            # A stop may be a preemption with a grace period of seconds: skip the validation.
+            validating = bool(validation and validation.is_due(self._state.step) and not stopping)
+            if validation and validating:
+                with self._metrics_logger.timers.pausing(), self._waiting_for_compilers():
+                    self._metrics_logger.keep(validation.run())
+            # Before the save: a guard rejects a bad step before it reaches a checkpoint.
+            self._metrics_logger.step_done(
+                self._state, metrics, write_values=stopping or bool(saving) or validating
+            )
+            if stopping:
+                self._writer.event("stop_agreed", {})
+                return
+            if saving:
+                self._checkpoints.begin(
+                    self._assembly.model, self._assembly.optimizer, self._state, kind=saving
+                )
+            if self._profiler.is_due(self._state.step, self._requests.profile):
+                with self._metrics_logger.timers.pausing():
+                    self._requests.recorded(
+                        self._profiler.step_done(self._state.step, self._requests.profile)
+                    )
+            collect(self._state.step)
+            self._writer.beat(Phase.TRAINING)
 
-    From then on an operation without a deterministic kernel raises RuntimeError.
-    """
-    # With a shared workspace for several streams, cuBLAS may split a sum differently in each run.
-    os.environ.setdefault(WORKSPACE, ":4096:8")
-    # Covers attention: flash and memory-efficient backward sum in a fixed order; cuDNN is skipped.
-    torch.use_deterministic_algorithms(True)
-    # The mode also fills new tensors with NaN, a pass over memory that only finds bugs.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
-    # Autotuned kernels depend on timing: another run may select others, which sum differently.
-    torch._inductor.config.deterministic = True
+    def _step(self, batches: Iterator[list[MicroBatch]]) -> StepMetrics:
+        with self._metrics_logger.timers.waiting_for_data():
+            micro_batches = next(batches)
+        step = self._state.step + 1
+        compiling = step == self._first_step
+        with (
+            self._waiting_for_compilers() if compiling else nullcontext(),
+            self._metrics_logger.timers.step(),
+        ):
+            metrics = self._train_step(step, micro_batches)
+        self._state = one_step_on(self._state, self._spec)
+        self._writer.step = self._state.step
+        return metrics
+
+    def _save(self, kind: str) -> None:
+        assembly = self._assembly
+        self._checkpoints.save(assembly.model, assembly.optimizer, self._state, kind=kind)
+
+    def _save_kind(self, decision: Decision) -> str | None:
+        """Return the kind of checkpoint that is due; `run` saves the last step itself."""
+        if self._state.step == self._spec.training.steps:
+            return None
+        if Decision.SAVE_ASKED in decision:
+            return "request"
+        failed_kind = self._checkpoints.failed_kind
+        if failed_kind is not None:  # the retry also covers intervals that pass until then
+            return failed_kind if Decision.SAVE_RETRY in decision else None
+        interval = explicit(self._spec.checkpoint.interval_steps)
+        by_steps = interval > 0 and self._state.step % interval == 0
+        # An interval by time starts no save during another one: training would wait for its end.
+        by_clock = Decision.SAVE_DUE in decision and not self._checkpoints.under_way
+        return "interval" if by_steps or by_clock else None

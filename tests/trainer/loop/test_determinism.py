@@ -11,7 +11,7 @@ import torch
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import SmallJob
-from trainer.loop.train import WORKSPACE, compute_deterministically
+from trainer.loop.build import WORKSPACE, compute_deterministically
 from trainyard.spec.layout import Layout
 
 

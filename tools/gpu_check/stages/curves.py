@@ -20,7 +20,8 @@ from tools.gpu_check.check import (
 )
 from tools.gpu_check.launch import Job
 from tools.gpu_check.training import INPUTS, alone, compile_section, curve, job
-from trainer.loop.train import compute_deterministically, train
+from trainer.loop.build import compute_deterministically
+from trainer.loop.train import train
 from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run
 from trainyard.run.directory import RunDirectory
