@@ -1,9 +1,15 @@
 """`python -m tools.walks [WALK]`: print each walk with its files and names, and verify every link.
 
 `walks.toml` lists the hops of a walk in their order: the definition that is passed, and the name
-that the thing has there. A link holds where one definition mentions the other one, or where both
-mention what lies between them (`via`): a file, a path of the API, a table, an event. So a change of
-the code that moves the walk makes this program fail, until the list follows.
+that the thing has there. A hop changes the form of the thing, keeps it for another reader, or hands
+it on to another file. A constructor, a property and a function that only chooses between two values
+and returns to a hop are none. A file counts once, however often the walk returns to it; each
+spelling of a name counts, so a plural and its singular are two.
+
+A link holds where one definition mentions the other one, or where both mention what lies between
+them (`via`): a file, a path of the API, a table, an event, a field of a view. The walk omits
+what only carries that. So a change of the code that moves the walk makes this program fail, until
+the list follows.
 """
 
 from __future__ import annotations
