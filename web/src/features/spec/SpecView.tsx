@@ -13,18 +13,22 @@ import "./spec.css";
 
 export function SpecView({ job }: { job: Job }) {
   const reference = useReference(job);
+  const { hasAllFields: isAll, change } = useView();
   const text = JSON.stringify(job.spec, null, 2);
   return (
     <div className="job-stack">
       <Changes job={job} />
       <div className="spec-head">
         <h2>As submitted</h2>
+        <Button small aria-pressed={isAll} onClick={() => change({ hasAllFields: !isAll })}>
+          {isAll ? "Only what differs from the defaults" : "All fields"}
+        </Button>
         <CopyButton text={text} label="Copy as JSON" />
         <ButtonLink small to={submitPath({ from: job.id })}>
           New job like this
         </ButtonLink>
       </div>
-      <Sections job={job} />
+      <Sections job={job} isAll={isAll} />
       <CommandLine
         command={`${command("show", reference, "--json")} | jq .spec`}
         label="The same by command line"
@@ -49,7 +53,7 @@ function Changes({ job }: { job: Job }) {
       <h2 className="job-section">
         {job.pending ? "The next attempt" : `Attempt ${job.attempt}`} runs with
       </h2>
-      <Table label="Effective values" columns={COLUMNS}>
+      <Table label="Effective values" columns={COLUMNS} className="spec-changes">
         {job.changes.map(({ field, before, after }) => (
           <tr key={field}>
             <td>
@@ -66,39 +70,29 @@ function Changes({ job }: { job: Job }) {
   );
 }
 
-function Sections({ job }: { job: Job }) {
-  const view = useView();
-  const isAll = view.hasAllFields;
+function Sections({ job, isAll }: { job: Job; isAll: boolean }) {
   const set = new Set(job.set_fields);
   return (
-    <>
-      <div>
-        <Button small aria-pressed={isAll} onClick={() => view.change({ hasAllFields: !isAll })}>
-          {isAll ? "Only what differs from the defaults" : "All fields"}
-        </Button>
-      </div>
-      <div className="spec-grid">
-        {sectionsOf(job)
-          .map(
-            ([name, fields]) =>
-              [name, fields.filter(({ path }) => isAll || set.has(path))] as const,
-          )
-          .filter(([, fields]) => fields.length > 0)
-          .map(([name, fields]) => (
-            <section key={name} className="spec-section">
-              <h3>{name}</h3>
-              <dl>
-                {fields.map(({ path, label, value }) => (
-                  <div key={path} className={cx(isAll && set.has(path) && "spec-own")}>
-                    <dt>{label}</dt>
-                    <dd>{valueText(value)}</dd>
-                  </div>
-                ))}
-              </dl>
-            </section>
-          ))}
-      </div>
-    </>
+    <div className="spec-grid">
+      {sectionsOf(job)
+        .map(
+          ([name, fields]) => [name, fields.filter(({ path }) => isAll || set.has(path))] as const,
+        )
+        .filter(([, fields]) => fields.length > 0)
+        .map(([name, fields]) => (
+          <section key={name} className="spec-section">
+            <h3>{name}</h3>
+            <dl>
+              {fields.map(({ path, label, value }) => (
+                <div key={path} className={cx(isAll && set.has(path) && "spec-own")}>
+                  <dt>{label}</dt>
+                  <dd>{valueText(value)}</dd>
+                </div>
+              ))}
+            </dl>
+          </section>
+        ))}
+    </div>
   );
 }
 
