@@ -21,7 +21,7 @@ from server.nodes.capacity import read_offers
 from server.nodes.placement import Offer, decide
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.queue import HeadJob, JobQueue, put_off
-from server.scheduling.recoveries import Recoveries
+from server.scheduling.recovery_wait import RecoveryWait
 from server.secrets import KeyFileError
 from server.subject import SCHEDULER, Subject
 from trainyard.base.problems import Problem
@@ -53,13 +53,13 @@ class Placer:
         self._context = context
         self._dispatcher = dispatcher
         self._queue = JobQueue(context)
-        self._recoveries = Recoveries(context)
+        self._recovery_wait = RecoveryWait(context)
         # What could not be placed in the last round cannot be while no group loses or gains a job.
         self._hopeless: tuple[dict[str, int], list[Offer]] | None = None
 
     def run(self) -> int:
         """Place what can be placed, store why the rest waits, and return how many were placed."""
-        new = self._queue.group(without=self._recoveries.held_back())
+        new = self._queue.group(without=self._recovery_wait.held_back())
         with self._context.database.read() as connection:
             sizes = self._queue.sizes(connection)
             if not sizes:

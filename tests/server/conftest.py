@@ -18,7 +18,7 @@ from server.context import Context
 from server.database.engine import Database
 from server.database.migrate import upgrade
 from server.settings import Settings
-from tests.server.harness import FakeClock, Harness
+from tests.server.harness import FakeClock, Harness, Launched
 
 
 @pytest.fixture(scope="session")
@@ -128,6 +128,14 @@ def context(
 def harness(context: Context, clock: FakeClock) -> Harness:
     """Nodes, workers and supervisors that act on the server's services."""
     return Harness(context, clock)
+
+
+@pytest.fixture
+def launched(harness: Harness) -> Launched:
+    """A job of one slot with its supervisor."""
+    harness.add_node()
+    job_id, (supervisor,) = harness.launched()
+    return job_id, supervisor
 
 
 @contextmanager

@@ -41,6 +41,8 @@ from trainyard.run.failures import BadWindow, Failure, FailureReason, LoadFailur
 from trainyard.run.records import ExitRecord, Heartbeat
 from trainyard.spec.job import parse_job_spec
 
+Launched = tuple[str, "Supervisor"]
+"""A job's id, and its supervisor."""
 AnyRow = Row[*tuple[Any, ...]]
 
 WORKER = WorkerIdentity(folder="0" * 32, boot_id="b007-0000")

@@ -14,7 +14,7 @@ from server.database.tables import attempts, jobs
 from server.metrics.points import Points
 from server.metrics.store import store_points
 from tests.e2e.control_plane import wait_for
-from tests.server.telemetry.records import add_attempt, add_job
+from tests.server.records import add_attempt, add_job
 from tests.web.browser import Watched, patiently
 from tests.web.conftest import Theme, Visit
 from tests.web.theatre import Theatre

@@ -11,7 +11,7 @@ import pytest
 
 from tests.library.client.conftest import Run, Yard
 from tests.server.harness import Supervisor
-from tests.server.telemetry.reports import chunk, json_lines, send
+from tests.server.reports import chunk, json_lines, send
 from trainyard.client.errors import InvalidRequestError, NotFoundError
 
 LOSS = "train/loss"

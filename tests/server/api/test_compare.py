@@ -7,8 +7,8 @@ import pytest
 from server.context import Context
 from tests.server.api.in_process import TestClient
 from tests.server.api.test_refusals import pointers
-from tests.server.telemetry.records import add_job
-from tests.server.telemetry.test_compare import LOSS, trained
+from tests.server.metrics.test_compare import LOSS, trained
+from tests.server.records import add_job
 
 PATH = "/api/v1/metrics/compare"
 

@@ -15,7 +15,7 @@ from server.database.tables import events
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
 from tests.server.harness import WORKER, Harness
-from tests.server.telemetry.reports import chunk, metric_lines
+from tests.server.reports import chunk, metric_lines
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report
 

@@ -16,7 +16,7 @@ from server.errors import InvalidRequestError, NotFoundError
 from server.logs import store as log_store
 from server.logs.blocks import LINE_BYTES, Partial, blocks_of, closed, first_error, split
 from server.logs.store import close_output, page, search, store_output
-from tests.server.telemetry.records import add_attempt, add_job
+from tests.server.records import add_attempt, add_job
 
 QUOTA = 10**9
 Attempt = tuple[str, str]

@@ -41,7 +41,7 @@ from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure, FailureReason
 
-SERVER = Path(__file__).parents[2] / "server"
+SERVER = Path(__file__).parents[3] / "server"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STRICT: TypeAdapter[EventView] = TypeAdapter(EventView)
 ITEM: TypeAdapter[StreamItem] = TypeAdapter(StreamItem)

@@ -32,7 +32,7 @@ class Search(TypedRow):
     awaited_since: datetime | None
 
 
-class Recoveries:
+class RecoveryWait:
     """Holds jobs back while the search can still end in time."""
 
     def __init__(self, context: Context) -> None:

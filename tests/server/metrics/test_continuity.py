@@ -14,7 +14,7 @@ from server.jobs.resume import resume
 from server.metrics.continuity import Past, compare
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
-from tests.server.telemetry.reports import chunk, json_lines, metric_lines, send
+from tests.server.reports import chunk, json_lines, metric_lines, send
 from trainyard.protocol.manifest import DataState, TrainState
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.resume import ResumeRequest

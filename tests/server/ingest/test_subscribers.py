@@ -17,9 +17,8 @@ from server.errors import InvalidRequestError
 from server.jobs.queries import job_view
 from server.logs.store import page
 from server.metrics.csv import csv_rows
-from tests.server.harness import Harness
-from tests.server.telemetry.conftest import Launched
-from tests.server.telemetry.reports import chunk, json_lines, kept_events, loss, metric_lines, send
+from tests.server.harness import Harness, Launched
+from tests.server.reports import chunk, json_lines, kept_events, loss, metric_lines, send
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.states import DesiredState, JobState
 from trainyard.run.directory import Phase

@@ -20,9 +20,8 @@ from server.errors import ConflictError, InvalidRequestError, UnauthenticatedErr
 from server.logs.store import page
 from server.metrics.csv import csv_rows
 from server.metrics.store import MAX_SERIES
-from tests.server.harness import FakeClock
-from tests.server.telemetry.conftest import Launched
-from tests.server.telemetry.reports import chunk, json_lines, kept_events, loss, metric_lines, send
+from tests.server.harness import FakeClock, Launched
+from tests.server.reports import chunk, json_lines, kept_events, loss, metric_lines, send
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import Chunk
 
