@@ -1,4 +1,4 @@
-"""Addresses of clients: which ones count as one, and which are proxies of our own."""
+"""Addresses of clients: the key of each for limits, and the trusted proxies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 
 IPV6_PREFIX = 64
-"""One customer of a provider has at least so many addresses, so they count as one."""
+"""A customer of a provider gets at least a /64, so its addresses count as one."""
 
 
 def counted_as(host: str) -> str:

@@ -1,4 +1,4 @@
-"""What the server refuses, as typed errors; the edge turns each into a problem document.
+"""Refusals as typed errors; the HTTP layer turns each into a problem document.
 
 RefusalError                the request cannot be carried out
 ├── InvalidRequestError    422  something in it is wrong; `problems` names each place
@@ -8,7 +8,7 @@ RefusalError                the request cannot be carried out
 ├── ConflictError          409  the state forbids it
 ├── TooLargeError          413  the body is over the limit
 ├── UnsupportedMediaTypeError  415  the body is not of a type that is read here
-├── TooManyError           429  the address has to wait first
+├── TooManyError           429  the address must wait
 └── UnavailableError       503  the database or the broker does not answer
 """
 
@@ -110,7 +110,7 @@ class UnsupportedMediaTypeError(RefusalError):
 
 
 class TooManyError(RefusalError):
-    """The address has to wait first."""
+    """The address must wait."""
 
     status = 429
     title = "Too many requests"

@@ -1,4 +1,4 @@
-"""The keys of encrypted values against what the database holds: first start, check, rotation."""
+"""Keys of encrypted values: creation at the first start, check, rotation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ BATCH = 500
 
 
 def ensure_key(context: Context) -> str | None:
-    """Write the first key of a database that needs none yet; return what is wrong with the file.
+    """Create the first key where nothing is encrypted yet; return the error of an unusable file.
 
-    A file that was lost is not replaced: another key could not read what is stored.
+    A lost file is not replaced: a new key cannot read what is stored.
     """
     with context.database.read() as connection:
         stored = connection.execute(
@@ -31,10 +31,10 @@ def ensure_key(context: Context) -> str | None:
 
 
 def rotate(context: Context) -> int:
-    """Encrypt every stored environment with a new key, and return how many there were.
+    """Encrypt every stored environment with a new key, and return their number.
 
-    Processes that run read the new file at their next use. The former key stays in it until the
-    next rotation, for a value that one of them encrypts in this very moment.
+    Running processes read the new file at their next use. The former key stays in it until the next
+    rotation, for values that a process encrypts during this one.
 
     Raises:
         KeyFileError: the file is missing, or none of its keys made a value; nothing is lost then.
@@ -63,5 +63,5 @@ def rotate(context: Context) -> int:
 
 
 def _keep_others_from_writing(context: Context, connection: Connection) -> None:
-    if not context.database.is_sqlite:  # there a writing transaction is alone anyway
+    if not context.database.is_sqlite:  # SQLite has one writer
         connection.execute(text("LOCK TABLE jobs IN SHARE ROW EXCLUSIVE MODE"))

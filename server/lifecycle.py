@@ -1,4 +1,4 @@
-"""The one door of all states: guarded moves of jobs, attempts, nodes and operations, with events.
+"""The only writer of states: guarded moves of jobs, attempts, nodes and operations, with events.
 
 The legal moves are data (trainyard.protocol.states); docs/lifecycle.md has their reasons.
 """
@@ -39,7 +39,7 @@ class IllegalMoveError(ConflictError):
 
 @dataclass(frozen=True)
 class Move:
-    """One record, the state that it is to reach, and the columns that change with it."""
+    """One record, its target state, and the columns that change with it."""
 
     what: str
     table: Table
@@ -105,11 +105,11 @@ def move(
     actor: Actor,
     subject: Subject,
 ) -> None:
-    """Carry out moves that belong together, and store the event that they are, if they are one.
+    """Carry out moves of one transaction, and store their event.
 
     Raises:
-        IllegalMoveError: a record is not in a state from which it may move there. The caller lets
-            the transaction end by it, so that none of the moves happened.
+        IllegalMoveError: a record is in a state from which the move is illegal. The caller lets it
+            end the transaction, so that none of the moves takes effect.
     """
     for each in moves:
         _carry_out(connection, each)
@@ -120,10 +120,11 @@ def move(
 
 
 def lock_job(connection: Connection, job_id: str) -> None:
-    """Make other writers of this job's records wait for this transaction.
+    """Block other writers of this job's records until this transaction ends.
 
     The first statement of every transaction that moves a job, its attempts or their nodes: two
-    nodes that end at once see each other, and nobody waits crosswise. SQLite has one writer anyway.
+    nodes that end at the same time see each other's end, and transactions cannot deadlock. The mode
+    (FOR NO KEY UPDATE) lets inserts of rows that reference the job pass. SQLite has one writer.
 
     Raises:
         NotFoundError: there is no such job.
@@ -134,7 +135,7 @@ def lock_job(connection: Connection, job_id: str) -> None:
 
 
 def check_job(connection: Connection, job_id: str) -> None:
-    """Refuse the id of no job.
+    """Check that a job exists.
 
     Raises:
         NotFoundError: no job has this id.
@@ -159,6 +160,7 @@ def lock_job_of(connection: Connection, attempt_id: str) -> str:
 
 def _carry_out(connection: Connection, move: Move) -> None:
     state = move.table.c.state
+    # Holds at READ COMMITTED: after a concurrent move the UPDATE tests the new state.
     changed = connection.execute(
         update(move.table)
         .where(move.where, state.in_(sorted(move.legal_from)))

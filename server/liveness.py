@@ -1,4 +1,4 @@
-"""Beats of the API servers: a time in which no report could arrive counts against no lease."""
+"""Beats of the API servers: time without a server counts against no lease."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from server.leases import SKEW, Hearing
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
+"""Pause between two beats: a row that is written by every API process, so not shorter."""
 GAP = timedelta(seconds=5)
 """Beats further apart than this mean that the servers were away. A shorter outage is silence,
 so a lease must outlast this gap and the longest pause of a supervisor between two tries."""
 
 
 def beat(context: Context) -> None:
-    """Say that an API server is up; after a gap, everything is judged from now on only."""
+    """Record that an API server is up; after a gap, the uptime starts anew."""
     now = context.now()
     with context.database.write() as connection:
         first = {"id": 1, "beat_at": now, "up_since": now}
@@ -34,7 +35,7 @@ def beat(context: Context) -> None:
 
 
 def hearing(connection: Connection, now: datetime) -> Hearing | None:
-    """Return the time in which reports could arrive without a gap; None when they cannot now."""
+    """Return the servers' uptime without a gap; None while no server is up."""
     row = connection.execute(select(liveness.c.beat_at, liveness.c.up_since)).one_or_none()
     if row is None or not now - GAP <= row.beat_at <= now + SKEW:
         return None
@@ -44,10 +45,10 @@ def hearing(connection: Connection, now: datetime) -> Hearing | None:
 def keep_beating(context: Context, stop: threading.Event) -> None:
     """Beat until `stop` is set; runs in a thread of each API process.
 
-    A database that does not answer makes a gap, which is what it is.
+    An outage of the database makes a gap: no report can be stored then.
     """
     while not stop.wait(BEAT_SECONDS):
         try:
             beat(context)
-        except Exception:  # whatever it was, the next beat tries again
+        except Exception:  # the next beat tries again
             logger.warning("no beat was written", exc_info=True)

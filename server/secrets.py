@@ -1,4 +1,4 @@
-"""Values of `env`, encrypted with keys that lie in a file outside the database."""
+"""Encryption of `env` values with keys from a file outside the database."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ FORMER_NAMES = {"TRAINYARD_CHORES_KEPT_DAYS": "TRAINYARD_OPERATIONS_KEPT_DAYS"}
 
 
 class Settings(BaseSettings):
-    """What a server process needs to know; every field is one environment variable."""
+    """Settings of a server process; every field is one environment variable."""
 
     model_config = SettingsConfigDict(
         env_prefix="TRAINYARD_", frozen=True, use_attribute_docstrings=True
@@ -60,17 +60,17 @@ class Settings(BaseSettings):
     log_quota_bytes: Annotated[int, Field(ge=1_000_000)] = 64 * 1024 * 1024
     """Bytes of output that are kept for each rank of an attempt; the oldest are dropped."""
     scrub_interval_days: Annotated[float, Field(ge=0)] = 0.0
-    """Days after which a checkpoint that nobody has looked at is compared with its checksums, on a
-    node that is idle; never when 0."""
+    """Days without a check after which an idle node compares a checkpoint with its checksums; never
+    when 0."""
     operations_kept_days: Annotated[float, Field(ge=0)] = 30.0
     """Days after which operations that have ended are forgotten; never when 0."""
     max_slots: Annotated[int, Field(ge=1)] = 16_384
     """Most slots that a job may ask for. A job that is larger than all nodes waits for more of
-    them; a number that nobody will ever have is refused."""
+    them; a larger number is a mistake and is refused."""
     max_body_bytes: Annotated[int, Field(ge=100_000)] = 1024 * 1024
     """Largest request body, reports apart."""
     stream_seconds: Annotated[float, Field(gt=0)] = 900.0
-    """Longest life of one stream of events; its client comes back, and its token is looked at."""
+    """Longest life of a stream of events; its client reconnects, and its token is checked again."""
     max_connections_per_address: Annotated[int, Field(ge=16)] = 1024
     """Most open connections of one address (of IPv6, of one /64); those of `trusted_proxies` count
     only in the total, which is given by the limit of file descriptors. A browser holds up to seven,
@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _refuse_former_names(cls, given: object) -> object:
-        """An unknown variable is passed over: under its former name this one would do nothing."""
+        """Reject former names: an unknown variable is ignored, and its setting has no effect."""
         for former, name in FORMER_NAMES.items():
             if former in os.environ:
                 raise ValueError(f"{former} is now {name}: rename it")

@@ -1,1 +1,1 @@
-"""Attempts: what nodes claim, report on and end."""
+"""Attempts: launch, lease, end, and what follows; lineage and parent checkpoint."""

@@ -1,4 +1,4 @@
-"""A checkpoint that could not be loaded: it is marked, and an older one takes its place."""
+"""Fallback: marks a parent checkpoint that could not be loaded, and finds an older one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def find_fallback(
 
 
 def _mark(context: Context, connection: Connection, launch: Launch, failure: Failure) -> None:
-    """Enter the damage as a verification would, unless the catalog has it already."""
+    """Store the damage as a verification does, unless the catalog has it."""
     load, now = failure.load, context.now()
     assert load is not None
     assert load.fault is not None

@@ -1,4 +1,4 @@
-"""Ends: of one node's share, of the attempt when the last share has ended, and what follows."""
+"""The end of a share, of the attempt with its last share, and the job's next state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.attempts.fallback import find_fallback
 from server.attempts.launch import Launch, read_launch
 from server.attempts.recovery import queue_recovery
 from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
-from server.attempts.rollback import find_rollback, tell_rollback
+from server.attempts.rollback import append_rollback, find_rollback
 from server.context import Context
 from server.database.rows import AttemptNode
 from server.database.tables import attempts, checkpoints, requests
@@ -88,10 +88,10 @@ def order(
     goes_on: bool = False,
     lost: str | None = None,
 ) -> None:
-    """Order an attempt's nodes to end, and end at once the shares that are unclaimed.
+    """Order an attempt's nodes to end, and end its unclaimed shares at once.
 
-    While a share is unclaimed no rank trains, so there is nothing to save: what was claimed is
-    then cancelled.
+    While a share is unclaimed no rank trains and there is nothing to save, so claimed shares are
+    cancelled then, also by a stop.
 
     Args:
         context: the server's surroundings.
@@ -100,9 +100,9 @@ def order(
         desired: `stop` or `cancel`.
         actor: who orders it.
         reason: why.
-        moves: what else moves by the same event.
+        moves: further moves of the same event.
         goes_on: whether the job continues on other nodes after a stop.
-        lost: what a cancel loses.
+        lost: the steps that a cancel loses, in words.
     """
     unclaimed = launch.unclaimed
     cancelled = launch.attempt.desired == DesiredState.CANCEL  # an order never softens
@@ -134,9 +134,9 @@ def order(
 def preempt(
     context: Context, connection: Connection, attempt_id: str, *, actor: Actor, because: str
 ) -> None:
-    """Have an attempt save and leave although its job is to run on: it goes on elsewhere.
+    """Order an attempt to save and leave, while its job continues on other nodes.
 
-    Does nothing where the attempt is to end already. The job is locked.
+    Without effect where the attempt is ordered to end already. The job is locked.
     """
     launch = read_launch(connection, attempt_id)
     if launch.attempt.desired != DesiredState.RUN or not launch.live:
@@ -165,7 +165,7 @@ def _end_node(
     actor: Actor,
     exit_record: ExitRecord | None,
 ) -> None:
-    # The attempt's own event has its first failure in full; this one has only further failures.
+    # The attempt's event has the first failure in full; this event details further ones only.
     detail = f": {end.failure.reason}" if end.failure else ""
     if end.failure and launch.attempt.failure:
         detail += f": {end.failure.message}"
@@ -214,7 +214,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         ),
         event=AttemptEnded(outcome=outcome, failure=_brief(failure)),
         message=f"Attempt {attempt.number} {outcome} at step {attempt.last_step}"
-        + (f": {failure.reason}" if failure else ""),  # the job's own event has the whole text
+        + (f": {failure.reason}" if failure else ""),  # the job's event has the whole text
         actor=SERVER,
         subject=launch.subject,
     )
@@ -225,7 +225,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
     follow = _follow_up(connection, launch, outcome, failure, rollback, fallback)
     _move_job(context, connection, launch, follow)
     if failure is not None and rollback is not None and follow.rolls_back:
-        tell_rollback(context, connection, launch, rollback, failure)
+        append_rollback(context, connection, launch, rollback, failure)
 
 
 def _follow_up(
@@ -253,7 +253,7 @@ def _follow_up(
             actor=SERVER.name,
             overrides=attempt.overrides,
             layout=attempt.layout,
-            # Its own saves were chosen by no person, and no other code was allowed for them.
+            # Both hold for the checkpoint that a person named, and not for the attempt's own saves.
             allow_code_change=attempt.allow_code_change and not saved,
             parent_named=attempt.parent_named and not saved,
         ),
@@ -334,5 +334,5 @@ def _answer_what_is_left(connection: Connection, attempt_id: str, step: int) -> 
 
 
 def _brief(failure: Failure | None) -> Failure | None:
-    """The failure without its traceback, which the attempt keeps."""
+    """Return the failure without its traceback, which the attempt's row has."""
     return replace(failure, traceback=None) if failure else None

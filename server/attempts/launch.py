@@ -1,4 +1,4 @@
-"""One launch as the database has it: job, attempt and nodes, read under the job's lock."""
+"""A launch: job, attempt and the attempt's nodes, read together under the job's lock."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Launch:
 
     @property
     def subject(self) -> Subject:
-        """What an event of the attempt is about."""
+        """The subject of the attempt's events."""
         return Subject(self.job.id, attempt=self.attempt.number)
 
     @property
     def unclaimed(self) -> list[AttemptNode]:
-        """Nodes that have not taken on their share."""
+        """Shares without a claim."""
         return [node for node in self.nodes if node.state == AttemptNodeState.PLACED]
 
     @property
     def live(self) -> list[AttemptNode]:
-        """Nodes whose share has not ended."""
+        """Shares that have not ended."""
         return [node for node in self.nodes if node.state != AttemptNodeState.ENDED]
 
     @property
     def spec(self) -> JobSpec:
-        """The job's spec with what this attempt changes, and a value for each `auto`."""
+        """The effective spec: with the overrides of the attempt and a value for each `auto`."""
         changed = self.attempt.overrides.apply(self.job.spec)
         return resolved(changed, self.attempt.device, self.attempt.layout)
 
@@ -55,7 +55,7 @@ def read_launch(connection: Connection, attempt_id: str) -> Launch:
 
 
 def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
-    """Return the job's spec with what an attempt changes, and a value for each `auto`."""
+    """Return the effective spec of an attempt, read by one query without its nodes."""
     row = connection.execute(
         select(jobs.c.spec, attempts.c.overrides, attempts.c.device, attempts.c.layout)
         .join(attempts, attempts.c.job_id == jobs.c.id)

@@ -1,4 +1,4 @@
-"""Which steps of which attempts make up a job's lineage, and which are abandoned branches."""
+"""Lineage: the steps that led to an attempt; all other steps belong to branches."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Lineage:
     """The steps that led to one attempt."""
 
     segments: tuple[Segment, ...]
-    """Oldest first; each goes on where the one before it ends."""
+    """Oldest first; each begins where the one before it ends."""
 
     def holds(self, *, number: int, step: int) -> bool:
         """Return whether attempt `number` at `step` belongs to this lineage.
@@ -111,7 +111,7 @@ def branches_of(keys: Mapping[int, AttemptKey], lineage: Lineage) -> list[Segmen
 
 
 def own_steps(key: AttemptKey) -> Segment:
-    """Return all steps that an attempt took itself."""
+    """Return all steps of one attempt."""
     return Segment(key.id, key.number, _start(key))
 
 

@@ -1,4 +1,4 @@
-"""Heartbeats of nodes: a node lives, and processes of its shares are proved gone."""
+"""Heartbeats of nodes: liveness, shutdown notices, and proofs that processes are gone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from trainyard.run.failures import Failure, FailureReason
 
 
 def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
-    """Note that a node lives; end its shares whose processes are proved gone.
+    """Store the heartbeat of a node; end its shares whose processes are proved gone.
 
     Raises:
         NotFoundError: the node never registered.
@@ -86,10 +86,10 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
 
 
 def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdentity) -> None:
-    """End a share whose processes its worker proves gone; what is no proof changes nothing.
+    """End a share whose processes its worker proves gone; without a proof nothing changes.
 
-    A supervisor that died while its machine ran is a failed launch; after another boot the machine
-    was lost.
+    The reason is `launch_error` where the machine has the boot of the claim, and `node_lost` after
+    another boot.
     """
     with context.database.write() as connection:
         try:

@@ -17,7 +17,8 @@ from server.database.tables import checkpoints, jobs
 from server.errors import NotFoundError
 
 SEGMENTS_AT_ONCE = 100
-"""Attempts of a lineage that one query looks at; the newest checkpoint lies among the first."""
+"""Attempts of a lineage in one query, a condition each; the first query nearly always finds the
+newest checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,6 @@ def parent_checkpoint(
     *,
     named: str | None = None,
     before_step: int | None = None,
-    after: int | None = None,
 ) -> ParentCheckpoint:
     """Return the checkpoint from which a job resumes now.
 
@@ -54,12 +54,11 @@ def parent_checkpoint(
         job_id: a job that exists.
         named: the checkpoint of the job that was chosen, usable or not.
         before_step: the step before which it was saved; where it was forked is no answer then.
-        after: number of the attempt that the next one follows; the newest when absent.
 
     Raises:
         NotFoundError: the job has no checkpoint of this name.
     """
-    newest = _newest(connection, job_id, before_step=before_step, after=after)
+    newest = _newest(connection, job_id, before_step=before_step)
     if named is not None:
         return _named(connection, job_id, named, newest)
     if newest is not None:
@@ -94,14 +93,14 @@ def _fork(connection: Connection, job_id: str) -> ParentCheckpoint:
 
 
 def _newest(
-    connection: Connection, job_id: str, *, before_step: int | None, after: int | None
+    connection: Connection, job_id: str, *, before_step: int | None
 ) -> ParentCheckpoint | None:
     """Return the newest usable checkpoint along the lineage; None where it has none."""
     table = checkpoints.c
     query = select(table.id, table.step).where(table.job_id == job_id, *_usable())
     if before_step is not None:
         query = query.where(table.step < before_step)
-    newest_first = reversed(lineage_of(attempts_of(connection, job_id), after).segments)
+    newest_first = reversed(lineage_of(attempts_of(connection, job_id)).segments)
     while segments := list(islice(newest_first, SEGMENTS_AT_ONCE)):
         held = or_(*(and_(table.attempt == s.number, table.step <= s.until) for s in segments))
         row = connection.execute(

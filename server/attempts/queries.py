@@ -1,4 +1,4 @@
-"""Attempts, and the requests on their trainers, as the API shows them."""
+"""Views of attempts, and of the requests on their trainers."""
 
 from __future__ import annotations
 

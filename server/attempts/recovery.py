@@ -1,4 +1,4 @@
-"""The search for commits that a lost attempt did not report (docs/lifecycle.md, 25)."""
+"""Queues the search for commits that a lost attempt did not report (docs/lifecycle.md, 25)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NOTHING = -1
 
 
 def queue_recovery(context: Context, connection: Connection, launch: Launch) -> None:
-    """Search for commits of an attempt whose rank 0 reported no exit; the job is locked.
+    """Queue the search where the supervisor of rank 0 reported no exit; the job is locked.
 
-    Commits are reported in order, so what is unknown lies after the newest that is known.
+    Commits are reported in order, so unreported ones come after the newest reported one.
     """
     job, attempt = launch.job, launch.attempt
     first = launch.nodes[0]

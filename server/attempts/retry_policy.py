@@ -1,4 +1,4 @@
-"""How an attempt ended, and what follows for its job: pure decisions (docs/lifecycle.md, 20-27)."""
+"""Outcome of an attempt, and the next state of its job: pure (docs/lifecycle.md, 20-27)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from trainyard.spec.sections.retry import RetrySection
 from trainyard.training.data_stream import merged
 
 LONGEST_BACKOFF_SECONDS = 600.0
+"""Limit of the doubled pause: a cause that is mended is noticed within ten minutes."""
 
 
 @dataclass(frozen=True)
 class NodeEnd:
-    """How one node's share ended."""
+    """The end of one node's share."""
 
     node: str
     outcome: AttemptOutcome
@@ -39,14 +40,14 @@ class Rollback:
     """Whether the attempt that failed left this window out already."""
 
     def applied_to(self, launch: PendingLaunch) -> PendingLaunch:
-        """Return the launch that goes back and leaves the window out."""
+        """Return the launch from the checkpoint of the rollback, without the window."""
         update = {"checkpoint_id": self.checkpoint_id, "skip": merged([*launch.skip, self.window])}
         return launch.model_copy(update=update)
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """What follows a parent checkpoint that could not be loaded."""
+    """Replacement of a parent checkpoint that could not be loaded."""
 
     damaged: str | None
     """The checkpoint, where damage is proved; None where storage refused, which may pass."""
@@ -71,7 +72,7 @@ class Fallback:
 
 @dataclass(frozen=True)
 class FollowUp:
-    """What an attempt's end makes of its job."""
+    """The next state of a job whose attempt has ended."""
 
     state: JobState
     reason: str | None = None
@@ -83,7 +84,7 @@ class FollowUp:
     uses_retry: bool = False
     """Whether the retry budget shrinks."""
     rolls_back: bool = False
-    """Whether the launch goes back behind damage and leaves its sequences out."""
+    """Whether the launch resumes from before a bad window and leaves it out."""
     brief: str | None = None
     """Where the launch follows a failure: the reason without its message, which the attempt has."""
 
@@ -100,16 +101,16 @@ def verdict(
     desired: DesiredState,
     preempted: str | None = None,
 ) -> tuple[AttemptOutcome, Failure | None]:
-    """Return how an attempt ended whose nodes all have.
+    """Return the outcome of an attempt whose shares have all ended.
 
-    What happened counts, not what was ordered: a stop that finds the training finished is a
-    success. A lost node is the cause of the failures that its peers report.
+    The outcomes count, not the orders: a stop that finds the training finished is a success. A lost
+    node is the cause of the failures that its peers report.
 
     Args:
-        ends: how each node ended.
-        first_failure: what failed the attempt, by the time at which the server heard of it.
+        ends: the end of each share.
+        first_failure: the failure that the server received first.
         desired: state to which a person ordered the job.
-        preempted: why the server had it save and leave although the job is to run on.
+        preempted: why the server ordered a save and leave while the job continues.
     """
     failures = [end.failure for end in ends if end.failure is not None]
     lost = next((f for f in failures if f.reason == FailureReason.NODE_LOST), None)
@@ -119,10 +120,10 @@ def verdict(
     outcomes = {end.outcome for end in ends}
     if outcomes == {AttemptOutcome.SUCCEEDED}:
         return AttemptOutcome.SUCCEEDED, None
-    if desired == DesiredState.RUN:  # a drain, or a notice that the machine goes away
+    if desired == DesiredState.RUN:  # a drain, or an announced shutdown of the machine
         nodes = ", ".join(e.node for e in ends if e.outcome != AttemptOutcome.SUCCEEDED)
-        unasked = f"{nodes} ended the training although nobody had asked for it"
-        failure = Failure(reason=FailureReason.PREEMPTED, message=preempted or unasked)
+        unordered = f"{nodes} ended the training without an order"
+        failure = Failure(reason=FailureReason.PREEMPTED, message=preempted or unordered)
         return AttemptOutcome.FAILED, failure
     if AttemptOutcome.CANCELLED in outcomes and desired == DesiredState.CANCEL:
         return AttemptOutcome.CANCELLED, None
@@ -143,20 +144,20 @@ def follow_up(
     failures_in_a_row: int,
     at_once: bool = False,
 ) -> FollowUp:
-    """Return what becomes of the job.
+    """Return the next state of the job.
 
     Args:
-        outcome: how the attempt ended.
-        failure: why it failed.
+        outcome: outcome of the attempt.
+        failure: its failure.
         desired: state to which a person ordered the job.
         resize: launch that was requested while the attempt ran.
-        again: launch of the same once more.
-        rollback: where a guard sends the job back to.
-        fallback: what replaces a checkpoint that could not be loaded.
+        again: the same launch once more.
+        rollback: the rollback that a guard requires.
+        fallback: replacement of a checkpoint that could not be loaded.
         retry: the rules for retries.
         retries_used: failures that used up the budget since a person last started the job.
         failures_in_a_row: failures since then, this one included.
-        at_once: whether what follows need not wait: the cause of the end is known and gone.
+        at_once: whether the launch follows without a pause: the cause of the end is gone.
     """
     if outcome == AttemptOutcome.STOPPED and resize is not None:
         return FollowUp(JobState.QUEUED, reason="waits for its new size", pending=resize)
@@ -190,9 +191,9 @@ def follow_up(
 
 
 def _fall_back(fallback: Fallback, following: PendingLaunch, failure: Failure) -> FollowUp:
-    """Take an older checkpoint at once; one less is left each time, so no budget is needed."""
-    asked_for = following.checkpoint_id is not None  # by a resize, while the attempt was loading
-    if fallback.hopeless is not None and not asked_for:
+    """Queue an older checkpoint at once; each fallback leaves one fewer, so no budget is needed."""
+    is_named = following.checkpoint_id is not None  # by a resize, while the attempt was loading
+    if fallback.hopeless is not None and not is_named:
         what = _sentence(f"{failure.reason}: {failure.message}")
         return FollowUp(JobState.FAILED, reason=f"{what} {fallback.hopeless}")
     origin = following.checkpoint_id or fallback.replacement
@@ -224,7 +225,7 @@ def _why_hopeless(
 
 
 def _why_not_back(rollback: Rollback, retry: RetrySection, retries_used: int) -> str | None:
-    # The guard requires it: `retry.on` need not name the reason.
+    # A guard requires it, whether or not `retry.on` names the reason.
     if rollback.repeated:
         return "These sequences were left out before, so a rollback would only repeat."
     if rollback.checkpoint_id is None:

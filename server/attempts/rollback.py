@@ -1,4 +1,4 @@
-"""A rollback: which checkpoint lies before the damage, and which windows an attempt leaves out."""
+"""Rollbacks: the checkpoint before the damage, and the windows that an attempt leaves out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Windows = tuple[tuple[int, int], ...]
 def find_rollback(
     connection: Connection, launch: Launch, failure: Failure | None
 ) -> Rollback | None:
-    """Return where a failure sends its job back to; None when no guard requires a rollback."""
+    """Return the rollback that a failure requires; None where no guard requires one."""
     if failure is None or failure.bad_window is None:
         return None
     bad = failure.bad_window
@@ -37,10 +37,10 @@ def find_rollback(
     )
 
 
-def tell_rollback(
+def append_rollback(
     context: Context, connection: Connection, launch: Launch, rollback: Rollback, failure: Failure
 ) -> None:
-    """Append the event of a rollback that is queued."""
+    """Append the event of a queued rollback."""
     start, end = rollback.window
     append_event(
         context,
@@ -61,10 +61,10 @@ def tell_rollback(
 def windows_left_out(
     connection: Connection, job: Job, pending: PendingLaunch, checkpoint_id: str | None
 ) -> Windows:
-    """Return all windows that a new attempt leaves out.
+    """Return all windows of the stream that a new attempt leaves out.
 
-    Those of its checkpoint, and of those that the job or the launch leave out the ones that lie
-    ahead of it: what was trained on before cannot be left out any more.
+    These are the windows that its checkpoint left out, and those of the previous attempt and of the
+    launch that begin after the checkpoint's position: earlier data has been trained on.
     """
     previous = newest_attempt_id(connection, job.id)
     known = connection.scalar(select(attempts.c.skip).where(attempts.c.id == previous)) or ()

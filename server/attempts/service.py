@@ -1,4 +1,4 @@
-"""Reports on a share of an attempt: who may send them, the lease, the progress."""
+"""Reports on a share of an attempt: authorization, lease, progress."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def record_heartbeat(
     heartbeat: Heartbeat | None,
     identity: Identity,
 ) -> None:
-    """Renew the lease of a share, and note how far its trainer is.
+    """Renew the lease of a share, and store the progress of its trainer.
 
     Raises:
         ConflictError: another process reported for this share before.
@@ -204,7 +204,7 @@ def _note_progress(
     present = progress.model_copy(
         update={
             "phase": heartbeat.phase,
-            "step": max(heartbeat.step, row.last_step),  # before it has loaded, a trainer says 0
+            "step": max(heartbeat.step, row.last_step),  # before the load a trainer reports 0
             "heartbeat_at": context.now(),
         }
     )

@@ -1,4 +1,4 @@
-"""The admin token: made at the first start, written to one file, stored as its hash."""
+"""The admin token: created at the first start, written to one file, stored as its hash."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from trainyard.base.ids import make_id
 from trainyard.run.atomic import create_file
 
 ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
-"""There is one admin token; its fixed id lets only one of several first starts win."""
+"""Fixed id of the one admin token: of several first starts, the primary key lets one insert it."""
 
 
 def ensure_admin_token(context: Context) -> Path | None:
-    """Make the admin token if there is none yet, and return the file that holds it.
+    """Create the admin token if there is none, and return the file that holds it.
 
-    Processes that start together agree: who comes second reads what the first one wrote, and a
-    server on another machine removes its own file again.
+    Processes that start together agree: the second one on a machine reads the file of the first,
+    and one on another machine removes its own file again.
+
+    Returns:
+        None where the token existed, or where another machine has the file.
     """
     stored = _stored_hash(context)
     if stored is not None:
@@ -40,7 +43,7 @@ def ensure_admin_token(context: Context) -> Path | None:
 
 
 def replace_admin_token(context: Context) -> str:
-    """Return a new admin token; the old one, and the sessions that it opened, end."""
+    """Return a new admin token; the former one and its sessions end."""
     token = make_token(TokenKind.ADMIN)
     with context.database.write() as connection:
         connection.execute(delete(tokens).where(tokens.c.id == ADMIN_ID))

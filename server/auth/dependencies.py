@@ -1,4 +1,4 @@
-"""Who may call an endpoint: dependencies that return the principal or refuse the request."""
+"""Authorization of endpoints: dependencies that return the principal or refuse the request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainyard.base.loopback import is_loopback
 
 SESSION_COOKIE = "trainyard_session"
 SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
-"""Its name under https: browsers take it from this very host alone, and only with `Secure`."""
+"""Name under https: browsers accept the prefix `__Host-` from this host alone, with `Secure`."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NO_TOKEN = "send a token: Authorization: Bearer ty_..."
 
@@ -101,10 +101,10 @@ def _of_kind(
 
 
 def check_origin(context: Context, request: Request) -> None:
-    """Refuse what a page of another site sends with the cookie of this one.
+    """Refuse requests of other sites' pages that carry this site's cookie.
 
-    Without `public_url` the `Host` header names the server, and another site can give
-    a name of its own the server's address (DNS rebinding): then only loopback is believed.
+    Without `public_url` the `Host` header names the server, and another site can point its own name
+    at the server's address (DNS rebinding): then only loopback is accepted.
 
     Raises:
         ForbiddenError: the `Origin` header is absent or names another origin than the server's.
@@ -137,7 +137,7 @@ node = Depends(_by_token(TokenKind.NODE))
 joiner = Depends(_by_token(TokenKind.JOIN, TokenKind.NODE))
 """A join token, or the token of a node that comes back."""
 attempt = Depends(_attempt_token_hash)
-"""The hash of some attempt's token; which attempt's, the report's own transaction checks."""
+"""Hash of the token of any attempt; the transaction of the report compares it with its attempt."""
 
 Person = Annotated[Principal, person]
 Admin = Annotated[Principal, admin]

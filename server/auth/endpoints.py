@@ -37,10 +37,10 @@ TokenBody = Annotated[TokenRequest, Depends(JsonBody(TokenRequest))]
 
 @router.post(SESSION_PATH, status_code=201, response_model=SessionView, summary="Log a browser in")
 def log_in(context: ServerContext, request: Request, body: SessionBody) -> Response:
-    """Open a session by a token, or by the code of a login link, which is used up by it.
+    """Open a session by a token, or by the one-time code of a login link.
 
-    The answer sets an HttpOnly cookie. Nobody is logged in yet, so no token is asked for; an
-    address that failed too often has to wait.
+    The reply sets an HttpOnly cookie. The endpoint needs no authorization; after too many failures
+    of an address it answers 429.
     """
     if "origin" in request.headers:  # another site must not log a browser in
         check_origin(context, request)
@@ -66,7 +66,7 @@ def log_in(context: ServerContext, request: Request, body: SessionBody) -> Respo
 
 @router.get(SESSION_PATH, response_model=SessionView, summary="Who is logged in")
 def who(context: ServerContext, principal: Person, cookie: Cookie, request: Request) -> Response:
-    """Return whose session or token came with the request."""
+    """Return the principal of the session or token of the request."""
     if "authorization" in request.headers or cookie is None:
         return reply(_session_view(principal, None))
     return reply(_session_view(*service.authenticate_session(context, cookie)))
@@ -89,10 +89,10 @@ def log_out(context: ServerContext, cookie: Cookie) -> Response:
     status_code=201,
     response_model=TokenView,
     dependencies=[admin],
-    summary="Make a token",
+    summary="Create a token",
 )
 def create(context: ServerContext, body: TokenBody) -> Response:
-    """Make a token; its secret is in this answer and nowhere else."""
+    """Create a token; only this reply has its secret."""
     row, token = service.create_token(context, body)
     return reply(_token_view(row, secret=token), status=201)
 

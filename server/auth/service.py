@@ -1,4 +1,4 @@
-"""Who a request comes from, and the life of tokens and browser sessions."""
+"""Principals of requests, and the life cycle of tokens and browser sessions."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ DEFAULT_LIFETIME = {
     "login": timedelta(minutes=10),
 }
 OUTPUT_TAKEN = timedelta(minutes=10)
-"""Time after an attempt's end in which its token still brings output of its ranks, and no more."""
+"""Time after an attempt's end in which its token may still report output of its ranks."""
 LAST_USED_PRECISION = timedelta(minutes=1)
-"""`last_used_at` is written at most so often: reading must not make every request a writer."""
+"""Pause between two writes of `last_used_at`, which would make every request a writer."""
 RESERVED_NAMES = frozenset({"admin", SCHEDULER.name, SERVER.name, TRAINER.name})
-"""Actors that events name: no token may pass for one of them."""
+"""Actors of the system in events: no token may have such a name."""
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Whose token or session came with a request."""
+    """The holder of a request's token or session."""
 
     name: str
     kind: TokenKind
@@ -42,7 +42,7 @@ class Principal:
 
     @property
     def actor(self) -> Actor:
-        """The actor of what the request changes."""
+        """The actor of the request's changes."""
         return Actor(self.name)
 
 
@@ -63,7 +63,7 @@ class NewSession:
 
 
 def authenticate_token(context: Context, token: str) -> Principal:
-    """Return whose token this is.
+    """Return the holder of a token.
 
     Raises:
         UnauthenticatedError: it is unknown, expired or revoked.
@@ -81,7 +81,7 @@ def authenticate_token(context: Context, token: str) -> Principal:
 
 
 def authenticate_session(context: Context, cookie: str) -> tuple[Principal, datetime]:
-    """Return whose browser session this is, and when it ends.
+    """Return the holder of a browser session, and its end.
 
     Raises:
         UnauthenticatedError: it is unknown or over, or its token was revoked.
@@ -100,7 +100,7 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
 
 
 def check_attempt_token(context: Context, token_hash: str) -> None:
-    """Refuse a report before it is read, unless its token is that of some attempt.
+    """Refuse a report before its body is read, unless its token belongs to an attempt.
 
     Raises:
         UnauthenticatedError: no attempt has this token.
@@ -120,7 +120,7 @@ def check_attempt_token(context: Context, token_hash: str) -> None:
 
 
 def open_session(context: Context, *, token: str | None, code: str | None) -> NewSession:
-    """Log a browser in, by an API or admin token or by the code of a login link, used up by it.
+    """Log a browser in, by an API or admin token or by the one-time code of a login link.
 
     Raises:
         UnauthenticatedError: neither is given, or it is unknown, expired, revoked or used up.
@@ -197,7 +197,7 @@ def revoke_token(context: Context, token_id: str) -> None:
 
     Raises:
         NotFoundError: no token that is not revoked has this id.
-        ConflictError: it is the admin token, without which no other one could be made.
+        ConflictError: it is the admin token, which alone can create others.
     """
     with context.database.write() as connection:
         row = connection.execute(
@@ -226,7 +226,7 @@ def _principal(row: Token) -> Principal:
 
 
 def _use_up_login_code(connection: Connection, code: str, now: datetime) -> Token:
-    """Revoke the code and return the admin token, in whose name only it can have been made."""
+    """Revoke the code and return the admin token, which alone can create login codes."""
     used = connection.execute(
         update(tokens)
         .where(tokens.c.hash == hash_token(code), tokens.c.kind == TokenKind.LOGIN, _is_valid(now))

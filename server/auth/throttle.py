@@ -13,9 +13,9 @@ from server.errors import TooManyError
 
 MAX_FAILURES = 10
 WINDOW = timedelta(minutes=1)
-"""An address may fail `MAX_FAILURES` times in it; then its logins wait for the end of it."""
+"""Period in which an address may fail `MAX_FAILURES` times; further logins wait for its end."""
 MAX_ADDRESSES = 10_000
-"""Addresses that are remembered; the oldest windows are forgotten first."""
+"""Most addresses in memory; the oldest windows are dropped first."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class FailedLogins:
         self._lock = threading.Lock()
 
     def check(self, host: str, now: datetime) -> None:
-        """Let an address try.
+        """Check that an address may try to log in.
 
         Raises:
             TooManyError: it has failed too often; the answer carries the time until the next try.

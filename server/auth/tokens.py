@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class TokenKind(StrEnum):
-    """What a token is for; its text begins with `ty_<kind>_`."""
+    """Purpose of a token; its text begins with `ty_<kind>_`."""
 
     ADMIN = "admin"
     """A person who may also make tokens."""
@@ -21,7 +21,7 @@ class TokenKind(StrEnum):
     NODE = "node"
     """The worker of one node."""
     ATTEMPT = "attempt"
-    """Reports of one attempt on one node; its hash stands on the attempt-node."""
+    """Reports of one attempt on one node; `attempt_nodes` has its hash."""
 
 
 def make_token(kind: TokenKind) -> str:
@@ -35,8 +35,8 @@ def make_secret() -> str:
 
 
 def hash_token(token: str) -> str:
-    """Return what is stored of a token: its SHA-256 in hexadecimal.
+    """Return the SHA-256 of a token in hexadecimal, which is stored in its place.
 
-    A plain hash is enough for a secret of 256 random bits; there is nothing to guess.
+    A fast hash without salt suffices: 256 random bits cannot be guessed.
     """
     return hashlib.sha256(token.encode()).hexdigest()

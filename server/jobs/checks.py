@@ -1,4 +1,4 @@
-"""Checks of a well-formed spec: whether it can run on this server and its nodes."""
+"""Checks of a valid spec: whether it can run on this server and its nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainyard.training.known_devices import Slot
 
 
 def check_new(context: Context, spec: JobSpec) -> None:
-    """Refuse what `check_spec` does, and fields of a new job that would do nothing.
+    """Refuse what `check_spec` refuses, and fields of a new job without effect.
 
     Raises:
         InvalidRequestError: naming every problem found.
@@ -48,7 +48,7 @@ def _check(context: Context, spec: JobSpec, rules: Callable[[JobSpec], None]) ->
 
 
 def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
-    """Return what of a spec runs code of the job, or could, where the server allows none."""
+    """Return the parts of a spec that can run code of the job, where the server allows none."""
     if context.settings.allow_code:
         return []
     problems = environment_problems(spec.env)
@@ -62,7 +62,7 @@ def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
 
 
 def check_world_size(context: Context, world_size: int, *, pointer: str) -> None:
-    """Refuse more slots than the settings allow; fewer are waited for, however few there are.
+    """Refuse more slots than the settings allow; a job waits for any smaller number.
 
     Raises:
         InvalidRequestError: at `pointer`.
@@ -75,7 +75,7 @@ def check_world_size(context: Context, world_size: int, *, pointer: str) -> None
 
 
 def too_few_slots(connection: Connection, world_size: int, *, pointer: str) -> list[Problem]:
-    """Return the warning of a world size that all nodes together do not have, if it is one."""
+    """Return a warning where all nodes together have fewer slots than a world size."""
     known = connection.scalar(select(func.sum(nodes.c.slots)))
     if known is None or world_size <= known:
         return []
@@ -87,9 +87,9 @@ def too_few_slots(connection: Connection, world_size: int, *, pointer: str) -> l
 
 
 def check_hardware(connection: Connection, spec: JobSpec) -> None:
-    """Refuse what no node can compute that ever registered.
+    """Refuse a spec that the hardware of no registered node supports.
 
-    Nothing is refused before the first node, nor of a job that waits for further ones anyway.
+    Without a node nothing is refused, nor where the job needs more slots than all nodes have.
 
     Raises:
         InvalidRequestError: naming every problem found.

@@ -1,4 +1,4 @@
-"""`/jobs`: submit, list, look at, and act on jobs."""
+"""`/jobs`: submit, list, read and control jobs."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=200,
         pattern=r"^[\x21-\x7e]+$",
-        description="A key of the caller's choice: the same key with the same body answers with "
-        "the same job, so that a repeat is harmless; with another body it is refused.",
+        description="A key of the caller's choice: the same key with the same body returns the "
+        "same job, so that a repeat is harmless; with another body it is refused.",
     ),
 ]
 
@@ -72,7 +72,7 @@ def submit(
     spec: Spec,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Check the whole spec and store the job; it waits until it is placed, and says why."""
+    """Check the whole spec and store the job, which waits, with a reason, until it is placed."""
     job_id = service.submit(context, spec, actor=principal.actor, idempotency_key=idempotency_key)
     with context.database.read() as connection:
         view = job_view(context, connection, job_id)
@@ -92,7 +92,7 @@ def job_filter(
     ] = None,
     name: Annotated[
         str | None,
-        Query(pattern=NAME, max_length=80, description="So named."),
+        Query(pattern=NAME, max_length=80, description="With this name."),
     ] = None,
     search: Annotated[
         str | None,
@@ -135,21 +135,21 @@ def counts(context: ServerContext, wanted: Wanted) -> Response:
     return reply(JobCounts(by_state=count_jobs(context, wanted)))
 
 
-@router.post("/jobs/plan", response_model=Plan, summary="Check a spec and work out what it means")
+@router.post("/jobs/plan", response_model=Plan, summary="Check a spec and plan it")
 def plan(context: ServerContext, spec: Spec) -> Response:
-    """Check a spec as a submission would, and store nothing."""
+    """Check a spec as a submission does, and return its plan."""
     return reply(plan_job(context, spec))
 
 
 @router.get("/schema/job", summary="The JSON Schema of the job spec")
 def schema() -> dict[str, object]:
-    """Return the schema from which the submit form is drawn."""
+    """Return the schema, from which the submit form is generated."""
     return JobSpec.model_json_schema()
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, summary="One job, whole")
 def get(context: ServerContext, job_id: JobId) -> Response:
-    """Return a job with its spec, its newest attempt and what may be done now."""
+    """Return a job with its spec, its newest attempt and the verbs that are legal now."""
     with context.database.read() as connection:
         return reply(job_view(context, connection, job_id))
 
@@ -165,12 +165,12 @@ def delete(
     principal: Person,
     job_id: JobId,
     checkpoints: Annotated[
-        Literal["keep", "delete"], Query(description="What becomes of its checkpoints.")
+        Literal["keep", "delete"], Query(description="Whether its checkpoints stay on storage.")
     ] = "keep",
 ) -> Response:
-    """Remove a job and what the server holds of it; 409 while it is not at an end.
+    """Remove a job and its rows; 409 before it has ended.
 
-    Checkpoints that are to go are deleted on storage by operations, which a 202 names.
+    Operations, which a 202 names, delete its checkpoints on storage where that is requested.
     """
     operations = service.delete(context, job_id, actor=principal.actor, checkpoints=checkpoints)
     if not operations:
@@ -182,7 +182,7 @@ def delete(
 
 @router.post("/jobs/{job_id}/stop", response_model=JobView, summary="Save, then leave")
 def stop(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
-    """Ask the job to save a checkpoint and to leave."""
+    """Order the job to save a checkpoint and to leave."""
     service.stop(context, job_id, actor=principal.actor, reason=body.reason)
     with context.database.read() as connection:
         return reply(job_view(context, connection, job_id))
@@ -190,7 +190,7 @@ def stop(context: ServerContext, principal: Person, job_id: JobId, body: StopBod
 
 @router.post("/jobs/{job_id}/cancel", response_model=CancelReply, summary="Leave now")
 def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
-    """End the job at once; the answer says which steps are lost."""
+    """End the job at once; the reply names the steps that are lost."""
     lost = service.cancel(context, job_id, actor=principal.actor, reason=body.reason)
     with context.database.read() as connection:
         return reply(CancelReply(job=job_view(context, connection, job_id), lost=lost))
@@ -222,7 +222,7 @@ def fork(
     body: ForkBody,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Start a new job with changed settings from a checkpoint; the answer says what stays exact."""
+    """Start a new job with changed settings from a checkpoint; the reply lists what stays exact."""
     if body.dry_run:
         return reply(ForkReply(preview=forks.preview(context, checkpoint_id, body), job=None))
     preview, job_id = forks.fork(
@@ -247,11 +247,11 @@ def resume_options(context: ServerContext, job_id: JobId) -> Response:
     "/jobs/{job_id}/requests",
     status_code=201,
     response_model=JobRequestView,
-    summary="Ask something of a running job",
+    summary="Send a request to a running job",
 )
-def ask(context: ServerContext, job_id: JobId, body: RequestBody) -> Response:
-    """Ask the trainer to save, or to write a profile or a snapshot of its memory."""
-    request_id = service.ask(context, job_id, Request(**body.model_dump()))
+def post_request(context: ServerContext, job_id: JobId, body: RequestBody) -> Response:
+    """Request a save, a profile or a memory snapshot of the trainer."""
+    request_id = service.add_request(context, job_id, Request(**body.model_dump()))
     with context.database.read() as connection:
         return reply(read_request(connection, request_id), status=201)
 
@@ -259,7 +259,7 @@ def ask(context: ServerContext, job_id: JobId, body: RequestBody) -> Response:
 @router.get(
     "/jobs/{job_id}/requests",
     response_model=Page[JobRequestView],
-    summary="What was asked of a job, and the answers",
+    summary="Requests to a job, with their answers",
 )
 def get_requests(
     context: ServerContext,

@@ -1,4 +1,4 @@
-"""The jobs table: narrow rows by SQLAlchemy Core, JSON columns passed on as they are stored."""
+"""The list of jobs: narrow rows whose JSON columns are passed on as stored."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RANKS = {state: int(state in TERMINAL_JOB_STATES) for state in JobState}
 
 @dataclass(frozen=True, slots=True)
 class ListedJob(TypedRow):
-    """What the list shows of a job; JSON columns as they are stored."""
+    """A job as listed; JSON columns are the stored text."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -78,7 +78,7 @@ _SHOWN = tuple(field.name for field in fields(ListedJob) if field.name != "rank"
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Which jobs are wanted; what is empty does not restrict."""
+    """Conditions on listed jobs; an empty field does not restrict."""
 
     states: tuple[JobState, ...] = ()
     """In one of these states."""
@@ -96,7 +96,7 @@ def list_jobs(
     """Return at most `limit` jobs after a `ListedJob.key`, the newest or the active ones first.
 
     Raises:
-        InvalidRequestError: the key is one of the other order.
+        InvalidRequestError: the key comes from the other order.
     """
     rank, last = _read_key(after)
     states = tuple(wanted.states or JobState)
@@ -105,7 +105,7 @@ def list_jobs(
         groups = [tuple(s for s in states if RANKS[s] == each) for each in (0, 1)]
     if rank >= len(groups):
         raise InvalidRequestError.at("query/page_token", "comes from a list in another order")
-    # A group before that of the last row is done; the groups after it begin with their newest row.
+    # Groups before that of the last row are complete; later ones begin with their newest row.
     pages = [
         _group(wanted, group, place, after=last if place == rank else None, limit=limit)
         for place, group in enumerate(groups)
@@ -122,7 +122,7 @@ def list_jobs(
 
 
 def count_jobs(context: Context, wanted: JobFilter) -> dict[JobState, int]:
-    """Return how many jobs that match are in each state; every state has its number."""
+    """Return the number of matching jobs in each state, 0 included."""
     query = select(jobs.c.state, func.count()).where(*_conditions(wanted, None))
     if wanted.states:
         query = query.where(jobs.c.state.in_(wanted.states))
@@ -138,13 +138,13 @@ def _conditions(wanted: JobFilter, after: str | None) -> list[ColumnElement[bool
     if wanted.name is not None:
         conditions.append(jobs.c.name == wanted.name)
     if wanted.search is not None:
-        # Whole patterns: with `contains` the database would put them together anew for each row.
+        # Whole patterns: `contains` would concatenate them anew for each row.
         text = _ESCAPED.sub(r"/\g<0>", wanted.search)
         in_name = func.lower(jobs.c.name).like(f"%{text.lower()}%", escape="/")
         conditions.append(or_(in_name, jobs.c.id.like(f"{text}%", escape="/")))
     tags = type_coerce(jobs.c.tags, Text)
     for word in (f'"{tag}"' for tag in wanted.tags):
-        # LIKE finds the few rows fast, but on SQLite in any case of the letters.
+        # LIKE finds the few rows fast, but ignores case on SQLite.
         exactly = func.replace(tags, word, "") != tags
         conditions += [tags.contains(word, autoescape=True), exactly]
     return conditions
@@ -171,7 +171,7 @@ def _group(
 def _found(
     conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], limit: int, rank: int
 ) -> Select[Any]:
-    """Return the query of a search: it walks an index of its own, and reads only what it shows."""
+    """Return the query of a search: the ids from its covering index, then the rows of the page."""
     if len(states) < len(JobState):
         conditions = [*conditions, jobs.c.state.in_(states)]
     ids = select(jobs.c.id).where(*conditions).order_by(jobs.c.id.desc()).limit(limit)
@@ -181,7 +181,7 @@ def _found(
 def _newest(
     conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], limit: int, rank: int
 ) -> Select[Any]:
-    """Return the query of the newest jobs; each state walks its own index, none is sorted whole."""
+    """Return the query of the newest jobs: each state walks its index, and none is sorted."""
     if len(states) == len(JobState):
         return _page(conditions, limit, rank)
     by_state = [

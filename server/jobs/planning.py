@@ -1,4 +1,4 @@
-"""What a spec would amount to here: checked as a submission would be, and nothing stored."""
+"""The plan of a spec, checked as a submission and not stored."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainyard.spec.job import JobSpec
 def plan_job(context: Context, spec: JobSpec) -> Plan:
     """Return the plan of a job.
 
-    One that is larger than all nodes here is planned with a warning: what it amounts to does not
-    depend on them, and is needed before machines are bought.
+    A job larger than all nodes is planned with a warning: the plan does not depend on them, and is
+    needed before machines are bought.
 
     Raises:
         InvalidRequestError: a submission would be refused.

@@ -1,4 +1,4 @@
-"""Jobs as the API shows them, with their attempts and events."""
+"""Views of jobs, with their attempts and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do with jobs: submit, stop, cancel, ask, delete."""
+"""Commands on jobs: submit, stop, cancel, delete, and requests to a running trainer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Ancestor:
     checkpoint_id: str
     """Checkpoint of another job."""
     parts: tuple[CheckpointPart, ...]
-    """What is taken over of it."""
+    """Parts of its state that the fork loads."""
     start_step: int
     """Completed steps with which the job starts."""
     storage: str | None
@@ -48,8 +48,9 @@ class Ancestor:
 
 
 MAX_OPEN_REQUESTS = 16
+"""Unanswered requests of an attempt: each reply to a report repeats all of them."""
 KEYS_KEPT = timedelta(days=7)
-"""Time in which a submission may be repeated under its `Idempotency-Key`."""
+"""Time in which a submission can be repeated under its `Idempotency-Key`."""
 DESIRED_END = {
     DesiredState.STOP: JobState.STOPPED,
     DesiredState.CANCEL: JobState.CANCELLED,
@@ -96,7 +97,7 @@ def submit(
 
 
 def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
-    """Save and leave; a job that does not run yet is stopped at once, and a repeat changes nothing.
+    """Order a save and the end; a job that waits is stopped at once, and a repeat changes nothing.
 
     Raises:
         NotFoundError: there is no such job.
@@ -110,7 +111,7 @@ def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
 
 
 def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
-    """Leave now, and return what that loses, such as `340 steps since step-1200`.
+    """Order the end without a save; return what is lost, such as `340 steps since step-1200`.
 
     Raises:
         NotFoundError: there is no such job.
@@ -126,13 +127,13 @@ def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
 def delete(
     context: Context, job_id: str, *, actor: Actor, checkpoints: Literal["keep", "delete"]
 ) -> list[str]:
-    """Remove a job that has ended, and all that the server holds of it.
+    """Remove a job that has ended, and all of its rows.
 
-    Returns the ids of the operations that delete its checkpoints on storage, where they are to go.
+    Returns the ids of the operations that delete its checkpoints on storage, where requested.
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: it has not ended, or something speaks against deleting a checkpoint.
+        ConflictError: it has not ended, or a guard protects one of its checkpoints.
     """
     operations: list[str] = []
     with context.database.write() as connection:
@@ -158,8 +159,8 @@ def delete(
     return operations
 
 
-def ask(context: Context, job_id: str, request: Request) -> str:
-    """Ask something of a running trainer, and return the request's id.
+def add_request(context: Context, job_id: str, request: Request) -> str:
+    """Store a request to a running trainer, and return its id.
 
     Raises:
         NotFoundError: there is no such job.
@@ -186,7 +187,7 @@ def ask(context: Context, job_id: str, request: Request) -> str:
 
 
 def forget_old_keys(context: Context) -> int:
-    """Delete the idempotency keys that nobody repeats any more, and return how many there were."""
+    """Delete expired idempotency keys, and return their number."""
     keys = tables.idempotency_keys
     limit = context.now() - KEYS_KEPT
     with context.database.write() as connection:
@@ -207,7 +208,7 @@ def end_running(
     """Order the current attempt to end; `pending` is the launch that follows a stop."""
     values: dict[str, Any] = {"desired": desired.value, "pending": pending}
     if pending is not None:
-        values["retries_used"] = 0  # counted anew since a person last started the job
+        values["retries_used"] = 0  # a start by a person renews the budget
     moves = []
     if job.state == JobState.STOPPING:
         connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(**values))
@@ -292,16 +293,16 @@ def job_of_key(
     same_env: Callable[[Mapping[str, str]], bool],
     job_id: str,
 ) -> str | None:
-    """Take the key for `job_id`, or return the job that has it already.
+    """Reserve the key for `job_id`, or return the job that has it.
 
     Args:
         context: the server's surroundings.
         connection: a writing transaction.
         actor: who sends the request.
         key: the caller's name of it.
-        digest: of the request, without values of `env`: a stored digest would let secrets be tried.
-        same_env: whether the environment of the earlier job is the one that is asked for.
-        job_id: id of the job that is stored otherwise.
+        digest: of the request without values of `env`, which a stored digest would let guess.
+        same_env: whether the environment of the earlier job equals the requested one.
+        job_id: id of the job to be stored.
 
     Raises:
         InvalidRequestError: the key was used for another request.
@@ -337,7 +338,7 @@ def insert_job(
     actor: Actor,
     ancestor: Ancestor | None = None,
 ) -> None:
-    """Store a job that was checked, queued; `ancestor` is where it starts when it is a fork."""
+    """Store a checked job as queued; a fork starts at `ancestor`."""
     now, layout = context.now(), spec.layout()
     parts = ancestor.parts if ancestor is not None else ()
     checkpoint_id = ancestor.checkpoint_id if ancestor is not None else None
@@ -363,7 +364,7 @@ def insert_job(
         "created_at": now,
         "updated_at": now,
     }
-    message = f"{spec.name} asks for {layout.slots_in_words} as {layout}"
+    message = f"{spec.name} requests {layout.slots_in_words} as {layout}"
     if ancestor is not None:
         row |= {
             "forked_from": checkpoint_id,

@@ -1,4 +1,4 @@
-"""Output of a rank as text lines in compressed blocks: cutting, packing, looking for errors."""
+"""Output of a rank as lines in compressed blocks: split, pack, find errors."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BLOCK_BYTES = 64 * 1024
-"""A block takes lines until it holds so many bytes; only the last one holds fewer."""
+"""Size to which a block grows, so that only the last is smaller; a page unpacks whole blocks."""
 LINE_BYTES = 64 * 1024
-"""A longer line is cut, and marked as cut."""
+"""Longest line; the rest is cut and counted in a mark."""
 
 ERROR = re.compile(
     r"Traceback \(most recent call last\)|Error:|Exception:|CUDA error|NCCL error"
     r"|\bKilled\b|\bAborted\b|Segmentation fault|Fatal Python error|\bSIG(KILL|SEGV|ABRT|BUS)\b"
 )
-"""What the first line of trouble looks like."""
+"""Pattern of a line that reports an error."""
 
 
 @dataclass(frozen=True)
 class Partial:
-    """The start of a line whose end has not come yet."""
+    """The start of an incomplete line."""
 
     kept: bytes = b""
     """Its first `LINE_BYTES` bytes."""
     size: int = 0
-    """All bytes that came of it."""
+    """Its bytes so far, those beyond the limit included."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def unpack_lines(content: bytes) -> list[str]:
 def split(partial: Partial, content: bytes) -> tuple[list[str], Partial]:
     """Return the lines that `content` completes, and the start of the next one.
 
-    Invalid UTF-8 is replaced, and so is a line break of two characters; what a long line has
-    beyond `LINE_BYTES` is dropped and counted in its mark.
+    Invalid UTF-8 is replaced, CRLF becomes LF, and bytes of a line beyond `LINE_BYTES` are dropped
+    and counted in its mark.
     """
     *ends, rest = content.split(b"\n")
     if not ends:

@@ -35,13 +35,13 @@ def get_logs(
         Query(
             ge=-MAX_LINE,
             le=MAX_LINE,
-            description="First line; a negative one counts from the end, and the last `limit` "
-            "lines are meant when it is absent.",
+            description="First line; a negative one counts from the end. Without it the page "
+            "holds the last `limit` lines.",
         ),
     ] = None,
     limit: Limit = 500,
 ) -> Response:
-    """Return lines by number; the newest attempt's where none is named."""
+    """Return lines by number, of the newest attempt by default."""
     return reply(
         logs.page(context, job_id, attempt=attempt, rank=rank, from_line=first_line, limit=limit)
     )
@@ -64,7 +64,7 @@ def search_logs(
     first_line: Annotated[int, Query(ge=0, le=MAX_LINE, description="Where to begin.")] = 0,
     limit: Limit = 200,
 ) -> Response:
-    """Search a stretch of the log; `next_line` says where to go on."""
+    """Search a part of the log; `next_line` is where the next search continues."""
     return reply(
         logs.search(
             context, job_id, text, attempt=attempt, rank=rank, from_line=first_line, limit=limit

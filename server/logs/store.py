@@ -29,9 +29,11 @@ MAX_LINES = 5000
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Text of one page: with long lines it holds fewer."""
 PAGE_BLOCKS = 64
+"""Most blocks that one page unpacks: 4 MiB of text."""
 SEARCHED_BLOCKS = 128
 """Blocks that one search unpacks, at least 8 MiB of text; the answer holds the next line."""
 DROPPED_AT_ONCE = 512
+"""Most blocks that one report deletes; a report brings less than they hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def store_output(
 def close_output(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, quota: int
 ) -> list[Stored]:
-    """Store the last lines of ranks that have ended, where these lack a line break."""
+    """Store the last lines of ended ranks, where they lack a line break."""
     query = RankLog.select().where(
         logs.c.attempt_id == attempt_id, logs.c.rank.in_(list(ranks)), logs.c.partial_size > 0
     )
@@ -111,8 +113,8 @@ def page(
         job_id: the job.
         attempt: number of the attempt; the newest when absent.
         rank: global rank.
-        from_line: first line; a negative one counts from the end, and the last `limit` lines are
-            meant when it is absent.
+        from_line: first line; a negative one counts from the end. Without it the page holds the
+            last `limit` lines.
         limit: lines; the page ends earlier after `MAX_PAGE_BYTES` of text.
 
     Raises:
@@ -229,7 +231,7 @@ def _add_blocks(connection: Connection, row: RankLog, lines: Sequence[str]) -> i
         .limit(1)
     ).one_or_none()
     first_line, replaced = row.lines, 0
-    if last is not None:  # only the last block is not full: it takes lines first
+    if last is not None:  # the only block that is not full: it is rewritten with the new lines
         first_line, replaced = last.first_line, last.size
         lines = [*unpack_lines(last.content), *lines]
         connection.execute(delete(log_blocks).where(mine, columns.first_line == first_line))

@@ -1,1 +1,1 @@
-"""The scheduler: places queued jobs, sends launches, judges leases."""
+"""The scheduler: places queued jobs, sends launches, expires leases."""

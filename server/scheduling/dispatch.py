@@ -1,4 +1,4 @@
-"""Messages to nodes: ids only, sent to the queue of one node by threads of their own."""
+"""Messages to nodes: ids only, sent by a pool of threads, each to the queue of one node."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ TASKS: dict[type[Message], str] = {
     ChoreMessage: protocol_2.TASK,
 }
 EXPIRES_SECONDS = 60
+"""Life of a message in the broker. The reconciler repeats unclaimed ones every few seconds; a node
+that was away must not find hours of repeats."""
 THREADS = 8
 """Messages that are sent at once; below the limit of Celery's pool of connections (10)."""
 SLOW = timedelta(seconds=10)
@@ -32,14 +34,14 @@ SLOW = timedelta(seconds=10)
 
 
 class Dispatcher(Protocol):
-    """Takes messages for nodes; never waits for the broker."""
+    """Accepts messages for nodes, and never waits for the broker."""
 
     def send(self, message: Message) -> None:
-        """Take one message; it may be lost or doubled."""
+        """Accept one message; it may be lost or doubled."""
 
     @property
     def up_since(self) -> datetime | None:
-        """Since when the broker has accepted every message; None while it does not."""
+        """Start of the period in which the broker accepts every message; None outside one."""
 
 
 class Sender(Protocol):
@@ -54,10 +56,10 @@ class Sender(Protocol):
 
 
 class Outbox:
-    """Sends in parallel, in threads of its own, and keeps account of whether the broker accepts.
+    """Sends in parallel, and records whether the broker accepts messages.
 
-    A message that is not sent yet is not queued a second time, so that the queue of a broker that
-    is away holds no more than one message for each launch and operation that waits.
+    A message that waits is not queued a second time: during an outage of the broker the queue holds
+    one message for each waiting launch and operation.
     """
 
     def __init__(self, sender: Sender, clock: Clock) -> None:
@@ -69,7 +71,7 @@ class Outbox:
         self._up_since: datetime | None = None
 
     def send(self, message: Message) -> None:
-        """Take one message, and send it as soon as a thread is free."""
+        """Queue one message; a free thread sends it."""
         with self._lock:
             if message in self._waiting:
                 return
@@ -78,7 +80,7 @@ class Outbox:
 
     @property
     def up_since(self) -> datetime | None:
-        """Since when the broker has accepted every message; None while it does not."""
+        """Start of the period in which the broker accepts every message; None outside one."""
         with self._lock:
             oldest = next(iter(self._waiting.values()), None)
             if oldest is not None and self._clock.now() - oldest > SLOW:
@@ -91,7 +93,7 @@ class Outbox:
         return len(self._waiting)
 
     def close(self) -> None:
-        """Send nothing more; messages under way are waited for by the interpreter's end."""
+        """Drop what waits; the interpreter's exit waits for messages that are being sent."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, message: Message) -> None:
@@ -115,7 +117,7 @@ class Outbox:
 
 
 class CelerySender:
-    """Sends through the Celery broker, without trying again."""
+    """Sends through the Celery broker, without a retry: the reconciler repeats messages."""
 
     def __init__(self, broker_url: str) -> None:
         self.app = Celery("trainyard", broker=broker_url)
@@ -124,7 +126,8 @@ class CelerySender:
             broker_connection_timeout=2,
             broker_transport_options={"socket_connect_timeout": 2, "socket_timeout": 5},
         )
-        _ = self.app.producer_pool  # made here: two threads that send first would make two
+        # Created before any thread sends: two threads that send first would create two pools.
+        _ = self.app.producer_pool
 
     def send(self, message: Message) -> None:
         """Send one message."""
@@ -143,14 +146,14 @@ class CelerySender:
 
 
 class RecordingDispatcher:
-    """Keeps the messages, for tests; a broker that is away can be played."""
+    """Keeps the messages, for tests, and can act as a broker that is down."""
 
     def __init__(self) -> None:
         self.sent: list[LaunchMessage] = []
         self.operations: list[OperationMessage] = []
         self.chores: list[ChoreMessage] = []
         self.up_since: datetime | None = datetime.min.replace(tzinfo=UTC)
-        """None plays a broker that is away: messages are lost."""
+        """None stands for a broker that is down: messages are lost."""
 
     def send(self, message: Message) -> None:
         """Keep one message."""

@@ -1,4 +1,4 @@
-"""Has attempts save and leave the nodes that are to be empty (docs/lifecycle.md, 42-43)."""
+"""Draining: attempts save and leave nodes that are drained or announced a shutdown (42-43)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from trainyard.protocol.states import AttemptNodeState, DesiredState
 
 
 class Drainer:
-    """Compares the nodes that are to be empty with what runs on them, round by round.
+    """Orders attempts off nodes that are drained, round by round.
 
-    It is a level: what was placed while somebody drained the node leaves it too, and a scheduler
-    that died in between finds all of it again.
+    Each round compares all rows, so attempts that were placed during the drain leave as well, and a
+    scheduler that takes over continues (docs/lifecycle.md, 42-43).
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def run(self) -> int:
-        """Order every attempt away that is to leave, and return how many were found."""
+        """Order each share on such a node to save and leave; return the number of shares."""
         share, attempt = attempt_nodes.c, attempts.c
         with self._context.database.read() as connection:
             rows = connection.execute(

@@ -1,4 +1,8 @@
-"""One scheduler leads: an advisory lock on PostgreSQL, a file lock next to the file of SQLite."""
+"""Leader election: an advisory lock on PostgreSQL, a file lock next to the file of SQLite.
+
+The lock saves work and is not needed for correctness: two schedulers that both believe to lead
+serialize on the placement lock and on guarded updates.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ LEADER_LOCK = 7_301_003
 
 
 class Leadership(Protocol):
-    """The claim to be the one scheduler."""
+    """The role of the one active scheduler."""
 
     def held(self) -> bool:
         """Return whether this process leads, taking the lead when it is free."""
@@ -68,7 +72,11 @@ class FileLeadership:
 
 
 class SessionLeadership:
-    """An advisory lock of one PostgreSQL session, which ends with its connection."""
+    """An advisory lock of one PostgreSQL session, which ends with its connection.
+
+    The session stays checked out while this process leads. When the leader's host is lost, the
+    database server ends the session by its keepalives, within a minute (`CONNECT_DEFAULTS`).
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -97,12 +105,12 @@ class SessionLeadership:
     def _still_held(self) -> bool:
         if self._connection is None:
             return False
-        self._connection.execute(text("SELECT 1"))
+        self._connection.execute(text("SELECT 1"))  # raises where the session is gone
         return True
 
     def _take(self) -> bool:
         connection = self._database.engine.connect().execution_options(
-            isolation_level="AUTOCOMMIT"  # a session that waits in no transaction
+            isolation_level="AUTOCOMMIT"  # an open transaction would hold back vacuum for days
         )
         taken = connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": LEADER_LOCK})
         if taken:
@@ -112,7 +120,7 @@ class SessionLeadership:
         return bool(taken)
 
     def _drop(self) -> None:
-        """Close the session for good: back in the pool it would keep the lock."""
+        """Close the session instead of returning it to the pool, where it would keep the lock."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.invalidate()

@@ -1,4 +1,4 @@
-"""The scheduler's process: leads, and four times a second does all that is due."""
+"""The scheduler's process: a round every quarter of a second while it leads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from server.scheduling.round import Placer
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
+"""Pause between two rounds; an idle round costs a few reads and no write."""
 LONGEST_PAUSE_SECONDS = 10.0
-"""Pause between two rounds after many that failed, as when the database is away."""
+"""Longest pause after rounds that failed, for example during an outage of the database."""
 
 
 class Scheduler:
@@ -32,10 +33,10 @@ class Scheduler:
         self._operations = OperationKeeper(context, dispatcher)
 
     def tick(self) -> bool:
-        """Do one round, and return whether this process leads.
+        """Run one round, and return whether this process leads.
 
         Raises:
-            ExceptionGroup: some of its parts failed; the others did what was due.
+            ExceptionGroup: parts of the round failed; the others were carried out.
         """
         if not self._leader.held():
             return False
@@ -50,7 +51,7 @@ class Scheduler:
         return True
 
     def run(self, stop: threading.Event) -> None:
-        """Do rounds until `stop` is set; after one that failed the next waits longer."""
+        """Run rounds until `stop` is set, with a longer pause after each failed one."""
         pause = TICK_SECONDS
         try:
             while not stop.wait(pause):

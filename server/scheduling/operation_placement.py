@@ -1,4 +1,4 @@
-"""Which node gets which queued operation, and why the others wait: pure (docs/lifecycle.md, 32)."""
+"""Assignment of queued operations to nodes, and why the others wait: pure (lifecycle, 32)."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Choices:
     """The decision for each operation."""
 
     given: Mapping[str, str]
-    """Node of each operation that can begin now, by operation id."""
+    """Node of each operation that can start now, by operation id."""
     waiting: Mapping[str, str]
     """Why each other one waits, by operation id."""
 
 
 def choose(queue: Sequence[Wanted], offers: Sequence[Offer], busy: frozenset[str]) -> Choices:
-    """Give each operation, in turn, to the quietest node that can do it: one at a time per node.
+    """Assign each operation, in order, to the node with the fewest held slots; one a node.
 
     Args:
-        queue: operations in the order of their turn.
+        queue: operations by precedence.
         offers: nodes that are online and not draining.
         busy: nodes that have an operation.
     """

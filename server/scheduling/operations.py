@@ -1,4 +1,4 @@
-"""Gives operations to nodes, one each at a time, expires leases, and scrubs (lifecycle, 32-39)."""
+"""Operations of a round: assign them to nodes, expire their leases, queue scrubs (32-39)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SCRUB_EVERY = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class QueuedOperation(TypedRow):
-    """An operation that has not begun."""
+    """An operation that has not started."""
 
     table: ClassVar[Table] = operations
     id: str
@@ -55,7 +55,7 @@ class QueuedOperation(TypedRow):
     checkpoint_id: str | None
 
     def is_given(self, *, since: datetime) -> bool:
-        """Return whether it was given to a node after a time."""
+        """Return whether it was assigned to a node after a time."""
         return self.node is not None and self.given_at is not None and self.given_at > since
 
 
@@ -70,7 +70,7 @@ class SilentOperation(TypedRow):
 
 
 class OperationKeeper:
-    """Places, watches and scrubs, round by round."""
+    """Places operations, expires their leases and queues scrubs, round by round."""
 
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context = context
@@ -84,8 +84,6 @@ class OperationKeeper:
         self._scrub(now)
         for message in self._give(now):
             self._dispatcher.send(message)
-
-    # ---- giving ---------------------------------------------------------------------------------
 
     def _give(self, now: datetime) -> list[Message]:
         settings = self._context.settings
@@ -128,13 +126,16 @@ class OperationKeeper:
     def _explain(
         self, connection: Connection, rows: Sequence[QueuedOperation], reasons: Mapping[str, str]
     ) -> None:
-        """Store changed reasons: on the operations, in one order, then as notices."""
+        """Store changed reasons on the operations, then as notices.
+
+        Both by sorted keys: transactions that lock several rows take them in one order.
+        """
         stored = [
             row
             for row in sorted(rows, key=lambda row: str(row.id))
             if _mark(connection, row, waiting=reasons[row.id])
         ]
-        told = [
+        changed = [
             (
                 Subject(row.job_id),
                 OperationWaiting(
@@ -143,10 +144,10 @@ class OperationKeeper:
             )
             for row in sorted(stored, key=lambda row: (row.job_id, row.id))
         ]
-        notify_all(self._context, connection, told)
+        notify_all(self._context, connection, changed)
 
     def _queue(self, connection: Connection) -> Sequence[QueuedOperation]:
-        """Return the queued operations: first those that a job or person waits for, scrubs last."""
+        """Return the queued operations: those that block a job or a person first, scrubs last."""
         kind = operations.c.kind
         turn = case(
             *((kind == OperationKind.RECOVER, 0), (kind == OperationKind.SAMPLE, 1)),
@@ -157,8 +158,6 @@ class OperationKeeper:
         return QueuedOperation.all(
             connection, queued.order_by(turn, operations.c.id).limit(LOOKED_AT)
         )
-
-    # ---- leases ---------------------------------------------------------------------------------
 
     def _judge(self, now: datetime) -> None:
         seconds = self._context.settings.lease_seconds
@@ -172,14 +171,14 @@ class OperationKeeper:
             self._take_back(row)
 
     def _take_back(self, row: SilentOperation) -> None:
-        """Queue an operation whose node is silent again, or let it fail."""
+        """Queue an operation again whose lease has expired; the third expiry fails it."""
         context = self._context
         with context.database.write() as connection:
             lock_job_if_there(connection, row.job_id)
             query = Operation.select().where(OPERATION_LEASES.unheard_since(row)).with_for_update()
             operation = Operation.one_or_none(connection, query)
             if operation is None:
-                return  # it has reported or ended meanwhile
+                return  # a report or the end came between the read and the lock
             reason = f"{operation.node} has been silent for {context.settings.lease_seconds:g} s"
             if operation.fence >= MAX_TRIES:
                 message = f"{reason}; given up after {operation.fence} tries"
@@ -211,8 +210,6 @@ class OperationKeeper:
                 subject=Subject(operation.job_id, node=operation.node),
             )
 
-    # ---- scrubbing ------------------------------------------------------------------------------
-
     def _scrub(self, now: datetime) -> None:
         """Queue a scrub of the checkpoint with the oldest check, one at a time."""
         days = self._context.settings.scrub_interval_days
@@ -224,7 +221,7 @@ class OperationKeeper:
             select(checkpoints.c.id, checkpoints.c.job_id)
             .where(
                 checkpoints.c.deleting_since.is_(None),
-                checkpoints.c.verified.is_not(False),  # nothing more can be learned of the others
+                checkpoints.c.verified.is_not(False),  # a damaged one stays damaged
                 seen_at < now - timedelta(days=days),
             )
             .order_by(seen_at, checkpoints.c.id)
@@ -269,7 +266,10 @@ def _wanted(row: QueuedOperation) -> Wanted:
 
 
 def _mark(connection: Connection, row: QueuedOperation, **values: object) -> bool:
-    """Store values of a queued operation, unless it was claimed or taken back meanwhile."""
+    """Store values of a queued operation; False where a claim or a takeover came first.
+
+    A claim raises the fence, so the comparison also covers one that was taken back since.
+    """
     unchanged = (operations.c.state == OperationState.QUEUED) & (operations.c.fence == row.fence)
     stored = update(operations).where(operations.c.id == row.id, unchanged).values(**values)
     return connection.execute(stored).rowcount == 1

@@ -1,7 +1,7 @@
-"""The queue in groups of equal demand: the next jobs of each, and why a group waits.
+"""The queue in groups of equal demand: the next jobs of each group, and why it waits.
 
 Jobs of a group wait for the same reason, which is stored once: a round writes as much for ten
-thousand queued jobs as for ten.
+thousand queued jobs as for ten. The group of a job is recorded when the job enters the queue.
 """
 
 from __future__ import annotations
@@ -46,25 +46,24 @@ from trainyard.spec.job import JobSpec
 logger = logging.getLogger(__name__)
 
 GROUPED_AT_ONCE = 500
-"""Jobs that are given their group in one round; each is read whole for it."""
+"""Jobs that one round assigns to groups; each is parsed whole."""
 PLACED_AT_ONCE = 100
-"""Jobs of a group that are placed in one round at most."""
+"""Most jobs of a group that one round places, in a transaction each."""
 PUT_OFF_FOR = timedelta(seconds=15)
 """Pause before another look at a job that cannot start yet for a reason that no slot removes."""
 NOTIFIED = 20
-"""Jobs of a group whose live views get an event when its reason changes; others read it again."""
+"""First jobs of a group whose live views get a notice of a changed reason; others poll."""
 
+# Both begin with the columns of `ix_jobs_queue`, so that counting and ranking read the index alone.
 _GROUPED = (jobs.c.state == JobState.QUEUED) & jobs.c.demand.is_not(None)
 _ORDER = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
-
-
 _TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=_ORDER).label("turn")
-_RANKED = select(jobs.c.id, _TURN).where(_GROUPED).subquery()  # only columns of the index
+_RANKED = select(jobs.c.id, _TURN).where(_GROUPED).subquery()
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob(TypedRow):
-    """A queued job that has no group yet."""
+    """A queued job without a group."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -96,7 +95,7 @@ class HeadJob(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob(TypedRow):
-    """A queued job that has a reason of its own to wait."""
+    """A queued job with a reason of its own."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -105,7 +104,7 @@ class WaitingJob(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class GroupedJob(WaitingJob):
-    """A queued job that waits for the reason of its group."""
+    """A queued job with the reason of its group."""
 
     reason: Annotated[str, demands.c.reason]
 
@@ -122,7 +121,7 @@ class Heads:
 
 
 class JobQueue:
-    """The queued jobs whose time has come."""
+    """The queued jobs whose `not_before` has passed."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -134,7 +133,7 @@ class JobQueue:
         put off, with its error as the reason.
 
         Args:
-            without: jobs that must not be placed yet; they are looked at again in the next round.
+            without: jobs that must not be placed yet; the next round considers them again.
         """
         due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= self._context.now())
         new = (
@@ -182,17 +181,17 @@ class JobQueue:
         return rows
 
     def sizes(self, connection: Connection) -> dict[str, int]:
-        """Return how many jobs each group has; it reads an index alone."""
+        """Return the number of jobs of each group, from the index alone."""
         size = func.count().label("size")
         grouped = select(jobs.c.demand, size).where(_GROUPED).group_by(jobs.c.demand)
         return {row.demand: row.size for row in connection.execute(grouped)}
 
     def heads(self, connection: Connection, *, free_slots: int) -> Heads:
-        """Return so many jobs of each group that at least the last of them finds no slot.
+        """Return the next jobs of each group, at least one more than could find a slot.
 
         Args:
             connection: a transaction.
-            free_slots: slots of the cluster that nobody holds.
+            free_slots: free slots of the cluster; no job needs fewer than one.
         """
         most = min(max(free_slots + 1, NOTIFIED), PLACED_AT_ONCE)
         found = HeadJob.all(
@@ -212,12 +211,12 @@ class JobQueue:
         )
 
     def explain(self, heads: Heads, waiting: Mapping[str, str], *, new: Collection[NewJob]) -> None:
-        """Store the reasons that changed, one a group, and append events for live views.
+        """Store changed reasons, one a group, and notify live views.
 
         Args:
             heads: the next jobs of each group.
             waiting: why some of them wait, by job id.
-            new: jobs that have just come into the queue: no view has a reason for them yet.
+            new: jobs that entered the queue in this round; each gets a notice.
         """
         waits = [row for row in heads.rows if row.id in waiting]
         changed = {row.demand: waiting[row.id] for row in waits if waiting[row.id] != row.reason}
@@ -273,9 +272,10 @@ def put_off(context: Context, connection: Connection, reasons: Mapping[str, str]
 
 
 def forget_groups(context: Context) -> int:
-    """Delete the groups that no queued job is in, and return how many there were.
+    """Delete groups without a queued job, and return their number.
 
-    A job that came into its group meanwhile, by a scheduler that took over, is given it again.
+    A scheduler that took over may add a job to such a group at the same time; that job loses the
+    group here and gets it again in the next round.
     """
     members = select(jobs.c.demand).where(_GROUPED)
     with context.database.write() as connection:
@@ -289,7 +289,7 @@ def _shape(row: NewJob) -> Shape:
     submitted = parse_record(JobSpec, row.spec)
     pending = parse_record(PendingLaunch, row.pending)
     spec = pending.overrides.apply(submitted)
-    # What a job saved, or starts from, lies on one storage; without, any will do.
+    # A job that saved, or that starts from a checkpoint, is bound to the storage that holds it.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
     return (
         pending.layout.world_size,

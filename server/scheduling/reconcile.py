@@ -1,7 +1,7 @@
-"""Judges silence and sends again: leases, lost nodes, unclaimed launches (docs/lifecycle.md, 7-16).
+"""The reconciler: expired leases, lost nodes, unclaimed launches (docs/lifecycle.md, 7-16).
 
-Time counts only while an API server is up to hear reports: whatever is judged is judged by the
-later of the last sign of life and the servers' own return.
+Time counts only while an API server is up to accept reports: a silence begins at the last sign of
+life or at the start of the servers' uptime, whichever is later.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from trainyard.run.failures import Failure, FailureReason
 from trainyard.spec.job import JobSpec
 
 PRUNE_EVERY = timedelta(minutes=1)
+"""Pause between two deletions of old keys, operations and groups: none of them is urgent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class SilentShare(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedShare(TypedRow):
-    """A share that its node has not claimed yet."""
+    """A share that its node has not claimed."""
 
     table: ClassVar[Table] = attempt_nodes
     attempt_id: str
@@ -75,7 +76,7 @@ class _Findings:
 
 
 class Reconciler:
-    """Makes what is so what should be so, round by round."""
+    """Compares rows with signs of life and repairs the difference, round by round."""
 
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context = context
@@ -83,7 +84,7 @@ class Reconciler:
         self._pruned_at: datetime | None = None
 
     def run(self) -> None:
-        """Judge once; nothing is judged while no API server is up."""
+        """Run one round; it does nothing while no API server is up."""
         now = self._context.now()
         with self._context.database.read() as connection:
             heard = hearing(connection, now)
@@ -93,7 +94,7 @@ class Reconciler:
         if found.offline:
             self._mark_offline(found.offline)
         for share in found.silent:
-            self._judge_silence(share, heard)
+            self._expire(share, heard)
         late = self._late(found.unclaimed, heard)
         for attempt_id in dict.fromkeys(share.attempt_id for share in late):
             self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
@@ -126,9 +127,9 @@ class Reconciler:
         return _Findings(silent=silent, unclaimed=unclaimed, offline=offline)
 
     def _late(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> list[UnclaimedShare]:
-        """Return the shares that could have been claimed for long enough and were not.
+        """Return the unclaimed shares whose time to claim has run out.
 
-        A node can claim only while an API server is up and the broker accepts messages.
+        That time counts only while an API server is up and the broker accepts messages.
         """
         accepts_since = self._dispatcher.up_since
         if accepts_since is None:
@@ -157,8 +158,8 @@ class Reconciler:
                     subject=Subject(node=name),
                 )
 
-    def _judge_silence(self, share: SilentShare, heard: Hearing) -> None:
-        """Mark a silent share as unreachable, and end it when it stays silent for long enough."""
+    def _expire(self, share: SilentShare, heard: Hearing) -> None:
+        """Mark a silent share as unreachable; end it after the job's `node_lost_after_seconds`."""
         silent_for = heard.silence(share.heard_at)
         retry = share.overrides.apply(share.spec).retry
         if silent_for >= timedelta(seconds=retry.node_lost_after_seconds):
@@ -181,7 +182,7 @@ class Reconciler:
                     connection,
                     Unreachable(),
                     message=f"{share.node} has been silent for {silence.total_seconds():.0f} s; "
-                    "its ranks may well go on",
+                    "its ranks may still run",
                     actor=SCHEDULER,
                     subject=Subject(share.job_id, attempt=share.number, node=share.node),
                 )
@@ -197,12 +198,12 @@ class Reconciler:
             lock_job(connection, share.job_id)
             silent = select(attempt_nodes.c.node).where(NODE_LEASES.unheard_since(share))
             if connection.execute(silent).one_or_none() is None:
-                return  # it has reported or ended meanwhile
+                return  # a report or the end came between the read and the lock
             end = NodeEnd(share.node, AttemptOutcome.FAILED, failure)
             end_nodes(context, connection, share.attempt_id, [end], actor=SCHEDULER)
 
     def _give_up(self, attempt_id: str, shares: Sequence[UnclaimedShare]) -> None:
-        """End the shares of an attempt that nobody claimed in time."""
+        """End the shares of an attempt that were not claimed in time."""
         context = self._context
         with context.database.write() as connection:
             lock_job(connection, shares[0].job_id)

@@ -1,4 +1,4 @@
-"""Jobs that wait until the unreported commits of a lost attempt are found (lifecycle, 25)."""
+"""Jobs that wait for the search for unreported commits of a lost attempt (lifecycle, 25)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Search(TypedRow):
 
 
 class RecoveryWait:
-    """Holds jobs back while the search can still end in time."""
+    """Keeps jobs out of the queue while such a search can end in time."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -55,13 +55,13 @@ class RecoveryWait:
         if starting:
             self._begin(starting, now)
         limit = now - timedelta(seconds=self._context.settings.recovery_seconds)
-        # While no API server is up nothing can be found, and no time counts.
+        # The search reports to an API server: its time counts only while one is up.
         since = heard.up_since if heard is not None else now
         began = {row.job_id: max(row.awaited_since or now, since) for row in able}
         return frozenset(job_id for job_id, at in began.items() if at > limit)
 
     def _begin(self, searches: Sequence[Search], now: datetime) -> None:
-        """Store since when jobs wait, and why."""
+        """Store the start of the wait and its reason."""
         ordered = sorted(searches, key=lambda row: str(row.job_id))
         rows = [
             {"job": row.job_id, "because": _reason(row), "search": row.id, "since": now}
@@ -69,7 +69,7 @@ class RecoveryWait:
         ]
         waits = (jobs.c.id == bindparam("job")) & (jobs.c.state == JobState.QUEUED)
         with self._context.database.write() as connection:
-            # Out of its group, which it may have come into while no node saw the storage.
+            # It may have entered its group while no node saw the storage.
             held = update(jobs).where(waits).values(reason=bindparam("because"), demand=None)
             connection.execute(held, rows)
             begun = update(operations).where(operations.c.id == bindparam("search"))

@@ -1,4 +1,4 @@
-"""Places queued jobs: reads the queue, decides, writes each attempt, then hands over messages."""
+"""The placement round: reads the queue, decides, writes each attempt, then sends messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Placer:
         self._dispatcher = dispatcher
         self._queue = JobQueue(context)
         self._recovery_wait = RecoveryWait(context)
-        # What could not be placed in the last round cannot be while no group loses or gains a job.
+        # The last round placed nothing: the next cannot either while groups and offers are equal.
         self._hopeless: tuple[dict[str, int], list[Offer]] | None = None
 
     def run(self) -> int:
@@ -83,7 +83,7 @@ class Placer:
     def _try_to_place(
         self, row: HeadJob, allocation: Sequence[NodeAllocation], offers: Sequence[Offer]
     ) -> list[LaunchMessage]:
-        """Place one job; one that cannot be read must not keep the others from their slots."""
+        """Place one job; an error of one job must not keep the others from their slots."""
         try:
             return place_job(self._context, row.id, row.queued_at, allocation, offers)
         except Exception:
@@ -120,7 +120,10 @@ def rendezvous_port(attempt_id: str) -> int:
 
 
 def _lock_placement(context: Context, connection: Connection) -> None:
-    """Keep a second scheduler, were there one, from giving the same slots away."""
+    """Serialize placements: a former leader that has not noticed its loss may still place.
+
+    Taken before the job's lock, in every placement, so that the two locks have one order.
+    """
     if not context.database.is_sqlite:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": PLACEMENT_LOCK})
 

@@ -186,7 +186,7 @@ def test_show_tells_the_story_of_a_job(yard: Yard, run: Run) -> None:
     assert older.partition(".")[2] in told
     assert "FSDP 4" in told
     events = run("events", "story").stdout
-    assert events.index("asks for 2 slots") < events.index("out_of_memory")
+    assert events.index("requests 2 slots") < events.index("out_of_memory")
     assert run("checkpoints", "story").stdout.count(job_id) == 2
     assert "story (4)" in run("nodes").stdout
 

@@ -189,7 +189,7 @@ def test_the_nodes_that_ended_unasked_are_named() -> None:
         NodeEnd("b", AttemptOutcome.SUCCEEDED, None),
         NodeEnd("c", AttemptOutcome.CANCELLED, None),
     ]
-    words = "a, c ended the training although nobody had asked for it"
+    words = "a, c ended the training without an order"
     expected = Failure(reason=FailureReason.PREEMPTED, message=words)
     assert verdict(ends, first_failure=None, desired=RUN) == (AttemptOutcome.FAILED, expected)
     _, moved = verdict(ends, first_failure=None, desired=RUN, preempted="a drain")

@@ -9,7 +9,7 @@ from server.context import Context
 from server.database.tables import attempts, jobs, requests
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.planning import plan_job
-from server.jobs.service import ask, cancel, delete, forget_old_keys, stop, submit
+from server.jobs.service import add_request, cancel, delete, forget_old_keys, stop, submit
 from server.nodes.service import drain
 from tests.actors import ADA, BOB
 from tests.server.harness import BRINGS_CODE, Harness
@@ -160,13 +160,13 @@ def test_requests_go_to_a_running_trainer_only(context: Context, harness: Harnes
     save = Request(kind="save")
     job_id, (supervisor,) = harness.launched()
     with pytest.raises(ConflictError, match="is starting, not running"):
-        ask(context, job_id, save)
+        add_request(context, job_id, save)
     supervisor.train()
-    request_id = ask(context, job_id, save)
+    request_id = add_request(context, job_id, save)
     for _ in range(15):
-        ask(context, job_id, save)
+        add_request(context, job_id, save)
     with pytest.raises(ConflictError, match="16 requests wait"):
-        ask(context, job_id, save)
+        add_request(context, job_id, save)
     supervisor.end("succeeded")
     with context.database.read() as connection:
         row = connection.execute(select(requests).where(requests.c.id == request_id)).one()
