@@ -62,10 +62,8 @@ def job_to(
 
 def attempt_to(attempt_id: str, target: AttemptState, **values: Any) -> Move:
     """Return the move of an attempt."""
-    legal = sources(ATTEMPT_MOVES, target)
-    return Move(
-        f"attempt {attempt_id}", attempts, attempts.c.id == attempt_id, target, legal, values
-    )
+    where, legal = attempts.c.id == attempt_id, sources(ATTEMPT_MOVES, target)
+    return Move(f"attempt {attempt_id}", attempts, where, target, legal, values)
 
 
 def node_to(attempt_id: str, node: str, target: AttemptNodeState, **values: Any) -> Move:
@@ -76,24 +74,10 @@ def node_to(attempt_id: str, node: str, target: AttemptNodeState, **values: Any)
     return Move(what, attempt_nodes, where, target, legal, values)
 
 
-def operation_to(
-    operation_id: str,
-    target: OperationState,
-    *,
-    only_from: frozenset[OperationState] | None = None,
-    **values: Any,
-) -> Move:
-    """Return the move of an operation; `only_from` narrows the states that the table allows."""
-    legal = sources(OPERATION_MOVES, target)
-    narrowed = legal if only_from is None else legal & only_from
-    return Move(
-        f"operation {operation_id}",
-        operations,
-        operations.c.id == operation_id,
-        target,
-        narrowed,
-        values,
-    )
+def operation_to(operation_id: str, target: OperationState, **values: Any) -> Move:
+    """Return the move of an operation."""
+    where, legal = operations.c.id == operation_id, sources(OPERATION_MOVES, target)
+    return Move(f"operation {operation_id}", operations, where, target, legal, values)
 
 
 def move(

@@ -109,9 +109,7 @@ def _surround(app: FastAPI, context: Context) -> None:
     app.add_middleware(MethodsMiddleware, allowed=AllowedMethods(routes_of(app)))
     app.add_middleware(BodyLimitMiddleware, limit_of=_body_limits(context))
     app.add_middleware(
-        RequestMiddleware,
-        observe=app.state.monitoring.observe,
-        is_https=context.settings.is_https,
+        RequestMiddleware, observe=app.state.monitoring.observe, is_https=context.settings.is_https
     )
 
 

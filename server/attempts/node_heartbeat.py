@@ -15,18 +15,9 @@ from server.leases import NODE_LEASES
 from server.lifecycle import lock_job_of
 from server.nodes.workers import check_worker, proves_gone
 from server.subject import Actor, Subject
-from trainyard.protocol.rest.event_data import (
-    NodeDrained,
-    NodeOnline,
-)
-from trainyard.protocol.states import (
-    AttemptOutcome,
-)
-from trainyard.protocol.worker_messages import (
-    NodeHeartbeat,
-    NodeHeartbeatReply,
-    WorkerIdentity,
-)
+from trainyard.protocol.rest.event_data import NodeDrained, NodeOnline
+from trainyard.protocol.states import AttemptOutcome
+from trainyard.protocol.worker_messages import NodeHeartbeat, NodeHeartbeatReply, WorkerIdentity
 from trainyard.run.failures import Failure, FailureReason
 
 

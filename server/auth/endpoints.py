@@ -8,14 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from server.auth import service
-from server.auth.dependencies import (
-    Cookie,
-    Person,
-    admin,
-    check_origin,
-    cookie_name,
-    person,
-)
+from server.auth.dependencies import Cookie, Person, admin, check_origin, cookie_name, person
 from server.auth.throttle import FailedLogins
 from server.auth.tokens import TokenKind
 from server.database.rows import Token

@@ -216,8 +216,7 @@ def revoke_token(context: Context, token_id: str) -> None:
 
 def _is_valid(now: datetime) -> Any:
     return and_(
-        tokens.c.revoked_at.is_(None),
-        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now),
+        tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now)
     )
 
 

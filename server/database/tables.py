@@ -213,11 +213,7 @@ requests = Table(
     metadata,
     Column("id", ID, primary_key=True),
     Column(
-        "attempt_id",
-        ID,
-        ForeignKey("attempts.id", ondelete="CASCADE"),
-        nullable=False,
-        index=True,
+        "attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False, index=True
     ),
     Column("request", Record(Request), nullable=False),
     Column("answer", Record(RequestAnswer)),

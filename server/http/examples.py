@@ -39,7 +39,7 @@ EXAMPLES: Examples = {
             "data": {"source": "corpus", "corpus": "python-stdlib"},
             "training": {"steps": 60, "global_batch_size": 16, "micro_batch_size": 2},
             "resources": {"world_size": 2},
-        },
+        }
     },
     StopRequest: {"with_reason": {"reason": "the node is needed elsewhere"}},
     ResumeRequest: {
@@ -82,7 +82,7 @@ EXAMPLES: Examples = {
             "roots": {"checkpoints": "1c8e1d0a-98a5-4f5f-9a51-0d6f9a3a7a10"},
             "worker": WORKER,
             "version": "0.1.0",
-        },
+        }
     },
     NodeHeartbeat: {"idle": {"protocol": PROTOCOL, "node": "cpu-01", "worker": WORKER}},
     OperationReport: {
@@ -91,7 +91,7 @@ EXAMPLES: Examples = {
             "node": "cpu-01",
             "fence": 1,
             "progress": {"doing": "compares __0_0.distcp", "done": 512, "total": 1024},
-        },
+        }
     },
     Claim: {"claim": {"protocol": PROTOCOL, "node": "cpu-01", "worker": WORKER}},
     Report: {
@@ -105,7 +105,7 @@ EXAMPLES: Examples = {
                 "start_time": 1234567,
             },
             "heartbeat": {"phase": "training", "step": 12, "time": 1767225600.0},
-        },
+        }
     },
 }
 """Request bodies."""
@@ -152,6 +152,6 @@ ANSWERS: Examples = {
                 },
             ]
         }
-    },
+    }
 }
 """Answers whose shape is best shown."""

@@ -16,15 +16,8 @@ JobId = Annotated[
     Path(pattern=ID_PATTERN, description="Id of the job.", examples=["01jd3m6y0000000000000000a7"]),
 ]
 CheckpointId = Annotated[
-    str,
-    Path(
-        pattern=CHECKPOINT_ID,
-        description="Id of the checkpoint: job, attempt and step.",
-    ),
+    str, Path(pattern=CHECKPOINT_ID, description="Id of the checkpoint: job, attempt and step.")
 ]
 OperationId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the operation.")]
-NodeName = Annotated[
-    str,
-    Path(pattern=NAME, max_length=100, description="Name of the node."),
-]
+NodeName = Annotated[str, Path(pattern=NAME, max_length=100, description="Name of the node.")]
 TokenId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the token.")]

@@ -14,12 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
-from server.errors import (
-    InvalidRequestError,
-    NotFoundError,
-    RefusalError,
-    UnavailableError,
-)
+from server.errors import InvalidRequestError, NotFoundError, RefusalError, UnavailableError
 from trainyard.base.problems import Problem, SpecError
 from trainyard.protocol.rest.common import ProblemDetails
 

@@ -16,11 +16,7 @@ from server.http.responses import reply, reply_page
 from server.jobs import fork as forks
 from server.jobs import resume as resumes
 from server.jobs import service
-from server.jobs.listing import (
-    JobFilter,
-    count_jobs,
-    list_jobs,
-)
+from server.jobs.listing import JobFilter, count_jobs, list_jobs
 from server.jobs.planning import plan_job
 from server.jobs.queries import job_view, list_attempts, list_events
 from server.operations.queries import read_operation
@@ -67,10 +63,7 @@ IdempotencyKey = Annotated[
 
 @router.post("/jobs", status_code=201, response_model=JobView, summary="Submit a job")
 def submit(
-    context: ServerContext,
-    principal: Person,
-    spec: Spec,
-    idempotency_key: IdempotencyKey = None,
+    context: ServerContext, principal: Person, spec: Spec, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Check the whole spec and store the job, which waits, with a reason, until it is placed."""
     job_id = service.submit(context, spec, actor=principal.actor, idempotency_key=idempotency_key)
@@ -91,8 +84,7 @@ def job_filter(
         list[Tag] | None, Query(max_length=8, description="With all of these tags.")
     ] = None,
     name: Annotated[
-        str | None,
-        Query(pattern=NAME, max_length=80, description="With this name."),
+        str | None, Query(pattern=NAME, max_length=80, description="With this name.")
     ] = None,
     search: Annotated[
         str | None,

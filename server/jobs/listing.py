@@ -155,12 +155,7 @@ def _read_key(after: str | None) -> tuple[int, str | None]:
 
 
 def _group(
-    wanted: JobFilter,
-    states: tuple[JobState, ...],
-    rank: int,
-    *,
-    after: str | None,
-    limit: int,
+    wanted: JobFilter, states: tuple[JobState, ...], rank: int, *, after: str | None, limit: int
 ) -> Select[Any]:
     conditions = _conditions(wanted, after)
     if wanted.search is None and not wanted.tags:

@@ -51,18 +51,11 @@ MAX_OPEN_REQUESTS = 16
 """Unanswered requests of an attempt: each reply to a report repeats all of them."""
 KEYS_KEPT = timedelta(days=7)
 """Time in which a submission can be repeated under its `Idempotency-Key`."""
-DESIRED_END = {
-    DesiredState.STOP: JobState.STOPPED,
-    DesiredState.CANCEL: JobState.CANCELLED,
-}
+DESIRED_END = {DesiredState.STOP: JobState.STOPPED, DesiredState.CANCEL: JobState.CANCELLED}
 
 
 def submit(
-    context: Context,
-    spec: JobSpec,
-    *,
-    actor: Actor,
-    idempotency_key: str | None = None,
+    context: Context, spec: JobSpec, *, actor: Actor, idempotency_key: str | None = None
 ) -> str:
     """Store a job, queued, and return its id; a repeat under the same key returns the first's id.
 

@@ -71,12 +71,7 @@ class Stored:
 
 
 def store_output(
-    connection: Connection,
-    attempt_id: str,
-    rank: int,
-    content: bytes,
-    *,
-    quota: int,
+    connection: Connection, attempt_id: str, rank: int, content: bytes, *, quota: int
 ) -> Stored:
     """Append a rank's output; what exceeds `quota` bytes is dropped from its start."""
     row = _row(connection, attempt_id, rank)

@@ -1,14 +1,61 @@
-"""What the nodes offer now, read in two queries."""
+"""Capacity: the free slots of the nodes, and where one demand fits on them."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from sqlalchemy import Connection, select
 
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
-from server.nodes.placement import Offer
+from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.states import AttemptNodeState
+from trainyard.protocol.worker_messages import PROTOCOL
+
+Device = Literal["auto", "cpu", "cuda"]
+Shape = tuple[int, int | None, Device, tuple[str, ...], tuple[str, str] | None, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A node that is online and takes new work."""
+
+    node: str
+    device: Literal["cpu", "cuda"]
+    slots: int
+    free: tuple[int, ...]
+    """Indices of the slots that are free."""
+    roots: Mapping[str, str]
+    """UUID of each storage root that it sees, by name."""
+    holders: Mapping[str, int] = field(default_factory=dict)
+    """Slots that are held, by name of the job."""
+    protocol: int = PROTOCOL
+    """Protocol of its worker."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a queued job needs."""
+
+    job_id: str
+    name: str
+    world_size: int
+    nodes: int | None = None
+    """Spread evenly over exactly so many nodes; as few as fit when absent."""
+    device: Device = "auto"
+    roots: tuple[str, ...] = ("checkpoints",)
+    """Names of the storage roots that every node must see, the same on each."""
+    storage: tuple[str, str] | None = None
+    """Root that holds what it goes on from: its name and UUID."""
+    new_fields: tuple[str, ...] = ()
+    """Fields of its spec that a worker of an older protocol cannot read."""
+
+    @property
+    def shape(self) -> Shape:
+        """What decides where it fits, without who it is: equal for all jobs of a group."""
+        return (self.world_size, self.nodes, self.device, self.roots, self.storage, self.new_fields)
 
 
 def read_offers(connection: Connection, *, without_job: str | None = None) -> list[Offer]:
@@ -48,3 +95,58 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
         )
         for row in rows
     ]
+
+
+def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
+    """Return whether a demand could start at once, were it the only one that waits."""
+    return choose(demand, groups(demand, offers)) is not None
+
+
+def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
+    """Return the sets of nodes that one attempt may span: one kind of slot, the same roots."""
+    eligible = [
+        offer
+        for offer in offers
+        if demand.device in {"auto", offer.device}
+        and all(root in offer.roots for root in demand.roots)
+        and (demand.storage is None or offer.roots.get(demand.storage[0]) == demand.storage[1])
+        and (offer.protocol == PROTOCOL or not demand.new_fields)
+    ]
+    if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
+        eligible = [offer for offer in eligible if offer.device == "cuda"]
+    groups: dict[tuple[str, ...], list[Offer]] = {}
+    for offer in eligible:
+        key = (offer.device, *(offer.roots[root] for root in demand.roots))
+        groups.setdefault(key, []).append(offer)
+    return [groups[key] for key in sorted(groups)]
+
+
+def choose(demand: Demand, groups: Sequence[Sequence[Offer]]) -> tuple[NodeAllocation, ...] | None:
+    """Return the allocation on the fewest nodes, the fullest ones first; None when none fits."""
+    spreads = [spread(demand, group, free=lambda offer: len(offer.free)) for group in groups]
+    fitting = [spread for spread in spreads if spread is not None]
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda spread: (len(spread), sum(len(o.free) for o in spread)))
+    share = demand.world_size // len(best)
+    return tuple(
+        NodeAllocation(node=offer.node, node_rank=rank, slots=offer.free[:share])
+        for rank, offer in enumerate(sorted(best, key=lambda offer: offer.node))
+    )
+
+
+def spread(
+    demand: Demand, group: Sequence[Offer], *, free: Callable[[Offer], int]
+) -> list[Offer] | None:
+    """Return the fewest nodes that hold the demand in equal shares, those with least to spare."""
+    for count in _node_counts(demand, len(group)):
+        share = demand.world_size // count
+        roomy = [offer for offer in group if free(offer) >= share]
+        if len(roomy) >= count:
+            return sorted(roomy, key=lambda offer: (free(offer), offer.node))[:count]
+    return None
+
+
+def _node_counts(demand: Demand, available: int) -> Iterator[int]:
+    counts = range(1, available + 1) if demand.nodes is None else [demand.nodes]
+    return (count for count in counts if demand.world_size % count == 0 and count <= available)

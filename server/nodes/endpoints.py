@@ -24,8 +24,7 @@ router = APIRouter(prefix="/nodes", tags=["nodes"], dependencies=[person])
 
 @router.get("", response_model=Page[NodeView], summary="The machines")
 def list_(
-    context: ServerContext,
-    page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NAME))],
+    context: ServerContext, page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NAME))]
 ) -> Response:
     """List nodes by name: what they offer, who holds it, whether they live."""
     views = service.list_nodes(context, after=page.after, limit=page.limit)

@@ -176,10 +176,7 @@ def _join(
 
 
 def _store(
-    context: Context,
-    connection: Connection,
-    registration: Registration,
-    before: Node | None,
+    context: Context, connection: Connection, registration: Registration, before: Node | None
 ) -> None:
     now, name, hardware = context.now(), registration.node, registration.hardware
     row = {

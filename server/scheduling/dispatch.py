@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from celery import Celery
@@ -143,26 +143,3 @@ class CelerySender:
     def close(self) -> None:
         """Close the connections to the broker."""
         self.app.close()
-
-
-class RecordingDispatcher:
-    """Keeps the messages, for tests, and can act as a broker that is down."""
-
-    def __init__(self) -> None:
-        self.sent: list[LaunchMessage] = []
-        self.operations: list[OperationMessage] = []
-        self.chores: list[ChoreMessage] = []
-        self.up_since: datetime | None = datetime.min.replace(tzinfo=UTC)
-        """None stands for a broker that is down: messages are lost."""
-
-    def send(self, message: Message) -> None:
-        """Keep one message."""
-        if self.up_since is None:
-            return
-        match message:
-            case LaunchMessage():
-                self.sent.append(message)
-            case OperationMessage():
-                self.operations.append(message)
-            case ChoreMessage():
-                self.chores.append(message)

@@ -28,11 +28,7 @@ class Drainer:
         with self._context.database.read() as connection:
             rows = connection.execute(
                 select(
-                    share.attempt_id,
-                    attempt.job_id,
-                    nodes.c.name,
-                    nodes.c.drain,
-                    nodes.c.notice,
+                    share.attempt_id, attempt.job_id, nodes.c.name, nodes.c.drain, nodes.c.notice
                 )
                 .join(attempts, attempt.id == share.attempt_id)
                 .join(nodes, nodes.c.name == share.node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from server.nodes.placement import Offer
+from server.nodes.capacity import Offer
 from trainyard.protocol.operations import OperationKind
 from trainyard.protocol.worker_messages import PROTOCOL
 

@@ -34,7 +34,7 @@ from server.database.tables import checkpoints, demands, jobs
 from server.database.upsert import insert_absent
 from server.events.notices import notify_all
 from server.jobs.checks import roots_of
-from server.nodes.placement import Demand, Shape
+from server.nodes.capacity import Demand, Shape
 from server.protocol_2 import new_fields
 from server.subject import Subject
 from trainyard.protocol.record_parser import parse_record

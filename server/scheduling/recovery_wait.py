@@ -13,8 +13,7 @@ from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import jobs, operations
 from server.liveness import hearing
-from server.nodes.capacity import read_offers
-from server.nodes.placement import Offer
+from server.nodes.capacity import Offer, read_offers
 from server.scheduling.queue import WaitingJob, notify_waiting
 from trainyard.protocol.operations import OperationKind, OperationTask
 from trainyard.protocol.states import OPEN_OPERATION_STATES, JobState

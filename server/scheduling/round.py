@@ -17,9 +17,9 @@ from server.database.rows import Job
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, lock_job, move
-from server.nodes.capacity import read_offers
-from server.nodes.placement import Offer, decide
+from server.nodes.capacity import Offer, read_offers
 from server.scheduling.dispatch import Dispatcher
+from server.scheduling.placement import decide
 from server.scheduling.queue import HeadJob, JobQueue, put_off
 from server.scheduling.recovery_wait import RecoveryWait
 from server.secrets import KeyFileError

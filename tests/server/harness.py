@@ -25,7 +25,8 @@ from server.ingest.receive import store_report
 from server.jobs.queries import shown_reason
 from server.jobs.service import submit
 from server.liveness import beat
-from server.scheduling.dispatch import RecordingDispatcher
+from server.protocol_2 import ChoreMessage
+from server.scheduling.dispatch import Message
 from server.scheduling.drain import Drainer
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
@@ -35,7 +36,15 @@ from tests.manifests import make_manifest, state_at
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter, checkpoint_path
 from trainyard.protocol.record_parser import check_record
 from trainyard.protocol.states import DesiredState
-from trainyard.protocol.worker_messages import PROTOCOL, Hardware, Identity, Report, WorkerIdentity
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    Hardware,
+    Identity,
+    LaunchMessage,
+    OperationMessage,
+    Report,
+    WorkerIdentity,
+)
 from trainyard.run.directory import Phase
 from trainyard.run.failures import BadWindow, Failure, FailureReason, LoadFailure
 from trainyard.run.records import ExitRecord, Heartbeat
@@ -65,6 +74,29 @@ class FakeClock:
         """Let time pass, and return the time then."""
         self._now += timedelta(seconds=seconds)
         return self._now
+
+
+class RecordingDispatcher:
+    """Keeps the messages, for tests, and can act as a broker that is down."""
+
+    def __init__(self) -> None:
+        self.sent: list[LaunchMessage] = []
+        self.operations: list[OperationMessage] = []
+        self.chores: list[ChoreMessage] = []
+        self.up_since: datetime | None = datetime.min.replace(tzinfo=UTC)
+        """None stands for a broker that is down: messages are lost."""
+
+    def send(self, message: Message) -> None:
+        """Keep one message."""
+        if self.up_since is None:
+            return
+        match message:
+            case LaunchMessage():
+                self.sent.append(message)
+            case OperationMessage():
+                self.operations.append(message)
+            case ChoreMessage():
+                self.chores.append(message)
 
 
 class Harness:

@@ -130,14 +130,6 @@ def test_a_caller_may_narrow_a_move(context: Context, placed: tuple[str, str]) -
     put(context, jobs, JobState.FAILED)
     try_move(context, job_id, narrowed)
     assert state_of(context, jobs) == JobState.QUEUED
-    running = operation_to(
-        job_id, OperationState.CANCELLED, only_from=frozenset({OperationState.RUNNING})
-    )
-    with pytest.raises(IllegalMoveError):
-        try_move(context, job_id, running)
-    put(context, operations, OperationState.RUNNING)
-    try_move(context, job_id, running)
-    assert state_of(context, operations) == OperationState.CANCELLED
 
 
 def test_a_move_changes_the_columns_that_it_names(

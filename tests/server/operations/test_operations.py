@@ -9,7 +9,7 @@ from server.checkpoints import deletion, service
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.liveness import beat
-from server.nodes.placement import Offer
+from server.nodes.capacity import Offer
 from server.scheduling.operation_placement import Wanted, choose
 from tests.actors import ADA, EVE
 from tests.server.harness import Harness

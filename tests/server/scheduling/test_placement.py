@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.nodes.placement import Decisions, Demand, Offer, decide, fits
+from server.nodes.capacity import Demand, Offer, fits
+from server.scheduling.placement import Decisions, decide
 from trainyard.protocol.attempt import NodeAllocation
 
 ROOTS = {"checkpoints": "uuid-1"}

@@ -18,12 +18,12 @@ from server.context import Context
 from server.database.engine import Database
 from server.jobs.service import submit
 from server.liveness import beat
-from server.scheduling.dispatch import EXPIRES_SECONDS, CelerySender, RecordingDispatcher
+from server.scheduling.dispatch import EXPIRES_SECONDS, CelerySender
 from server.scheduling.leader import LEADER_LOCK, FileLeadership, leadership, lock_of
 from server.scheduling.loop import Scheduler
 from server.scheduling.reconcile import Reconciler
 from tests.actors import ADA
-from tests.server.harness import Harness
+from tests.server.harness import Harness, RecordingDispatcher
 from trainyard.protocol.states import JobState
 from trainyard.protocol.worker_messages import LaunchMessage
 from trainyard.spec.job import parse_job_spec

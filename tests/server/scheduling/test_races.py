@@ -22,12 +22,11 @@ from server.events.store import append_event
 from server.jobs.service import cancel, stop, submit
 from server.liveness import beat
 from server.nodes.capacity import read_offers
-from server.scheduling.dispatch import RecordingDispatcher
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer, place_job
 from server.subject import Actor, Subject
 from tests.actors import ADA, BOB
-from tests.server.harness import WORKER, Harness, Supervisor
+from tests.server.harness import WORKER, Harness, RecordingDispatcher, Supervisor
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.event_data import NodeDrained
 from trainyard.protocol.rest.operations import ExportRequest

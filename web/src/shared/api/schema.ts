@@ -141,7 +141,7 @@ export interface paths {
         put?: never;
         /**
          * Submit a job
-         * @description Check the whole spec and store the job; it waits until it is placed, and says why.
+         * @description Check the whole spec and store the job, which waits, with a reason, until it is placed.
          */
         post: operations["jobs_submit"];
         delete?: never;
@@ -180,8 +180,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Check a spec and work out what it means
-         * @description Check a spec as a submission would, and store nothing.
+         * Check a spec and plan it
+         * @description Check a spec as a submission does, and return its plan.
          */
         post: operations["jobs_plan"];
         delete?: never;
@@ -199,7 +199,7 @@ export interface paths {
         };
         /**
          * The JSON Schema of the job spec
-         * @description Return the schema from which the submit form is drawn.
+         * @description Return the schema, from which the submit form is generated.
          */
         get: operations["jobs_schema"];
         put?: never;
@@ -219,16 +219,16 @@ export interface paths {
         };
         /**
          * One job, whole
-         * @description Return a job with its spec, its newest attempt and what may be done now.
+         * @description Return a job with its spec, its newest attempt and the verbs that are legal now.
          */
         get: operations["jobs_get"];
         put?: never;
         post?: never;
         /**
          * Remove a finished job
-         * @description Remove a job and what the server holds of it; 409 while it is not at an end.
+         * @description Remove a job and its rows; 409 before it has ended.
          *
-         *     Checkpoints that are to go are deleted on storage by operations, which a 202 names.
+         *     Operations, which a 202 names, delete its checkpoints on storage where that is requested.
          */
         delete: operations["jobs_delete"];
         options?: never;
@@ -247,7 +247,7 @@ export interface paths {
         put?: never;
         /**
          * Save, then leave
-         * @description Ask the job to save a checkpoint and to leave.
+         * @description Order the job to save a checkpoint and to leave.
          */
         post: operations["jobs_stop"];
         delete?: never;
@@ -267,7 +267,7 @@ export interface paths {
         put?: never;
         /**
          * Leave now
-         * @description End the job at once; the answer says which steps are lost.
+         * @description End the job at once; the reply names the steps that are lost.
          */
         post: operations["jobs_cancel"];
         delete?: never;
@@ -307,7 +307,7 @@ export interface paths {
         put?: never;
         /**
          * A new job from a checkpoint
-         * @description Start a new job with changed settings from a checkpoint; the answer says what stays exact.
+         * @description Start a new job with changed settings from a checkpoint; the reply lists what stays exact.
          */
         post: operations["jobs_fork"];
         delete?: never;
@@ -344,16 +344,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What was asked of a job, and the answers
+         * Requests to a job, with their answers
          * @description List requests, the newest first.
          */
         get: operations["jobs_get_requests"];
         put?: never;
         /**
-         * Ask something of a running job
-         * @description Ask the trainer to save, or to write a profile or a snapshot of its memory.
+         * Send a request to a running job
+         * @description Request a save, a profile or a memory snapshot of the trainer.
          */
-        post: operations["jobs_ask"];
+        post: operations["jobs_post_request"];
         delete?: never;
         options?: never;
         head?: never;
@@ -456,7 +456,7 @@ export interface paths {
         };
         /**
          * Lines of a rank's log
-         * @description Return lines by number; the newest attempt's where none is named.
+         * @description Return lines by number, of the newest attempt by default.
          */
         get: operations["logs_get_logs"];
         put?: never;
@@ -476,7 +476,7 @@ export interface paths {
         };
         /**
          * Lines of a rank's log that hold a text
-         * @description Search a stretch of the log; `next_line` says where to go on.
+         * @description Search a part of the log; `next_line` is where the next search continues.
          */
         get: operations["logs_search_logs"];
         put?: never;
@@ -780,16 +780,16 @@ export interface paths {
         };
         /**
          * Who is logged in
-         * @description Return whose session or token came with the request.
+         * @description Return the principal of the session or token of the request.
          */
         get: operations["access_who"];
         put?: never;
         /**
          * Log a browser in
-         * @description Open a session by a token, or by the code of a login link, which is used up by it.
+         * @description Open a session by a token, or by the one-time code of a login link.
          *
-         *     The answer sets an HttpOnly cookie. Nobody is logged in yet, so no token is asked for; an
-         *     address that failed too often has to wait.
+         *     The reply sets an HttpOnly cookie. The endpoint needs no authorization; after too many failures
+         *     of an address it answers 429.
          */
         post: operations["access_log_in"];
         /**
@@ -816,8 +816,8 @@ export interface paths {
         get: operations["access_list"];
         put?: never;
         /**
-         * Make a token
-         * @description Make a token; its secret is in this answer and nowhere else.
+         * Create a token
+         * @description Create a token; only this reply has its secret.
          */
         post: operations["access_create"];
         delete?: never;
@@ -9581,7 +9581,7 @@ export interface operations {
                 state?: components["schemas"]["JobState"][] | null;
                 /** @description With all of these tags. */
                 tag?: string[] | null;
-                /** @description So named. */
+                /** @description With this name. */
                 name?: string | null;
                 /** @description With this text in the name, or with an id that begins with it. */
                 search?: string | null;
@@ -9643,7 +9643,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A key of the caller's choice: the same key with the same body answers with the same job, so that a repeat is harmless; with another body it is refused. */
+                /** @description A key of the caller's choice: the same key with the same body returns the same job, so that a repeat is harmless; with another body it is refused. */
                 "idempotency-key"?: string | null;
             };
             path?: never;
@@ -9736,7 +9736,7 @@ export interface operations {
                 state?: components["schemas"]["JobState"][] | null;
                 /** @description With all of these tags. */
                 tag?: string[] | null;
-                /** @description So named. */
+                /** @description With this name. */
                 name?: string | null;
                 /** @description With this text in the name, or with an id that begins with it. */
                 search?: string | null;
@@ -10010,7 +10010,7 @@ export interface operations {
     jobs_delete: {
         parameters: {
             query?: {
-                /** @description What becomes of its checkpoints. */
+                /** @description Whether its checkpoints stay on storage. */
                 checkpoints?: "keep" | "delete";
             };
             header?: never;
@@ -10395,7 +10395,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A key of the caller's choice: the same key with the same body answers with the same job, so that a repeat is harmless; with another body it is refused. */
+                /** @description A key of the caller's choice: the same key with the same body returns the same job, so that a repeat is harmless; with another body it is refused. */
                 "idempotency-key"?: string | null;
             };
             path: {
@@ -10643,7 +10643,7 @@ export interface operations {
             };
         };
     };
-    jobs_ask: {
+    jobs_post_request: {
         parameters: {
             query?: never;
             header?: never;
@@ -11042,7 +11042,7 @@ export interface operations {
                 attempt?: number | null;
                 /** @description Global rank. */
                 rank?: number;
-                /** @description First line; a negative one counts from the end, and the last `limit` lines are meant when it is absent. */
+                /** @description First line; a negative one counts from the end. Without it the page holds the last `limit` lines. */
                 first_line?: number | null;
                 /** @description Lines. */
                 limit?: number;

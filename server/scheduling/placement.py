@@ -1,57 +1,14 @@
-"""Which queued jobs get which slots, and why the others wait: pure (docs/lifecycle.md, 3-5)."""
+"""Placement: which queued jobs get which slots, and why the others wait; pure (lifecycle, 3-5)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from server.nodes.capacity import Demand, Offer, Shape, choose, groups, spread
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.worker_messages import PROTOCOL
-
-Device = Literal["auto", "cpu", "cuda"]
-Shape = tuple[int, int | None, Device, tuple[str, ...], tuple[str, str] | None, tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A node that is online and takes new work."""
-
-    node: str
-    device: Literal["cpu", "cuda"]
-    slots: int
-    free: tuple[int, ...]
-    """Indices of the slots that are free."""
-    roots: Mapping[str, str]
-    """UUID of each storage root that it sees, by name."""
-    holders: Mapping[str, int] = field(default_factory=dict)
-    """Slots that are held, by name of the job."""
-    protocol: int = PROTOCOL
-    """Protocol of its worker."""
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What a queued job needs."""
-
-    job_id: str
-    name: str
-    world_size: int
-    nodes: int | None = None
-    """Spread evenly over exactly so many nodes; as few as fit when absent."""
-    device: Device = "auto"
-    roots: tuple[str, ...] = ("checkpoints",)
-    """Names of the storage roots that every node must see, the same on each."""
-    storage: tuple[str, str] | None = None
-    """Root that holds what it goes on from: its name and UUID."""
-    new_fields: tuple[str, ...] = ()
-    """Fields of its spec that a worker of an older protocol cannot read."""
-
-    @property
-    def shape(self) -> Shape:
-        """What decides where it fits, without who it is: equal for all jobs of a group."""
-        return (self.world_size, self.nodes, self.device, self.roots, self.storage, self.new_fields)
 
 
 @dataclass(frozen=True)
@@ -65,10 +22,7 @@ class Decisions:
 
 
 def decide(
-    demands: Sequence[Demand],
-    offers: Sequence[Offer],
-    *,
-    cut: Collection[Shape] = (),
+    demands: Sequence[Demand], offers: Sequence[Offer], *, cut: Collection[Shape] = ()
 ) -> Decisions:
     """Place the demands, in their order, on the offers: each whole or not at all.
 
@@ -93,76 +47,21 @@ def decide(
         if demand.shape in reasons:
             waiting[demand.job_id] = reasons[demand.shape]
             continue
-        groups = _groups(demand, left)
-        open_groups = [[o for o in group if o.node not in kept_for] for group in groups]
-        chosen = _choose(demand, open_groups)
+        eligible = groups(demand, left)
+        unkept = [[o for o in group if o.node not in kept_for] for group in eligible]
+        chosen = choose(demand, unkept)
         if chosen is not None:
             placed[demand.job_id] = chosen
             left = [_take(offer, demand, chosen) for offer in left]
             if last.get(demand.shape) == demand.job_id:
                 break
             continue
-        reason = _reason(demand, groups, kept_for, offers=offers)
+        reason = _reason(demand, eligible, kept_for, offers=offers)
         waiting[demand.job_id] = reasons[demand.shape] = reason
-        for group in groups:
-            if _spread(demand, group, free=lambda offer: offer.slots) is not None:
+        for group in eligible:
+            if spread(demand, group, free=lambda offer: offer.slots) is not None:
                 kept_for |= {o.node: kept_for.get(o.node, demand.name) for o in group}
     return Decisions(placed, waiting)
-
-
-def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
-    """Return whether a demand could start at once, were it the only one that waits."""
-    return _choose(demand, _groups(demand, offers)) is not None
-
-
-def _groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
-    """Return the sets of nodes that one attempt may span: one kind of slot, the same roots."""
-    eligible = [
-        offer
-        for offer in offers
-        if demand.device in {"auto", offer.device}
-        and all(root in offer.roots for root in demand.roots)
-        and (demand.storage is None or offer.roots.get(demand.storage[0]) == demand.storage[1])
-        and (offer.protocol == PROTOCOL or not demand.new_fields)
-    ]
-    if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
-        eligible = [offer for offer in eligible if offer.device == "cuda"]
-    groups: dict[tuple[str, ...], list[Offer]] = {}
-    for offer in eligible:
-        key = (offer.device, *(offer.roots[root] for root in demand.roots))
-        groups.setdefault(key, []).append(offer)
-    return [groups[key] for key in sorted(groups)]
-
-
-def _choose(demand: Demand, groups: Sequence[Sequence[Offer]]) -> tuple[NodeAllocation, ...] | None:
-    """Return the allocation on the fewest nodes, the fullest ones first; None when none fits."""
-    spreads = [_spread(demand, group, free=lambda offer: len(offer.free)) for group in groups]
-    fitting = [spread for spread in spreads if spread is not None]
-    if not fitting:
-        return None
-    best = min(fitting, key=lambda spread: (len(spread), sum(len(o.free) for o in spread)))
-    share = demand.world_size // len(best)
-    return tuple(
-        NodeAllocation(node=offer.node, node_rank=rank, slots=offer.free[:share])
-        for rank, offer in enumerate(sorted(best, key=lambda offer: offer.node))
-    )
-
-
-def _spread(
-    demand: Demand, group: Sequence[Offer], *, free: Callable[[Offer], int]
-) -> list[Offer] | None:
-    """Return the fewest nodes that hold the demand in equal shares, those with least to spare."""
-    for count in _node_counts(demand, len(group)):
-        share = demand.world_size // count
-        roomy = [offer for offer in group if free(offer) >= share]
-        if len(roomy) >= count:
-            return sorted(roomy, key=lambda offer: (free(offer), offer.node))[:count]
-    return None
-
-
-def _node_counts(demand: Demand, available: int) -> Iterator[int]:
-    counts = range(1, available + 1) if demand.nodes is None else [demand.nodes]
-    return (count for count in counts if demand.world_size % count == 0 and count <= available)
 
 
 def _take(offer: Offer, demand: Demand, allocation: Sequence[NodeAllocation]) -> Offer:
@@ -190,7 +89,7 @@ def _reason(
         needs += f" on {demand.nodes} node{'' if demand.nodes == 1 else 's'}"
     if not groups:
         return f"{needs}; no node that is online {_missing(demand, offers)}"
-    enough = [g for g in groups if _spread(demand, g, free=lambda o: o.slots) is not None]
+    enough = [g for g in groups if spread(demand, g, free=lambda o: o.slots) is not None]
     group = max(enough or groups, key=lambda g: sum(len(o.free) for o in g))
     if not enough:
         return (
