@@ -163,7 +163,7 @@ def test_the_command_tells_failure_and_stop_by_its_exit_code(
     assert failed.returncode == 1, failed.stderr
     shown = trainyard(plane, "show", "@last").stdout
     assert "data_error" in shown
-    assert "Mend the data place" in shown
+    assert "Mend the files that the message names" in shown
 
     command = [str(TRAINYARD), "submit", str(spec_file), "--wait", "--json"]
     settings = ("--set", "training.steps=100000", "--set", "name=endless")
