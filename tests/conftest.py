@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def clean_environment() -> Iterator[None]:
-    """Hide the caller's settings and broker; `TRAINYARD_TEST_*` is meant for tests and stays."""
+    """Hide the caller's settings and broker; `TRAINYARD_TEST_*` configures tests and stays."""
     with pytest.MonkeyPatch.context() as patch:
         for name in tuple(os.environ):
             ours = name.startswith("TRAINYARD_") and not name.startswith("TRAINYARD_TEST_")

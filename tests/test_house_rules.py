@@ -26,7 +26,7 @@ MAX_LINES = 400
 PARTS = ("server", "worker", "trainer", "embedded", "migrations")
 LIBRARY = "trainyard"
 BESIDE = {"trainer": ("s3",)}
-"""Extras that a part imports from only where somebody asks for what they bring."""
+"""Extras whose packages a part imports only in the features that need them."""
 UNPICKLER = "trainer/checkpoint/reader/metadata.py"
 PICKLE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib"}
 PICKLE_READERS = {"load", "loads", "Unpickler"}
@@ -106,7 +106,7 @@ def test_no_python_file_is_longer_than_the_limit() -> None:
 
 def test_every_module_opens_with_a_docstring() -> None:
     broken = [f"{_name(p)}:1: no docstring" for p in python_files() if not has_docstring(parse(p))]
-    assert not broken, _report(broken, "each module opens with one line that says what it is for:")
+    assert not broken, _report(broken, "each module opens with one line that names its purpose:")
 
 
 def has_docstring(module: ast.Module) -> bool:
@@ -127,7 +127,7 @@ def forbidden_text(path: Path) -> Iterator[Finding]:
         return
     for number, line in enumerate(lines, start=1):
         if match := FORBIDDEN_TEXT.search(line):
-            yield number, f"says {match.group()!r}"
+            yield number, f"has {match.group()!r}"
 
 
 # ---- specs: every field explains itself ---------------------------------------------------------

@@ -99,7 +99,7 @@ def wrong_logins(address: Address) -> list[int | None]:
         (wrong_logins, {401, 429}),
     ],
 )
-def test_a_flood_delays_nobody(
+def test_a_flood_delays_no_other_client(
     plane: ControlPlane,
     yard: Client,
     attack: Callable[[Address], list[int | None]],

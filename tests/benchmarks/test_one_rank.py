@@ -45,7 +45,7 @@ def sent_for_real(spec: JobSpec) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_weights_are_gathered_as_often_as_the_setting_says_and_gradients_summed() -> None:
+def test_weights_are_gathered_as_often_as_set_and_gradients_summed() -> None:
     settings = ("never", "always", "default")
     # Two micro-batches on each of four ranks.
     specs = [job(4, sequences=16, reshard_after_forward=setting) for setting in settings]

@@ -108,7 +108,7 @@ def live_steps(follower: Follower, job_id: str) -> list[int]:
     ]
 
 
-def test_a_job_without_a_break_is_told_once(
+def test_a_job_without_a_break_is_reported_once(
     plane: ControlPlane, yard: Client, follower: Follower
 ) -> None:
     job_id = yard.submit(spec("unbroken", training={"steps": 6})).id
@@ -156,7 +156,7 @@ def test_the_command_follows_a_job_to_its_end(
 
 
 @pytest.mark.slow
-def test_the_command_tells_failure_and_stop_by_its_exit_code(
+def test_the_exit_code_of_the_command_separates_failure_and_stop(
     plane: ControlPlane, yard: Client, spec_file: Path
 ) -> None:
     failed = trainyard(plane, "submit", str(spec_file), "--wait", "--set", "data.path=data:none")

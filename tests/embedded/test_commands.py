@@ -1,4 +1,4 @@
-"""`python -m embedded`: what it refuses and says without anything running."""
+"""`python -m embedded`: what it refuses and prints while no process runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_folder_that_cannot_be_made_is_named(
     assert "file/data" in capsys.readouterr().out
 
 
-def test_a_second_up_says_where_the_first_one_runs(
+def test_a_second_up_prints_where_the_first_one_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = Folders(tmp_path / "data")

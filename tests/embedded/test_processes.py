@@ -57,7 +57,7 @@ def test_a_process_is_known_by_pid_and_start_time(sleeper: subprocess.Popen[byte
     assert sleeper.poll() is None, "only the very process may be ended"
     sleeper.kill()
     assert wait_gone(record, seconds=20)
-    assert identify(sleeper.pid) is None, "a process that nobody has reaped has ended too"
+    assert identify(sleeper.pid) is None, "a zombie counts as ended"
 
 
 def test_ending_goes_by_sigterm_and_then_by_force() -> None:
@@ -192,7 +192,7 @@ def test_a_server_of_this_machine_goes_before_the_wheel(
     assert command[0] == str(binary)
 
 
-def test_our_broker_wants_its_password_and_keeps_what_it_took(
+def test_our_broker_requires_its_password_and_keeps_what_it_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")

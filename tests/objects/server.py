@@ -1,6 +1,6 @@
-"""An S3 server in a process of its own, which fails as it is told: `python server.py`.
+"""An S3 server in a process of its own, which fails on request: `python server.py`.
 
-It is moto's, on a port that the kernel chose. `POST /_faults` with a JSON list says how the next
+It is moto's, on a port that the kernel chose. `POST /_faults` with a JSON list sets how the next
 requests fail: each fault has a `method`, a `match` that the path with its query must hold, `times`,
 and `status` with `code`, or `drop` to hang up (`after` so many bytes of the answer's body), or
 `lost` to do what is asked and to hang up then.
@@ -19,7 +19,7 @@ from typing import Any
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-ERROR = "<Error><Code>{code}</Code><Message>as the test wants it</Message></Error>"
+ERROR = "<Error><Code>{code}</Code><Message>set by the test</Message></Error>"
 Start = Callable[..., Any]
 
 
@@ -77,11 +77,11 @@ class Faults:
             head = "HTTP/1.1 206 Partial Content\r\nContent-Length: 1048576\r\n\r\n"
             connection.sendall(head.encode() + bytes(after))
         connection.shutdown(socket.SHUT_RDWR)
-        raise ConnectionAbortedError("as the test wants it")
+        raise ConnectionAbortedError("set by the test")
 
 
 class QuietHandler(WSGIRequestHandler):
-    """Says nothing of requests and of answers that nobody took."""
+    """Logs neither requests nor answers that no client read."""
 
     protocol_version = "HTTP/1.1"
 

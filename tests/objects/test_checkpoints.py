@@ -319,7 +319,7 @@ NOT_THERE: list[tuple[dict[str, str], str]] = [
 
 
 def _begin_with_nothing_there() -> list[str]:
-    """Begin attempts where the store cannot be used; return what every rank is told."""
+    """Begin attempts where the store cannot be used; return the errors of each rank."""
     told = []
     for changes, _ in NOT_THERE:
         with pytest.MonkeyPatch.context() as patch:

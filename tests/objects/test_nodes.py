@@ -21,7 +21,7 @@ def test_a_worker_learns_the_uuid_of_a_bucket(bucket: ObjectPath) -> None:
     assert found == identify_roots(roots) == {"checkpoints": identity(bucket / "prefix")}
 
 
-def test_a_worker_says_why_a_bucket_cannot_be_used(server: Server) -> None:
+def test_a_worker_reports_why_a_bucket_cannot_be_used(server: Server) -> None:
     with pytest.raises(ValueError, match="there is no such bucket") as refused:
         identify_roots({"checkpoints": "s3://nowhere/prefix"})
     assert server.environment["AWS_SECRET_ACCESS_KEY"] not in str(refused.value)

@@ -141,7 +141,7 @@ def test_jumps_and_ends_are_read_as_of_a_file(bucket: ObjectPath) -> None:
         assert file.read(2) == bytes(2)
 
 
-def test_all_of_a_folder_goes_and_nothing_beside_it(bucket: ObjectPath) -> None:
+def test_all_of_a_folder_is_deleted_and_nothing_else(bucket: ObjectPath) -> None:
     for name in ("job/a1/x", "job/a1/y", "job/a10/x", "jobs/z"):
         (bucket / name).put(b"content")
     begun = bucket / "job/a1/z"

@@ -165,7 +165,7 @@ class Harness:
         return self.drainer.run()
 
     def reconcile(self, *, seconds: float = 0.0) -> None:
-        """Let time pass while servers are up and nobody reports, then judge."""
+        """Advance the clock while servers are up and no report comes, then reconcile."""
         for _ in range(int(seconds)):
             self.clock.advance(1)
             beat(self.context)

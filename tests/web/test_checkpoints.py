@@ -24,7 +24,7 @@ def row_of(watched: Watched, step: str) -> Locator:
     return watched.page.locator("tr", has=watched.page.locator("td:first-child", has_text=step))
 
 
-def test_each_says_what_is_known_of_it(shown: Watched) -> None:
+def test_each_row_shows_what_is_known_of_it(shown: Watched) -> None:
     verified = row_of(shown, "5,200").first
     expect(verified).to_contain_text("✓ loaded")
     expect(verified).to_contain_text("pinned")
@@ -110,7 +110,7 @@ def test_an_export_is_asked_for_and_one_that_was_written_is_named(
     expect(row_of(watched, "100")).to_contain_text(re.compile("(export|verify) queued"))
 
 
-def test_a_fork_says_what_stays_exact_and_starts_a_new_job(theatre: Theatre, visit: Visit) -> None:
+def test_a_fork_lists_what_stays_exact_and_starts_a_new_job(theatre: Theatre, visit: Visit) -> None:
     watched = visit(f"/jobs/{theatre.scenes.stopped}?tab=checkpoints")
     page = watched.page
     page.get_by_role("button", name="Fork step 100 of attempt 1").click()
@@ -147,7 +147,7 @@ def test_a_fork_of_a_long_name_fits_a_narrow_dark_window(theatre: Theatre, visit
     watched.forgive("422")
 
 
-def test_a_pin_is_set_and_speaks_against_deleting(theatre: Theatre, visit: Visit) -> None:
+def test_a_pin_is_set_and_prevents_deletion(theatre: Theatre, visit: Visit) -> None:
     watched = visit(f"/jobs/{theatre.scenes.stopped}?tab=checkpoints")
     page = watched.page
     page.get_by_role("button", name="Pin step 50 of attempt 1").click()

@@ -282,7 +282,9 @@ def test_a_deleted_job_leaves(theatre: Theatre, visit: Visit, eight: list[str]) 
         watched.page.wait_for_url(f"**/compare?jobs={eight[0]}")
 
 
-def test_what_cannot_be_compared_says_so(theatre: Theatre, visit: Visit, eight: list[str]) -> None:
+def test_what_cannot_be_compared_is_explained(
+    theatre: Theatre, visit: Visit, eight: list[str]
+) -> None:
     watched = visit("/compare")
     page = watched.page
     expect(page.get_by_role("heading", name="No job chosen")).to_be_visible()

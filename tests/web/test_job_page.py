@@ -124,7 +124,9 @@ def test_the_first_error_and_a_search_lead_into_a_long_log(theatre: Theatre, vis
     expect(page.locator(".log-selected")).to_be_in_viewport()
 
 
-def test_a_failure_says_what_to_do_and_the_button_does_it(theatre: Theatre, visit: Visit) -> None:
+def test_a_failure_shows_its_remedy_and_the_button_applies_it(
+    theatre: Theatre, visit: Visit
+) -> None:
     watched = visit(f"/jobs/{theatre.scenes.oom}")
     page = watched.page
     notice = page.get_by_role("region", name="Attempt 1 failed: out of memory")
@@ -171,7 +173,7 @@ FOCUS = """() => {
 }"""
 
 
-def test_an_older_checkpoint_makes_a_branch_and_the_dialog_says_so(
+def test_an_older_checkpoint_makes_a_branch_and_the_dialog_shows_it(
     theatre: Theatre, visit: Visit
 ) -> None:
     watched = visit(f"/jobs/{theatre.scenes.stopped}?tab=checkpoints")
@@ -253,7 +255,7 @@ def centre_of(watched: Watched, series: str, *, share: float) -> tuple[float, fl
     return box["x"] + box["width"] * share, box["y"] + box["height"] / 2
 
 
-def test_a_page_of_no_job_says_so(theatre: Theatre, visit: Visit) -> None:
+def test_a_page_of_no_job_shows_an_error(theatre: Theatre, visit: Visit) -> None:
     watched = visit("/jobs/01m7wwdtkg114ww1yt53bs6p4z")
     page: Page = watched.page
     expect(page.get_by_role("alert")).to_contain_text("no job has the id")

@@ -28,9 +28,7 @@ def stopped_job(theatre: Theatre) -> tuple[str, Run]:
     return job, run
 
 
-def test_a_dialog_stays_and_says_that_somebody_else_was_first(
-    theatre: Theatre, visit: Visit
-) -> None:
+def test_a_dialog_stays_and_shows_that_its_action_is_gone(theatre: Theatre, visit: Visit) -> None:
     job, run = stopped_job(theatre)
     watched = visit(f"/jobs/{job}?do=resume")
     page = watched.page

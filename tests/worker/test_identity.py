@@ -31,7 +31,7 @@ def test_one_difference_is_another_process(change: dict[str, Any]) -> None:
     assert not is_alive(identity.model_copy(update=change))
 
 
-def test_a_process_that_nobody_has_reaped_is_dead() -> None:
+def test_a_process_that_is_not_reaped_is_dead() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     identity = identify(process.pid)
     assert identity is not None

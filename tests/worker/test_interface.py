@@ -39,7 +39,7 @@ def test_the_first_other_machine_decides(monkeypatch: pytest.MonkeyPatch) -> Non
     assert interface_towards([]) is None
 
 
-def test_a_name_that_nobody_has_and_a_missing_route_leave_it_open(
+def test_an_unknown_name_and_a_missing_route_leave_it_open(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_name(host: str, *_: object, **__: object) -> object:

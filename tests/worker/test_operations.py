@@ -109,7 +109,7 @@ def test_an_operation_is_done_by_the_real_command(
     wait_for(lambda: not folder.exists(), "end of the operation's folder")
 
 
-def test_what_is_not_meant_for_it_is_dropped(
+def test_a_message_for_another_node_is_dropped(
     server: FakeServer, local: LocalNode, api: WorkerApi
 ) -> None:
     operation_id = given(server, "job1/a1/step-4")

@@ -147,7 +147,7 @@ def test_refused_content_keeps_neither_lease_nor_exit_from_the_server(place: Pla
     assert attempt.log() == ""
 
 
-def test_one_line_that_nobody_can_read_holds_nothing_up(place: Place) -> None:
+def test_one_unreadable_line_holds_nothing_up(place: Place) -> None:
     place.server.unreadable = b"{torn"
     attempt = place.start(stand_in="chatter")
     metrics = Path(attempt.run.metrics)

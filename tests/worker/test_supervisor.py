@@ -248,7 +248,7 @@ def test_ranks_that_hang_say_where(place: Place) -> None:
         assert "in never_answer" in attempt.log(rank)
 
 
-def test_who_does_not_answer_says_where_it_is(place: Place) -> None:
+def test_a_rank_that_does_not_answer_logs_its_stacks(place: Place) -> None:
     attempt = place.start(stand_in="time_out")
     record = attempt.exit()
     assert record.failure is not None

@@ -47,7 +47,7 @@ def environment(run: WorkerRun, spec: JobSpec) -> dict[str, str]:
     return Share(run, LAUNCH, nodes=2, local_ranks=1).environment
 
 
-def test_a_job_sees_the_gpus_of_its_slots_whatever_the_node_says(
+def test_a_job_sees_the_gpus_of_its_slots_whatever_the_node_sets(
     run: WorkerRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", {"CUDA_VISIBLE_DEVICES": "5", "HOME": "/h"})

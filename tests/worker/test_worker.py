@@ -223,7 +223,7 @@ def test_a_worker_ends_when_another_one_serves_its_node(workers: Workers) -> Non
     assert worker.wait(60) in {2, -signal.SIGTERM}  # the latter before Celery has begun
 
 
-def test_a_worker_without_a_token_says_what_is_needed(place: Place) -> None:
+def test_a_worker_without_a_token_names_what_is_needed(place: Place) -> None:
     process = subprocess.run(
         [sys.executable, "-m", "worker"],
         env=environment(

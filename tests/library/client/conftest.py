@@ -41,7 +41,7 @@ class Yard:
 
 
 class PresentClock(FakeClock):
-    """The machine's clock, where a harness wants one that could be moved."""
+    """The machine's clock, for a harness that takes a movable one."""
 
     now = SystemClock().now
 

@@ -1,4 +1,4 @@
-"""`checkpoints` and `operations`: what the command says and does, and how it ends."""
+"""`checkpoints` and `operations`: output, effects and exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_sample_is_printed_and_can_order_the_terminal_nothing(run: Run) -> Non
 
 
 @pytest.mark.usefixtures("job")
-def test_without_a_node_it_says_where_to_look_and_why_it_waits(run: Run, yard: Yard) -> None:
+def test_without_a_node_it_prints_where_to_look_and_why_it_waits(run: Run, yard: Yard) -> None:
     result = run("checkpoints", "verify", "tiny@step-4")
     assert result.stdout == "verify of tiny@a1.step-4 is queued; `trainyard operations` shows it\n"
     shown = run("operations", "--open").stdout
@@ -240,7 +240,7 @@ def test_without_a_node_it_says_where_to_look_and_why_it_waits(run: Run, yard: Y
         (("checkpoints", "delete", "tiny@step-4"), "There is no terminal for an answer: use --yes"),
     ],
 )
-def test_what_cannot_be_meant_is_explained(run: Run, given: tuple[str, ...], said: str) -> None:
+def test_an_ambiguous_argument_is_explained(run: Run, given: tuple[str, ...], said: str) -> None:
     result = run(*given)
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())

@@ -1,4 +1,4 @@
-"""`trainyard fork`: what it says, what it stores, and how it refuses."""
+"""`trainyard fork`: its output, what it stores, and its refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def source(yard: Yard) -> str:
     return job_id
 
 
-def test_a_dry_run_says_what_stays_exact_and_stores_nothing(
+def test_a_dry_run_lists_what_stays_exact_and_stores_nothing(
     yard: Yard, run: Run, source: str
 ) -> None:
     setting = ("--set", "training.steps=200")

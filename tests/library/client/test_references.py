@@ -28,7 +28,7 @@ def test_a_name_that_nothing_has_is_refused(yard: Yard, reference: str) -> None:
 
 
 @pytest.mark.parametrize("reference", ["tiny@40", "tiny@step-x", "tiny@a1", "tiny@"])
-def test_what_is_nearly_a_checkpoint_is_told_how_one_is_written(yard: Yard, reference: str) -> None:
+def test_a_malformed_reference_is_refused_with_the_legal_form(yard: Yard, reference: str) -> None:
     yard.harness.submit(name="tiny")
     with yard.connect() as sdk, pytest.raises(UnknownReferenceError, match="JOB@step-400"):
         resolve(sdk, reference)

@@ -1,4 +1,4 @@
-"""How the command line tells a plan."""
+"""The text of a plan on the command line."""
 
 from io import StringIO
 
@@ -9,7 +9,7 @@ from trainyard.planner.plan import plan
 from trainyard.spec.job import parse_job_spec
 
 
-def test_a_pipeline_says_its_runs_and_what_only_fills_them_up() -> None:
+def test_a_pipeline_shows_its_runs_and_their_empty_microbatches() -> None:
     spec = parse_job_spec(
         {
             "model": {"n_layers": 8},

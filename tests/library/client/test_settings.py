@@ -8,7 +8,7 @@ from trainyard.client.errors import NotConfiguredError
 from trainyard.client.settings import Connection, choose_profile, config_path, load, resolve, save
 
 
-def test_nothing_known_says_what_to_do() -> None:
+def test_without_settings_the_error_names_the_next_command() -> None:
     with pytest.raises(NotConfiguredError, match="trainyard up"):
         resolve()
 
@@ -41,7 +41,7 @@ def test_a_filed_token_is_never_sent_to_another_server(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"url": '])
-def test_a_file_that_says_nothing_is_passed_over(text: str) -> None:
+def test_a_file_without_settings_is_ignored(text: str) -> None:
     save(Connection("http://a:1", None)).write_text(text)
     assert load() is None
 

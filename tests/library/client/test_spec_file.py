@@ -48,7 +48,9 @@ def test_an_empty_yaml_file_is_a_spec_of_defaults(tmp_path: Path) -> None:
         ("a.yaml", "a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
     ],
 )
-def test_a_file_that_is_no_spec_says_why(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_a_file_that_is_no_spec_is_refused_with_the_reason(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=said.replace(".", r"\.")) as caught:
         read_spec_file(tmp_path / name)
@@ -80,12 +82,12 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         ("model.arguments.norm=rms", {"model": {"arguments": {"norm": "rms"}}}),
         ("data.path=data:a=b", {"data": {"path": "data:a=b"}}),
         ("training={steps = 3}", {"training": {"steps": 3}}),
-        # Nothing fits: the value stays as TOML reads it, and the server says what is legal.
+        # No type fits: the value stays as TOML reads it, and the server lists what is legal.
         ("training.steps=many", {"training": {"steps": "many"}}),
         ("nonsense.field=3", {"nonsense": {"field": 3}}),
     ],
 )
-def test_set_takes_the_type_that_the_spec_wants(text: str, document: dict[str, Any]) -> None:
+def test_set_takes_the_type_of_the_spec(text: str, document: dict[str, Any]) -> None:
     assert apply({}, [parse_assignment(text)]) == document
 
 

@@ -99,7 +99,7 @@ def test_a_connection_that_brought_only_its_position_is_caught_up() -> None:
     assert streams.last_ids[1] == "5"
 
 
-def test_a_gap_that_cannot_be_replayed_asks_to_read_afresh() -> None:
+def test_a_gap_that_cannot_be_replayed_yields_a_resync() -> None:
     streams = Streams(Body(event(6)), Body("event: reset\nid: 900\ndata: {}\n\n", event(901)))
     items, _ = streams.seen(give_up_seconds=3)
     assert items == [Resync(), 6, Resync(), 901]

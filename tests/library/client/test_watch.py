@@ -118,7 +118,7 @@ def watch(script: Script, screen: Lines) -> JobView:
     return follow(cast(Client, script), "id", screen)
 
 
-def test_it_tells_every_event_up_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_every_event_up_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     running, done = job("running", step=1), job("succeeded", step=100)
     script = Script(
         (Resync(), job("queued", reason="needs 4 slots, 2 free")),

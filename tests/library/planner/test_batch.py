@@ -49,7 +49,7 @@ def test_the_least_idle_size_is_the_largest_of_the_best(
 
 
 @given(sizes, st.integers(1, 20), st.integers(1, 16))
-def test_every_sequence_is_dealt_exactly_once_and_the_idle_share_says_the_rest(
+def test_every_sequence_is_dealt_exactly_once_and_the_idle_share_is_the_rest(
     global_batch_size: int, size: int, dp: int
 ) -> None:
     if not is_legal(global_batch_size, size, dp):

@@ -25,7 +25,7 @@ class WholeLogits(Step):
     """The step of a script whose loss is not computed in chunks, as all that were measured.
 
     For each logit it holds, in float32, the log-softmax, the gradient of the loss by that, and the
-    gradient by the logit, beside the logit itself.
+    gradient by the logit, in addition to the logit itself.
     """
 
     def at_loss(self) -> Moment:
@@ -135,7 +135,7 @@ def test_estimates_are_within_a_fifth_of_what_was_measured(measured: Measured) -
 
 
 @pytest.mark.parametrize("measured", [*MEASURED, COMPILED_LOSS], ids=lambda m: m.case)
-def test_the_table_of_the_documentation_is_what_the_model_says(measured: Measured) -> None:
+def test_the_table_of_the_documentation_is_that_of_the_model(measured: Measured) -> None:
     assert measured.row in DOCS.read_text(encoding="utf-8").splitlines()
 
 

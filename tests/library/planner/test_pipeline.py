@@ -108,7 +108,7 @@ def test_the_bubble_is_that_of_the_schedule_played_out(
 
 
 def length_of_a_step(spec: JobSpec) -> int:
-    """Return how long the runs take that the plan speaks of, played out one after another."""
+    """Return the simulated duration of the runs of a plan, one after another."""
     made, pp = plan(spec).pipeline, spec.parallelism.pp
     assert made is not None
     per_rank, m = len(made.layers) // pp, made.microbatches

@@ -127,7 +127,7 @@ def test_vocabulary_rows_beyond_padding_are_said() -> None:
         ),
     ],
 )
-def test_what_is_probably_not_meant(
+def test_a_probable_mistake_is_a_warning(
     sections: dict[str, dict[str, Any]], pointer: str, detail: str
 ) -> None:
     sections = {"checkpoint": {"interval_steps": 10}} | sections

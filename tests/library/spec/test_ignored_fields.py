@@ -64,7 +64,7 @@ def warnings_of(document: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("document", "pointer", "detail"), REFUSED)
-def test_a_new_job_says_nothing_in_vain(
+def test_a_new_job_with_an_ignored_field_is_refused(
     document: dict[str, Any], pointer: str, detail: str
 ) -> None:
     with pytest.raises(SpecError) as refused:
@@ -73,7 +73,7 @@ def test_a_new_job_says_nothing_in_vain(
 
 
 @pytest.mark.parametrize(("document", "pointer", "detail"), REFUSED)
-def test_a_stored_job_goes_on_and_its_plan_says_so(
+def test_a_stored_job_with_an_ignored_field_continues_with_a_warning(
     document: dict[str, Any], pointer: str, detail: str
 ) -> None:
     stored = parse_job_spec(parse_job_spec(document).model_dump_json())

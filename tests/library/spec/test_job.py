@@ -240,7 +240,7 @@ def test_long_values_are_cut() -> None:
     assert len(detail) < 200
 
 
-def test_the_digest_says_what_the_job_says() -> None:
+def test_the_digest_is_that_of_the_effective_spec() -> None:
     assert parse_job_spec({"training": {"steps": 100}}).digest == JobSpec().digest
     assert parse_job_spec({"training": {"steps": 101}}).digest != JobSpec().digest
 

@@ -46,7 +46,7 @@ def decay_length(spec: JobSpec) -> float:
 
 
 @given(schedule=schedules, steps=st.integers(60, 150), lr=st.floats(1e-6, 10))
-def test_every_schedule_is_bounded_and_ends_where_it_says(
+def test_every_schedule_is_bounded_and_ends_at_its_last_value(
     schedule: dict[str, Any], steps: int, lr: float
 ) -> None:
     spec = job(steps, lr, **schedule)
@@ -95,7 +95,7 @@ def test_it_rises_then_falls(schedule: dict[str, Any], steps: int) -> None:
         (5, {"warmup_steps": 3}, 3),
     ],
 )
-def test_a_warmup_that_nobody_gave_is_no_longer_than_the_schedule(
+def test_a_default_warmup_is_no_longer_than_the_schedule(
     steps: int, schedule: dict[str, Any], warmup: int
 ) -> None:
     spec = job(steps, **schedule)
@@ -177,7 +177,7 @@ def test_the_end_of_a_schedule_in_tokens_may_lie_within_a_step() -> None:
     assert rates(spec, 6) == pytest.approx(expected)
 
 
-def test_a_schedule_in_tokens_does_not_move_either_when_a_resume_asks_for_more_steps() -> None:
+def test_a_schedule_in_tokens_does_not_move_either_when_a_resume_adds_steps() -> None:
     spec = job(total_tokens=100_000)
     longer = Overrides(steps=400).apply(spec)
     check_job_spec(longer)

@@ -228,7 +228,7 @@ def test_micro_batches_are_all_of_a_step_or_those_given() -> None:
         ("Interleaved1F1B", 13, 15, 1),
         ("Interleaved1F1B", 3, 3, 1),
         ("InterleavedZeroBubble", 22, 24, 1),
-        ("InterleavedZeroBubble", 13, 7, 2),  # what 15 would compute in vain takes longer
+        ("InterleavedZeroBubble", 13, 7, 2),  # the unused work of 15 takes longer
         ("GPipe", 13, 13, 1),
         ("1F1B", 13, 13, 1),
         ("ZBVZeroBubble", 13, 13, 1),

@@ -1,4 +1,4 @@
-"""Who may do what: every route asks for a token, and each kind of token opens only its own."""
+"""Who may do what: every route needs a token, and each kind of token opens only its routes."""
 
 from __future__ import annotations
 

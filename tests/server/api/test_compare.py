@@ -61,5 +61,5 @@ def test_nine_jobs_are_too_many(client: TestClient, context: Context) -> None:
     assert "9 jobs; legal: 1 to 8" in response.json()["detail"]
 
 
-def test_it_asks_for_a_token(anonymous: TestClient) -> None:
+def test_it_needs_a_token(anonymous: TestClient) -> None:
     assert anonymous.get(PATH).status_code == 401

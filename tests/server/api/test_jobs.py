@@ -195,7 +195,7 @@ def test_filters(client: TestClient, context: Context, clock: FakeClock) -> None
         assert connection.scalar(select(func.count()).select_from(jobs)) == 4
 
 
-def test_a_row_says_what_the_job_says(client: TestClient, context: Context) -> None:
+def test_a_row_has_the_values_of_the_job(client: TestClient, context: Context) -> None:
     view = submit(client, name="one", tags=["x"])
     broken = Progress(steps=100, loss=float("nan"))
     with context.database.write() as connection:

@@ -132,7 +132,7 @@ def test_operations_come_in_pages_the_newest_first(
     assert ([item["id"] for item in page["items"]], page["next_page_token"]) == (made[:1], None)
 
 
-def test_a_pin_is_shown_and_speaks_against_deleting(
+def test_a_pin_is_shown_and_prevents_deletion(
     client: TestClient, saved: tuple[str, list[str]]
 ) -> None:
     checkpoint = saved[1][0]

@@ -13,7 +13,7 @@ from tests.server.api.in_process import TestClient
 JOBS = "/api/v1/jobs"
 
 
-def test_an_unknown_parameter_is_told_the_legal_ones(client: TestClient) -> None:
+def test_an_unknown_parameter_is_refused_with_the_legal_ones(client: TestClient) -> None:
     (problem,) = client.get(f"{JOBS}?stat=running").json()["errors"]
     assert problem["detail"].startswith("unknown parameter; legal: ")
     assert {"state", "tag", "page_token", "page_size"} <= set(

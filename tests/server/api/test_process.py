@@ -105,7 +105,7 @@ def test_the_api_starts_on_the_newest_schema_only(tmp_path: Path) -> None:
     assert fresh not in log
 
 
-def test_an_unknown_command_is_told_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_command_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     refused = run(tmp_path, "serve")
     assert refused.returncode == 2
     assert "scheduler" in refused.stderr

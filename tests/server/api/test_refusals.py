@@ -307,7 +307,7 @@ def test_what_is_not_there_is_not_found(client: TestClient) -> None:
         assert pointers(response) == set()
 
 
-def test_a_name_in_place_of_an_id_is_told_how_the_id_is_found(client: TestClient) -> None:
+def test_a_name_in_place_of_an_id_is_refused_with_the_way_to_the_id(client: TestClient) -> None:
     response = client.post(f"{JOBS}/own/resume", json={})
     assert response.status_code == 404
     wanted = "no job has the id 'own'; GET /api/v1/jobs?name=NAME finds the ids of a name"
@@ -322,7 +322,7 @@ def test_csv_of_no_job_is_not_found(client: TestClient) -> None:
 # ---- methods and the unforeseen ----------------------------------------------------------------
 
 
-def test_a_wrong_method_is_told_the_right_ones(client: TestClient) -> None:
+def test_a_wrong_method_is_refused_with_the_legal_ones(client: TestClient) -> None:
     response = client.put(JOBS)
     assert response.status_code == 405
     assert response.headers["allow"] == "GET, HEAD, OPTIONS, POST"
@@ -349,7 +349,7 @@ def test_head_is_get_without_its_body(client: TestClient) -> None:
     assert client.head(f"{JOBS}/{'0' * 26}").status_code == 404
 
 
-def test_an_unforeseen_failure_is_a_problem_that_tells_nothing(
+def test_an_unforeseen_failure_is_a_problem_without_details(
     context: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = create_app(context)

@@ -210,7 +210,7 @@ def _append_all(wanderer: Heard, heard: Heard) -> None:
     wanderer.position = heard.position or wanderer.position
 
 
-def test_an_event_says_what_the_api_says(context: Context, api_token: str) -> None:
+def test_an_event_of_the_stream_equals_that_of_the_list(context: Context, api_token: str) -> None:
     with serving(context) as url, listening(url, api_token) as heard:
         headers = {"authorization": f"Bearer {api_token}"}
         job = httpx.post(f"{url}/api/v1/jobs", json={"name": "x"}, headers=headers).json()
@@ -283,7 +283,7 @@ def test_notices_have_no_id_and_the_newest_is_replayed(
             assert later.resets == 0
 
 
-def test_a_slow_client_is_dropped_with_a_reset_and_holds_up_nobody(context: Context) -> None:
+def test_a_slow_client_is_dropped_with_a_reset_and_delays_no_other(context: Context) -> None:
     tail = Tail(context)
     tail.start()
     try:

@@ -76,7 +76,7 @@ def status(answer: bytes) -> int:
 
 
 def detail(answer: bytes) -> str:
-    """Return what the problem document of an answer says."""
+    """Return the detail of an answer's problem document."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"content-type: application/problem+json" in head
     text = json.loads(body)["detail"]

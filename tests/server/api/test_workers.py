@@ -162,7 +162,9 @@ def test_draining_places_nothing_new(
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/running")
 
 
-def test_a_node_speaks_for_itself_alone(app: FastAPI, context: Context, harness: Harness) -> None:
+def test_a_node_may_report_for_itself_alone(
+    app: FastAPI, context: Context, harness: Harness
+) -> None:
     node = joined(app, context)
     harness.submit()
     harness.place()

@@ -123,7 +123,9 @@ def test_a_second_supervisor_is_refused(harness: Harness) -> None:
         supervisor.train()
 
 
-def test_a_report_after_the_end_changes_nothing_and_is_told_to_leave(harness: Harness) -> None:
+def test_a_report_after_the_end_changes_nothing_and_is_answered_with_cancel(
+    harness: Harness,
+) -> None:
     harness.add_node()
     job_id, (supervisor,) = harness.running()
     supervisor.end("succeeded")
@@ -167,7 +169,7 @@ def test_cancel_may_follow_stop_and_never_the_other_way(harness: Harness, contex
     assert harness.job(job_id).state == JobState.CANCELLED
 
 
-def test_cancel_says_what_is_lost(harness: Harness, context: Context) -> None:
+def test_cancel_names_the_lost_steps(harness: Harness, context: Context) -> None:
     harness.add_node()
     queued = harness.submit(resources={"world_size": 4})
     assert cancel(context, queued, actor=ADA, reason="").startswith("nothing")
@@ -188,7 +190,7 @@ def test_a_queued_job_ends_at_once(
     assert harness.job(job_id).state == state
 
 
-def test_an_attempt_that_nobody_claimed_ends_at_once(harness: Harness, context: Context) -> None:
+def test_an_unclaimed_attempt_ends_at_once(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id = harness.submit()
     harness.place()
@@ -285,7 +287,7 @@ def test_a_retry_goes_on_from_the_newest_checkpoint_of_its_lineage(harness: Harn
     assert harness.attempt(job_id).parent_checkpoint_id == newest
 
 
-def test_what_nobody_asked_for_counts_as_preempted(harness: Harness) -> None:
+def test_a_stop_without_a_request_counts_as_preempted(harness: Harness) -> None:
     harness.add_node()
     job_id, (supervisor,) = harness.running()
     supervisor.end("stopped")

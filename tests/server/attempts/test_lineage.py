@@ -136,7 +136,7 @@ def test_the_newest_checkpoint_is_never_one_of_another_branch(
                 assert parent_checkpoint(connection, job_id).id == f"{job_id}.a1.step-0"
 
 
-def test_the_catalog_says_what_lies_on_the_lineage(harness: Harness, context: Context) -> None:
+def test_the_catalog_marks_what_lies_on_the_lineage(harness: Harness, context: Context) -> None:
     job_id = add_job(context)
     for number, parent in enumerate([None, (1, 10)], start=1):
         add_attempt(context, job_id, number, parent=parent)

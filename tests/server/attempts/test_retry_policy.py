@@ -88,7 +88,7 @@ def follow(
     return follow_up(AttemptOutcome(outcome), why, **given_arguments | changes)
 
 
-def test_a_failure_that_says_so_costs_no_retry() -> None:
+def test_a_failure_marked_free_costs_no_retry() -> None:
     taken = replace(failure(FailureReason.LAUNCH_ERROR), free_retry=True)
     spent = RetrySection(max_retries=0)
     ended = follow(taken, retry=spent)
@@ -121,7 +121,7 @@ def test_a_failure_that_ends_the_job_comes_with_a_remedy() -> None:
 
 
 @pytest.mark.parametrize("desired", [STOP, CANCEL])
-def test_who_wants_it_to_end_gets_no_retry(desired: DesiredState) -> None:
+def test_an_attempt_that_is_to_end_gets_no_retry(desired: DesiredState) -> None:
     assert follow(FailureReason.HANG, desired=desired).state == JobState.FAILED
 
 

@@ -1,4 +1,4 @@
-"""A guard that asks for a rollback, from the failure to the attempt that leaves the window out."""
+"""A guard that requests a rollback, from the failure to the attempt that leaves the window out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The migrations make exactly the tables that the code speaks to, on both databases."""
+"""The migrations make exactly the tables that the code uses, on both databases."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_the_server_writes_events_through_one_door_and_every_kind() -> None:
     assert {model.__name__ for model in (*KIND_OF, *NOTICE_KIND_OF)} <= used
 
 
-def test_the_document_tells_events_apart_by_their_kind() -> None:
+def test_the_document_discriminates_events_by_their_kind() -> None:
     document = json.loads(openapi_text())
     schemas = document["components"]["schemas"]
     for name, kinds in (("EventView", KIND_OF), ("NoticeView", NOTICE_KIND_OF)):

@@ -134,11 +134,11 @@ DAMAGED: dict[str, tuple[Chunk, str]] = {
         ),
         "/chunks/1/content",
     ),
-    "longer than it says": (
+    "longer than its range": (
         chunk("metrics", GOOD).model_copy(update={"end": len(GOOD) - 1}),
         "/chunks/1/content",
     ),
-    "shorter than it says": (
+    "shorter than its range": (
         chunk("metrics", GOOD).model_copy(update={"end": len(GOOD) + 1}),
         "/chunks/1/content",
     ),
@@ -167,7 +167,7 @@ def test_a_damaged_chunk_refuses_the_report_whole(
     with pytest.raises(InvalidRequestError) as refusal:
         send(context, supervisor, chunk("events", b""), bad, heartbeat=None)
     assert [problem.pointer for problem in refusal.value.problems] == [pointer]
-    with pytest.raises(InvalidRequestError):  # good chunks beside it are not stored either
+    with pytest.raises(InvalidRequestError):  # good chunks of the same report are not stored either
         send(context, supervisor, chunk("log:0", b"fine\n"), bad)
     assert count_rows(context) == before
 

@@ -47,7 +47,7 @@ def test_every_problem_is_named_and_nothing_stored(context: Context) -> None:
     assert count(context, jobs) == 0
 
 
-def test_a_submission_that_says_something_in_vain_is_refused(context: Context) -> None:
+def test_a_submission_with_an_ignored_field_is_refused(context: Context) -> None:
     idle = spec(lr_schedule={"name": "cosine", "decay_steps": 20})
     for refuse in (
         lambda: submit(context, idle, actor=ADA),

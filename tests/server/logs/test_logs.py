@@ -59,7 +59,7 @@ def test_lines_do_not_depend_on_where_reports_cut(content: bytes, cuts: list[int
     assert lines == (wanted if content and not content.endswith(b"\n") else wanted[:-1])
 
 
-def test_a_very_long_line_is_cut_and_says_so() -> None:
+def test_a_very_long_line_is_cut_and_marked() -> None:
     lines, partial = split(Partial(), b"x" * LINE_BYTES)
     assert lines == []
     for _ in range(3):

@@ -112,7 +112,7 @@ def test_a_digest_must_agree_with_every_branch() -> None:
     ("loss", "ok"),
     [(2.0, True), (2.19, True), (1.85, True), (2.3, False), (1.7, False), (math.nan, False)],
 )
-def test_a_loss_that_nobody_recorded_stays_in_the_band(loss: float, *, ok: bool) -> None:
+def test_a_loss_without_a_record_stays_in_the_band(loss: float, *, ok: bool) -> None:
     assert compare(SPEC, PARENT, line(loss=loss), past()).ok is ok
 
 
@@ -203,7 +203,7 @@ def test_a_resume_is_checked_once_by_its_first_report(harness: Harness, context:
     assert event == found.model_dump(mode="json")
 
 
-def test_wrong_data_after_a_resume_is_told(harness: Harness, context: Context) -> None:
+def test_wrong_data_after_a_resume_is_reported(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id, (first,) = harness.launched()
     stopped_at(harness, first, saved=30, ran_to=40)
@@ -212,7 +212,7 @@ def test_wrong_data_after_a_resume_is_told(harness: Harness, context: Context) -
     assert broken(harness.attempt(job_id).continuity) == ["data_digest"]
 
 
-def test_steps_that_nobody_took_before_are_compared_with_the_course(
+def test_steps_without_a_record_are_compared_with_the_course(
     harness: Harness, context: Context
 ) -> None:
     harness.add_node()

@@ -136,7 +136,7 @@ def test_a_supervisor_that_reports_keeps_its_node_from_strangers(
 @pytest.mark.parametrize(
     ("stranger", "what"), [(COPY, "another data folder"), (CLONE, "another boot")]
 )
-def test_a_refused_worker_is_told_when_it_can_register(
+def test_a_refused_worker_learns_when_it_can_register(
     site: Site, harness: Harness, stranger: WorkerIdentity, what: str
 ) -> None:
     _, (supervisor,) = harness.running(**ONCE)
@@ -169,7 +169,7 @@ def test_a_claim_without_a_report_keeps_its_node_from_strangers(
     site.register(COPY)
 
 
-def test_a_share_that_has_ended_bars_nobody(site: Site, harness: Harness) -> None:
+def test_a_share_that_has_ended_bars_no_worker(site: Site, harness: Harness) -> None:
     _, (supervisor,) = harness.running(**ONCE)
     harness.reconcile(seconds=HEARTBEATS_OLD - 1)
     supervisor.end("succeeded")
@@ -177,7 +177,7 @@ def test_a_share_that_has_ended_bars_nobody(site: Site, harness: Harness) -> Non
     site.register(COPY)
 
 
-def test_the_leases_of_other_nodes_bar_nobody(site: Site, harness: Harness) -> None:
+def test_the_leases_of_other_nodes_bar_no_worker(site: Site, harness: Harness) -> None:
     harness.reconcile(seconds=HEARTBEATS_OLD)
     harness.add_node("other", device="cuda")
     job_id, _ = harness.running(resources={"device": "cuda"})
@@ -185,7 +185,7 @@ def test_the_leases_of_other_nodes_bar_nobody(site: Site, harness: Harness) -> N
     site.register(COPY)
 
 
-def test_a_worker_of_another_boot_is_told_why_its_word_does_not_count(site: Site) -> None:
+def test_a_worker_of_another_boot_is_refused_with_the_reason(site: Site) -> None:
     with pytest.raises(ConflictError) as refused:
         site.beat(CLONE)
     assert str(refused.value) == (
@@ -311,5 +311,5 @@ def test_a_lease_counts_from_the_later_of_report_and_return(
 @pytest.mark.parametrize(
     ("age", "recent"), [(0, True), (30, True), (30.001, False), (-30, True), (-31, False)]
 )
-def test_a_heartbeat_from_the_future_bars_nobody(age: float, recent: bool) -> None:
+def test_a_heartbeat_from_the_future_bars_no_worker(age: float, recent: bool) -> None:
     assert is_recent(NOW - timedelta(seconds=age), NOW, seconds=30) is recent

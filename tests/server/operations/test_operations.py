@@ -142,7 +142,7 @@ def test_a_silent_node_is_outrun_by_the_next_claim(yard: Yard, context: Context)
         yard.report(operation_id, fence=3, outcome=DONE)
 
 
-def test_an_outrun_supervisor_is_told_while_the_next_one_works(
+def test_a_superseded_supervisor_is_refused_while_the_next_one_works(
     yard: Yard, context: Context
 ) -> None:
     _, (checkpoint,) = saved(yard, 4)
@@ -237,7 +237,7 @@ def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> N
     assert [row.id for row in queue] == [sample, verify, scrub]
 
 
-def test_a_scrub_waits_for_an_idle_node_and_holds_nobody_back() -> None:
+def test_a_scrub_waits_for_an_idle_node_and_delays_no_other() -> None:
     queue = [wanted("scrub", OperationKind.SCRUB), wanted("verify")]
     assert choose(queue, [offer("half", free=2)], frozenset()).given == {"verify": "half"}
     assert choose(queue, [offer("idle")], frozenset()).given == {"scrub": "idle"}
@@ -275,7 +275,9 @@ def test_a_scrub_waits_for_an_idle_node_and_holds_nobody_back() -> None:
         ),
     ],
 )
-def test_what_waits_says_why(operation: Wanted, offers: list[Offer], reason: str) -> None:
+def test_a_waiting_operation_has_a_reason(
+    operation: Wanted, offers: list[Offer], reason: str
+) -> None:
     busy = frozenset(offer.node for offer in offers)
     assert choose([operation], offers, busy).waiting == {"a": reason}
 
@@ -285,7 +287,7 @@ def test_the_reason_is_stored_once_and_ends_with_the_waiting(yard: Yard, context
     first = service.verify(context, one, actor=ADA)
     yard.harness.clock.advance(1)
     second = service.verify(context, two, actor=ADA)
-    assert yard.operation(second).waiting is None, "nobody has looked at it yet"
+    assert yard.operation(second).waiting is None, "no round has placed it yet"
     yard.give()
     yard.give()
     assert yard.operation(first).waiting == "was given to node-1, which has not begun it yet"

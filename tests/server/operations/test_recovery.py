@@ -181,7 +181,7 @@ def test_only_an_attempt_that_was_not_heard_to_its_end_is_searched(
     supervisor.end("failed", FailureReason.TRAINER_ERROR)
     pass_time(harness, 60)
     assert harness.place() == 1
-    # Nobody claims the second: nothing was launched, so nothing was saved.
+    # The second is not claimed: nothing was launched, so nothing was saved.
     stop(harness.context, job_id, actor=ADA, reason="")
     assert yard.operations(kind=OperationKind.RECOVER.value) == []
 

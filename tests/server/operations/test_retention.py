@@ -83,7 +83,7 @@ def test_a_second_decision_finds_nothing_more(
 
 
 @given(section=SECTIONS.filter(lambda s: s.keep_latest_k), candidates=CANDIDATES)
-def test_what_nothing_speaks_for_goes(
+def test_a_checkpoint_that_no_rule_keeps_is_deleted(
     section: CheckpointSection, candidates: list[Candidate]
 ) -> None:
     """At most k steps stay for being new, one for being verified, and what is protected."""

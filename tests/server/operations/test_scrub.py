@@ -1,4 +1,4 @@
-"""Scrubbing: what nobody has looked at for longest, one at a time, where nothing trains."""
+"""Scrubbing: the checkpoint verified longest ago, one at a time, where nothing trains."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_node_that_trains_is_left_alone(scrubbing: Yard) -> None:
     assert len(scrubbing.operations(state="queued")) == 1
 
 
-def test_it_is_off_unless_somebody_asks(yard: Yard) -> None:
+def test_it_is_off_by_default(yard: Yard) -> None:
     ended(yard, 4)
     yard.harness.clock.advance(1000 * DAY)
     assert yard.give() == []

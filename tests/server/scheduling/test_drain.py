@@ -48,7 +48,7 @@ def test_what_runs_on_a_drained_node_saves_and_goes_on_elsewhere(
     assert second.train(9) == DesiredState.RUN
 
 
-def test_every_node_of_an_attempt_is_told_when_one_is_drained(
+def test_every_node_of_an_attempt_is_stopped_when_one_is_drained(
     harness: Harness, context: Context
 ) -> None:
     harness.add_node("a", slots=2)
@@ -80,7 +80,7 @@ def test_what_runs_may_finish(harness: Harness, context: Context) -> None:
     assert harness.job(job_id).state == JobState.SUCCEEDED, "what happened counts"
 
 
-def test_what_nobody_has_claimed_is_placed_anew(harness: Harness, context: Context) -> None:
+def test_an_unclaimed_attempt_is_placed_again(harness: Harness, context: Context) -> None:
     harness.add_node("a")
     job_id = harness.submit()
     harness.place()
@@ -118,7 +118,7 @@ def test_a_person_may_still_end_a_job_that_is_leaving(harness: Harness, context:
         assert harness.job(job_id).state == state
 
 
-def test_a_job_that_wants_no_attempt_after_a_preemption_keeps_its_save(
+def test_a_job_without_retries_after_a_preemption_keeps_its_save(
     harness: Harness, context: Context
 ) -> None:
     harness.add_node("a")

@@ -196,7 +196,7 @@ def test_a_large_job_keeps_only_nodes_that_it_could_use() -> None:
     assert nodes_of(decisions, "small") == {"gpu": 1}
 
 
-def test_one_larger_than_all_holds_back_nobody() -> None:
+def test_a_job_larger_than_all_nodes_holds_back_no_other() -> None:
     decisions = decide([demand("huge", 64), demand("small", 1)], [offer("a", 4)])
     assert nodes_of(decisions, "small") == {"a": 1}
     assert decisions.waiting["huge"] == "needs 64 slots, 4 are online"
@@ -387,7 +387,7 @@ def test_nodes_of_several_kinds_and_storages_are_never_mixed() -> None:
     assert not fits(demand("j", 3, device="cpu"), offers), "not in equal shares"
 
 
-def test_who_is_held_back_says_by_whom() -> None:
+def test_a_job_held_back_names_the_job_ahead() -> None:
     decisions = decide([demand("large", 4), demand("small", 1)], [offer("a", 4, 2)])
     assert decisions.waiting["small"] == (
         "needs 1 slot, 2 free, kept for large, which is ahead, 2 held by other"

@@ -72,7 +72,7 @@ def test_a_message_goes_to_the_queue_of_its_node_and_expires() -> None:
 
 
 def test_a_broker_that_is_away_is_an_error_at_once() -> None:
-    sender = CelerySender("redis://127.0.0.1:1/0")  # nobody listens on port 1
+    sender = CelerySender("redis://127.0.0.1:1/0")  # no process listens on port 1
     with pytest.raises(OperationalError):
         sender.send(MESSAGE)
     sender.close()

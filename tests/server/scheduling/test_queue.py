@@ -83,7 +83,7 @@ def set_online(context: Context, name: str, *, online: bool) -> None:
         connection.execute(update(nodes).where(nodes.c.name == name).values(values))
 
 
-def test_jobs_that_fit_nowhere_starve_nobody(harness: Harness, context: Context) -> None:
+def test_jobs_that_fit_nowhere_starve_no_other(harness: Harness, context: Context) -> None:
     harness.add_node("gpu", slots=4, device="cuda")
     harness.add_node("small", slots=1)
     set_online(context, "gpu", online=False)
@@ -109,7 +109,7 @@ def test_a_round_costs_the_same_however_many_wait(harness: Harness, context: Con
     copies = fill(harness, 300, first)
     assert harness.place() == 1
     told, newest = notices_since(context, 0)
-    assert told == 300, "each is told once why it waits"
+    assert told == 300, "each reason is published once"
     assert harness.place() == 0
     with statements(context) as idle:
         assert harness.place() == 0
@@ -132,7 +132,7 @@ def test_more_than_one_round_can_place_start_in_their_order(
     harness.clock.advance(1)
     last = harness.submit(resources={"world_size": 2})
     assert harness.place() == PLACED_AT_ONCE
-    assert harness.job(last).state == JobState.QUEUED, "it overtakes nobody"
+    assert harness.job(last).state == JobState.QUEUED, "it overtakes no other job"
     assert harness.job(copies[-1]).state == JobState.QUEUED
     assert harness.place() == 7
     assert harness.job(last).state == JobState.STARTING

@@ -65,7 +65,9 @@ def test_a_claim_without_any_report_has_a_lease_too(harness: Harness) -> None:
 
 
 @pytest.mark.usefixtures("up")
-def test_an_outage_of_the_servers_counts_against_nobody(harness: Harness, context: Context) -> None:
+def test_an_outage_of_the_servers_counts_against_no_node(
+    harness: Harness, context: Context
+) -> None:
     harness.add_node()
     job_id, (supervisor,) = harness.running(retry={"node_lost_after_seconds": 60})
     waiting = harness.submit(resources={"world_size": 4})  # keeps one slot: it must not be placed
@@ -166,7 +168,7 @@ def test_a_peer_that_failed_first_does_not_hide_a_lost_node(harness: Harness) ->
 
 
 @pytest.mark.usefixtures("up")
-def test_what_nobody_claims_is_sent_again_and_then_given_up(harness: Harness) -> None:
+def test_an_unclaimed_launch_is_sent_again_and_then_given_up(harness: Harness) -> None:
     harness.add_node()
     job_id = harness.submit(retry={"max_retries": 0})
     harness.place()
@@ -185,7 +187,7 @@ def test_what_nobody_claims_is_sent_again_and_then_given_up(harness: Harness) ->
 
 
 @pytest.mark.usefixtures("up")
-def test_one_share_that_nobody_claims_ends_the_others(harness: Harness) -> None:
+def test_one_unclaimed_share_ends_the_others(harness: Harness) -> None:
     harness.add_node("a", slots=2)
     harness.add_node("b", slots=2)
     job_id = harness.submit(**TWO_NODES, retry={"max_retries": 0})
