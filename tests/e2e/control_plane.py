@@ -262,7 +262,7 @@ class ControlPlane:
 
     @contextlib.contextmanager
     def killed(self, name: str, yard: Client) -> Iterator[None]:
-        """End a part as the kernel would; while the block runs, nobody starts it again."""
+        """End a part as the kernel would; while the block runs, it is not restarted."""
         gone = self.part(name)
         os.kill(self.up.pid, signal.SIGSTOP)
         try:

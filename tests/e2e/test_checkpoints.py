@@ -39,8 +39,8 @@ def settled(yard: Client, job_id: str) -> bool:
     return not any(yard.operations(job_id=job_id, open_only=True))
 
 
-def speaks_alike(yard: Client, checkpoint_id: str) -> None:
-    """Export a checkpoint; what `transformers` writes then is what a sample says."""
+def generates_the_same_text(yard: Client, checkpoint_id: str) -> None:
+    """Export a checkpoint; `transformers` generates the text of a sample from it."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     asked = yard.sample(checkpoint_id, "def ", max_tokens=20, temperature=0)
@@ -80,7 +80,7 @@ def test_checkpoints_from_retention_to_the_last_deletion(plane: ControlPlane, ya
     found = yard.checkpoint(newest.id).verification
     assert found is not None
     assert (found.ok, found.loaded_on) == (True, 1)  # two ranks wrote it
-    speaks_alike(yard, newest.id)
+    generates_the_same_text(yard, newest.id)
     assert yard.pin(older.id).pinned_by is not None
     with pytest.raises(ConflictError, match="unpin it first"):
         yard.delete_checkpoint(older.id)

@@ -1,4 +1,4 @@
-"""A node is lost with commits that nobody heard of, and checkpoints are damaged on storage."""
+"""A node is lost with commits that were not reported, and checkpoints are damaged on storage."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_branch_that_is_killed_stays_on_its_branch(plane: ControlPlane, yard: 
     assert second.parent_checkpoint_id == older
     saved = {(c.attempt, c.step): c for c in yard.checkpoints(job_id)}
     twice = step // 10 * 10
-    assert {(1, twice), (2, twice)} <= set(saved)  # the same step, beside the abandoned one
+    assert {(1, twice), (2, twice)} <= set(saved)  # the same step, in addition to the abandoned one
     assert third.parent_checkpoint_id == saved[2, twice].id
     assert not saved[1, twice].on_lineage
     assert saved[2, twice].on_lineage

@@ -1,4 +1,4 @@
-"""What cannot work ends before the first step, and says why; what nobody asked for never begins."""
+"""What cannot work ends with a reason before the first step; a forged launch never begins."""
 
 from __future__ import annotations
 

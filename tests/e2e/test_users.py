@@ -27,7 +27,7 @@ from trainyard.protocol.states import JobState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 FIRST = 62_100
-GROUP = 65_534  # of nobody
+GROUP = 65_534  # nogroup
 MODEL = Path(__file__).with_name("prying_model")
 
 

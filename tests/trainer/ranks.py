@@ -158,7 +158,7 @@ def _run_rank(
             dist.init_process_group("gloo", timeout=timedelta(seconds=60))
         result = fn(*args)
         if dist.is_initialized():
-            dist.barrier()  # nobody closes its connections while another one still needs them
+            dist.barrier()  # no rank closes its connections while another one needs them
             dist.destroy_process_group()
         answer = (result, None)
     except BaseException:  # noqa: BLE001 -- whatever it is, the parent reports it

@@ -1,7 +1,7 @@
 """Kills a training run at random moments, resumes it each time, and compares its whole curve.
 
 `make soak` runs it; `KILLS` and `SEED` are its parameters. Half of the kills hit one long run that
-stays on two ranks and must end in the very bits of a run that nobody disturbed. The other half hit
+stays on two ranks and must end in the very bits of an undisturbed run. The other half hit
 short runs that come back on other layouts: the same data, schedule and counters, and the
 loss within 1e-4.
 """
@@ -91,7 +91,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Whole:
-    """A run that nobody disturbed."""
+    """An undisturbed run."""
 
     lines: dict[int, MetricRecord]
     """Its curve, by step."""
@@ -109,7 +109,7 @@ def soak(folder: Path, *, kills: int, seed: int) -> Figures:
     Raises:
         SoakError: a checkpoint was lost, damaged or half-written and yet listed, or a curve differs
             from that of the undisturbed run.
-        RankError: an attempt that nobody killed failed.
+        RankError: an attempt that was not killed failed.
     """
     started, chance, figures = time.monotonic(), random.Random(seed), Figures(seed)
     run_ranks(1, int, initialize=False)  # whatever is forked later starts as fast as the first
@@ -198,7 +198,7 @@ class _Run:
         logger.info("kill %d: %s, after step %d, %s", figures.kills, victims, step, doing)
 
     def _check_storage(self, run: Path, number: int) -> None:
-        """Refuse a checkpoint that is gone or damaged, and leftovers that nobody collected."""
+        """Refuse a checkpoint that is gone or damaged, and leftovers that were not collected."""
         job, figures = self._job, self._figures
         committed = job.committed()
         if lost := self._seen - committed.keys():
@@ -242,7 +242,7 @@ def _started(size: int, run: Path) -> AbstractContextManager[StartedRanks]:
 
 
 def _train(run: str) -> str:
-    """Train as ever, and keep the points that this rank's saves pass beside the records."""
+    """Train as ever, and keep the points that this rank's saves pass next to the records."""
     path = Path(run) / f"points-{os.environ['RANK']}"
     with path.open("a", buffering=1) as file:
 

@@ -99,7 +99,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(mounted: Path, tmp_path: Path) -> None:
     log = check_preflight(SmallJob(tmp_path), mounted, "No space left on device")
     folder = mounted / JOB / "a1" / "step-0"
-    assert f"rank 0 DEBUG folder made: {folder}\n" in log, "--verbose says how far it got"
+    assert f"rank 0 DEBUG folder made: {folder}\n" in log, "--verbose logs how far it got"
     assert "part written" not in log
 
 

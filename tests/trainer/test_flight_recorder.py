@@ -1,4 +1,4 @@
-"""What torch is told, so that it leaves the last collectives of a rank behind."""
+"""The settings with which torch leaves the last collectives of a rank behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The collector works when it is told to, and only then."""
+"""The collector runs on request, and only then."""
 
 from __future__ import annotations
 

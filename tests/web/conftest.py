@@ -47,7 +47,7 @@ def login_link(plane: ControlPlane) -> str:
 
 @pytest.fixture
 def live(browser: Browser) -> Iterator[Watched]:
-    """An empty page, nobody logged in; nothing may go wrong in it."""
+    """An empty page without a login; no error may occur in it."""
     context = browser.new_context(viewport={"width": 1360, "height": 900})
     faults: list[str] = []
     yield Watched(context.new_page(), faults=faults)

@@ -74,7 +74,7 @@ def curve(step: int, number: int) -> float:
 
 @pytest.fixture
 def refused() -> Iterator[Callable[[Page], None]]:
-    """Watches a page; the server may refuse nothing that it asks."""
+    """Watches a page; the server may refuse none of its requests."""
     answers: list[str] = []
 
     def note(response: Response) -> None:

@@ -59,7 +59,7 @@ def submit(page: Page) -> None:
 
 
 def see_points_arrive(live: Watched) -> None:
-    """More points come, and more of the line is painted, while nobody touches the page."""
+    """More points come, and more of the line is painted, without any input."""
     patiently(live.page.locator(".job-title .state")).to_have_attribute("data-state", "running")
     wait_for(lambda: live.points(LOSS) >= 5, "points in the chart")
     painted = wait_for(lambda: live.painted(LOSS), "a painted line")
@@ -102,7 +102,7 @@ def resume_on_four(live: Watched) -> None:
 
 
 def see_second_attempt(live: Watched, *, after: int) -> None:
-    """Attempt 2 goes on from the very step, its points come, and the badge says continuous."""
+    """Attempt 2 continues from the same step, its points come, and the badge reads continuous."""
     page = live.page
     about = page.get_by_role("list", name="About the job")
     patiently(about).to_contain_text("attempt 2")

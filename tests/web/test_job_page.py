@@ -100,11 +100,11 @@ def test_a_log_is_followed_until_somebody_scrolls(theatre: Theatre, visit: Visit
     page.get_by_role("region", name="Lines").hover()
     page.mouse.wheel(0, -4000)
     expect(page.get_by_label("Follow")).not_to_be_checked()
-    run.write(0, ["a line that nobody waits for"])
+    run.write(0, ["a line that is not followed"])
     page.wait_for_timeout(1500)  # long enough for it to have come
-    expect(page.get_by_text("a line that nobody waits for")).to_have_count(0)
+    expect(page.get_by_text("a line that is not followed")).to_have_count(0)
     page.get_by_label("Follow").check()
-    expect(page.get_by_text("a line that nobody waits for")).to_be_in_viewport()
+    expect(page.get_by_text("a line that is not followed")).to_be_in_viewport()
 
 
 def test_the_first_error_and_a_search_lead_into_a_long_log(theatre: Theatre, visit: Visit) -> None:
@@ -208,7 +208,7 @@ def test_what_the_server_refuses_is_said_and_cannot_be_launched(
     dialog.get_by_label("Total steps").fill("100")
     patiently(dialog.locator(".field-error")).to_contain_text("stands at step 180 already")
     expect(launch).to_be_disabled()
-    watched.forgive("422")  # the browser itself tells of a refused request
+    watched.forgive("422")  # the browser itself logs a refused request
 
 
 def test_the_continuity_badge_opens_its_checks(theatre: Theatre, visit: Visit) -> None:

@@ -105,5 +105,5 @@ def headings(page: Page) -> list[int]:
 
 
 def skips(levels: list[int]) -> list[tuple[int, int]]:
-    """Return where a level is left out on the way down, and a title beside the one at the top."""
+    """Return where a level is left out on the way down, and a second title of the top level."""
     return [(a, b) for a, b in itertools.pairwise(levels) if b > a + 1 or b == 1]

@@ -60,7 +60,7 @@ def write_parquet(root: Path, documents: Sequence[str]) -> dict[str, Any]:
 
 
 def write_hub_folder(root: Path, documents: Sequence[str]) -> dict[str, Any]:
-    """As the hub's cache lays a data set out: links to blobs, other splits beside it."""
+    """As the hub's cache lays a data set out: links to blobs, other splits next to it."""
     blobs, snapshot = root / "blobs", root / "snapshots/0a1b/data"
     blobs.mkdir()
     snapshot.mkdir(parents=True)
@@ -78,7 +78,7 @@ def write_hub_folder(root: Path, documents: Sequence[str]) -> dict[str, Any]:
 
 
 def write_saved_folder(root: Path, documents: Sequence[str]) -> dict[str, Any]:
-    """As `datasets` saves a dictionary of splits; a leftover of `map` lies beside the data."""
+    """As `datasets` saves a dictionary of splits; a leftover of `map` lies next to the data."""
     half = len(documents) // 2
     write_saved_split(root / "train", [documents[:half], documents[half:]])
     write_saved_split(root / "test", [["not to be trained on"]])

@@ -1,4 +1,4 @@
-"""The dataset: windows over all tokens, epochs without end, a digest that says what it is."""
+"""The dataset: windows over all tokens, epochs without end, a digest that identifies it."""
 
 from __future__ import annotations
 

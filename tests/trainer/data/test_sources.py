@@ -1,4 +1,4 @@
-"""Every kind of input gives the same documents, in however many parts, and says what is wrong."""
+"""Every kind of input gives the same documents, in however many parts, and names what is wrong."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def documents(root: Path, data: dict[str, Any]) -> tuple[list[int], list[int], i
 
 
 def refusal(root: Path, data: dict[str, Any]) -> str:
-    """Return what a job is told that would train on an input."""
+    """Return the error of a job that would train on an input."""
     with pytest.raises(DataError) as caught:
         open_dataset(
             spec_of(data),

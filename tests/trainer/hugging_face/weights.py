@@ -46,7 +46,7 @@ MODELS: dict[str, tuple[str, Architecture]] = {
 
 
 def section(family: str, arch: Architecture) -> dict[str, Any]:
-    """Return the section of a spec that asks for a shape, which is one that a spec can ask for."""
+    """Return the section of a spec that gives a shape, which must be one that a spec can give."""
     scaling = arch.rope_scaling
     assert scaling is None or scaling == RopeScaling(scaling.factor)
     shape = {

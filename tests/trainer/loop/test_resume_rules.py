@@ -153,7 +153,7 @@ def test_other_code_is_refused_unless_it_is_allowed(tmp_path: Path, saved: Manif
         compare(own, run, code=None)
     found = compare(own, run, code="d" * 32, allow_code_change=True)
     assert found.record["code"] == {"before": CODE, "now": "d" * 32}
-    # What an older version wrote tells nothing of the code.
+    # A manifest of an older version has no digest of the code.
     assert "code" not in compare(saved, run, code=CODE).record
 
 
@@ -172,7 +172,7 @@ def test_a_run_is_refused_before_a_tensor_is_read(tmp_path: Path) -> None:
     error = Attempt(tmp_path / "runs" / "2").error
     assert error.reason == "checkpoint_error"
     assert "optimizer.lr: 0.001 -> 0.002" in error.message
-    assert error.load is None, "it says nothing of the checkpoint"
+    assert error.load is None, "it is no fault of the checkpoint"
     attempt = job.launch(3, ONE, resume=saved, overrides=Overrides(steps=6))
     (resumed,) = (event for event in attempt.events if event.kind == "resumed")
     assert resumed.data["changed"] == ["training.steps: 5 -> 6"]

@@ -27,7 +27,7 @@ class Precision:
 
     name: str
     sections: dict[str, dict[str, Any]]
-    """What the spec says for it."""
+    """Sections of the spec for it."""
     loss: float
     """Tolerated for the loss: the largest relative error over all steps."""
     weights: float

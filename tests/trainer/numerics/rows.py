@@ -1,4 +1,4 @@
-"""The rows of the numerics table: a layout, and what its spec says beside it."""
+"""The rows of the numerics table: a layout, and the other fields of its spec."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Row:
 
     layout: Layout
     parallelism: dict[str, Any] = field(default_factory=dict)
-    """Fields of the section `parallelism` beside the axes."""
+    """Fields of the section `parallelism` other than the axes."""
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Other sections, which the reference on one rank shares unless they only say how it runs."""
     slow: bool = False
@@ -34,7 +34,7 @@ class Row:
 
     @property
     def options(self) -> str:
-        """What its spec says beside the layout, in words."""
+        """The fields of its spec other than the layout, as text."""
         named = {**self.parallelism}
         for name, section in self.sections.items():
             named |= {f"{name}.{key}": value for key, value in section.items()}

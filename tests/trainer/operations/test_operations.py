@@ -1,4 +1,4 @@
-"""Verifying and deleting real checkpoints: every fault by its name, and nothing beside the root."""
+"""Verify and delete real checkpoints: every fault by its name, and nothing outside the root."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_attention_in_blocks_is_kept() -> None:
     assert torch._higher_order_ops.flex_attention in KEPT
 
 
-# The compiler asks any tensor for its gradient, and hides the warning of that in its own way.
+# The compiler reads the gradient of any tensor, and hides the warning of that in its own way.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.parametrize("mode", ["none", "selective", "full", "memory_budget"])
 def test_compiled_blocks_compute_the_same(mode: str) -> None:

@@ -106,7 +106,7 @@ def expect_same(
 
 
 def make_plain(spec: JobSpec) -> JobSpec:
-    """Return the spec without what only says how it is spread."""
+    """Return the spec without the fields of its layout."""
     return changed(
         spec,
         parallelism={"sequence_parallel": True, "loss_parallel": True},
