@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
 import orjson
+from pydantic import ValidationError
 from sqlalchemy import (
     Connection,
     Table,
@@ -37,7 +38,8 @@ from server.jobs.checks import roots_of
 from server.nodes.capacity import Demand, Shape
 from server.protocol_2 import new_fields
 from server.subject import Subject
-from trainyard.protocol.record_parser import parse_record
+from trainyard.base.problems import spec_error
+from trainyard.protocol.record_parser import Record, parse_record
 from trainyard.protocol.rest.event_data import Waiting
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import JobState
@@ -71,7 +73,7 @@ class NewJob(TypedRow):
     queued_at: datetime | None
     # As JSON text: parsed by the query, one unreadable row would hide all others.
     spec: Annotated[str, type_coerce(jobs.c.spec, Text).label("spec")]
-    pending: Annotated[str, type_coerce(jobs.c.pending, Text).label("pending")]
+    pending: Annotated[str | None, type_coerce(jobs.c.pending, Text).label("pending")]
     storage: str | None
     forked_from: str | None
     has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
@@ -153,7 +155,7 @@ class JobQueue:
             try:
                 shapes[row.id] = _shape(row)
             except ValueError as error:
-                logger.exception("the stored spec of job %s cannot be read", row.id)
+                logger.error("the stored spec of job %s cannot be read: %s", row.id, error)
                 unreadable[row.id] = f"its stored spec cannot be read: {error}"
         rows = [row for row in rows if row.id in shapes]
         keys = {shape: _key(shape) for shape in set(shapes.values())}
@@ -286,8 +288,8 @@ def forget_groups(context: Context) -> int:
 
 
 def _shape(row: NewJob) -> Shape:
-    submitted = parse_record(JobSpec, row.spec)
-    pending = parse_record(PendingLaunch, row.pending)
+    submitted = _parse(JobSpec, row.spec)
+    pending = _parse(PendingLaunch, row.pending or "")
     spec = pending.overrides.apply(submitted)
     # A job that saved, or that starts from a checkpoint, is bound to the storage that holds it.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
@@ -299,6 +301,13 @@ def _shape(row: NewJob) -> Shape:
         (spec.checkpoint.root, bound) if bound is not None else None,
         new_fields(submitted, pending.overrides),
     )
+
+
+def _parse(kind: type[Record], text: str) -> Record:
+    try:
+        return parse_record(kind, text)
+    except ValidationError as error:  # its own text shows stored values: also credentials in URLs
+        raise spec_error(error, text) from None
 
 
 def _key(shape: Shape) -> str:

@@ -205,6 +205,24 @@ def test_an_unreadable_job_keeps_no_other_from_its_slots(
     assert broken in caplog.text
 
 
+def test_the_reason_of_an_unreadable_job_holds_no_credentials(
+    harness: Harness, context: Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, without_launch = harness.submit(), harness.submit()
+    with context.database.write() as connection:
+        connection.execute(
+            text("UPDATE jobs SET spec = :spec WHERE id = :id"),
+            {"spec": '{"name": "tiny", "mirror": "s3://key:s3cret@bucket"}', "id": broken},
+        )
+        connection.execute(update(jobs).where(jobs.c.id == without_launch).values(pending=None))
+    harness.place()
+    assert "cannot be read" in (own_reason(context, without_launch) or "")
+    reason = own_reason(context, broken) or ""
+    assert "mirror" in reason
+    assert "s3cret" not in reason + caplog.text
+    assert "\n" not in reason
+
+
 def test_groups_without_a_job_are_forgotten(harness: Harness, context: Context) -> None:
     job_id = harness.submit(resources={"world_size": 3})
     harness.place()
