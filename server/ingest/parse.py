@@ -19,13 +19,15 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from server.checkpoints.catalog import DIGEST, check_moment
+from server.checkpoints.catalog import DIGEST, check_manifest, check_moment
 from server.errors import InvalidRequestError
-from server.ingest.event_lines import RunEvent, event_line
+from trainyard.base.ids import is_id
 from trainyard.base.problems import UNKNOWN_FIELD
-from trainyard.protocol.record_parser import parse_record
+from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
+from trainyard.protocol.record_parser import check_record, parse_record
+from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
 from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, Chunk
-from trainyard.run.records import MetricRecord
+from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer, RunEventKind
 
 Record = TypeVar("Record")
 
@@ -35,6 +37,25 @@ MAX_OFFSET = 2**62
 EVENT_LINES = 500
 """Lines of `events.jsonl` that one report stores; the sender continues after them."""
 METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,99}")
+TrainerEvent = PhaseEntered | WeightsLoaded | Resumed | StopAgreed
+TRAINER_EVENTS: Mapping[RunEventKind, type[TrainerEvent]] = {
+    "phase": PhaseEntered,
+    "weights_loaded": WeightsLoaded,
+    "resumed": Resumed,
+    "stop_agreed": StopAgreed,
+}
+
+
+@dataclass(frozen=True)
+class AnsweredRequest:
+    """The answer of the training loop to a request."""
+
+    request_id: str
+    answer: RequestAnswer
+
+
+RunEvent = Manifest | SaveSettled | SaveFailed | AnsweredRequest | TrainerEvent
+"""What a line of `events.jsonl` records; a manifest is that of a commit."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +184,33 @@ def metric_line(text: bytes) -> MetricRecord:
     if metrics.data_digest is not None and not DIGEST.fullmatch(metrics.data_digest):
         raise ValueError(f"data_digest {metrics.data_digest[:40]!r} is no digest")
     return metrics
+
+
+def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
+    """Read a line of `events.jsonl` of this attempt.
+
+    Raises:
+        ValueError: it is none, or announces a commit of another attempt.
+    """
+    line = parse_record(EventRecord, text)
+    check_moment(line.step, line.time)
+    if line.kind == "checkpoint_committed":
+        manifest = Manifest.of_event(line.data)
+        check_manifest(manifest, job_id=job_id, attempt=attempt)
+        return manifest
+    if line.kind == "checkpoint_settled":
+        return SaveSettled.model_validate(line.data)
+    if line.kind == "save_failed":
+        return SaveFailed.model_validate(line.data)
+    if line.kind == "request_answered":
+        data = dict(line.data)
+        request_id = str(data.pop("request_id", ""))
+        if not is_id(request_id):
+            raise ValueError(f"request_id {request_id[:40]!r} is no id")
+        return AnsweredRequest(request_id, check_record(RequestAnswer, data))
+    data = {**line.data, "step": line.step, "time": line.time}
+    # A newer trainer may add fields.
+    return TRAINER_EVENTS[line.kind].model_validate(data, extra="ignore")
 
 
 def _unpack(pointer: str, chunk: Chunk) -> UnpackedChunk:

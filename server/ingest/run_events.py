@@ -8,10 +8,10 @@ from server.attempts.launch import effective_spec
 from server.checkpoints.catalog import record_commit, record_stall
 from server.checkpoints.deletion import apply_retention
 from server.database.tables import attempts, requests
-from server.ingest.event_lines import TrainerEvent
+from server.ingest.parse import AnsweredRequest, TrainerEvent
 from server.ingest.report import IncomingReport
 from server.subject import TRAINER
-from trainyard.protocol.manifest import Manifest, SaveFailed
+from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
 from trainyard.protocol.rest.event_data import (
     PhaseEntered,
     RequestAnswered,
@@ -24,18 +24,19 @@ from trainyard.run.records import RequestAnswer
 
 def apply_run_events(incoming: IncomingReport) -> None:
     """Apply the events of `events.jsonl` in the order in which they were written."""
-    for found in incoming.content.events:
-        if found.manifest is not None:
-            _commit(incoming, found.manifest)
-        elif found.settled is not None:
-            if record_stall(incoming.connection, incoming.share.attempt_id, found.settled):
-                incoming.notify(found.settled)
-        elif found.save_failed is not None:
-            _note_failed_save(incoming, found.save_failed)
-        elif found.request_id is not None and found.answer is not None:
-            _store_answer(incoming, found.request_id, found.answer)
-        elif found.event is not None:
-            _append(incoming, found.event)
+    for event in incoming.content.events:
+        match event:
+            case Manifest():
+                _commit(incoming, event)
+            case SaveSettled():
+                if record_stall(incoming.connection, incoming.share.attempt_id, event):
+                    incoming.notify(event)
+            case SaveFailed():
+                _note_failed_save(incoming, event)
+            case AnsweredRequest():
+                _store_answer(incoming, event.request_id, event.answer)
+            case _:
+                _append(incoming, event)
 
 
 def store_answers(incoming: IncomingReport) -> None:

@@ -19,7 +19,7 @@ from server.database.tables import events
 from server.events.notices import notify, read_notices
 from server.events.store import append_event
 from server.events.tail import notice_frame, read_frames
-from server.ingest.event_lines import event_line
+from server.ingest.parse import event_line
 from server.subject import Subject
 from tests.actors import TESTER
 from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind
@@ -238,4 +238,4 @@ def test_a_line_of_the_trainer_is_held_to_its_model() -> None:
         event_line(json.dumps(line).encode(), job_id="j", attempt=1)
     line["data"] = {"added_later": 1, "checkpoint_id": "j.a1.step-4"}
     read = event_line(json.dumps(line).encode(), job_id="j", attempt=1)
-    assert read.event == data.Resumed(checkpoint_id="j.a1.step-4", step=4, time=1.0)
+    assert read == data.Resumed(checkpoint_id="j.a1.step-4", step=4, time=1.0)
