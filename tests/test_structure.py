@@ -53,7 +53,7 @@ SHARED_MODULES: Mapping[str, str] = {
         NOUN,
     ),
     **dict.fromkeys(("cp", "tp"), AXIS),
-    **dict.fromkeys(("app", "base", "errors", "files", "loop", "main", "settings", "tables"), KIND),
+    **dict.fromkeys(("app", "base", "errors", "files", "loop", "settings", "tables"), KIND),
 }
 
 

@@ -3,7 +3,7 @@
 python -m trainer check <run>                           checks a run before its ranks start
 python -m trainer export <checkpoint> --to <folder>     writes the weights in the hub's format
 python -m trainer compare <run> <checkpoint>            compares a checkpoint with a run's model
-python -m trainer <kind of operation> <folder>          runs an operation, started by a worker
+python -m trainer.operations <folder>                   runs an operation, started by a worker
 python -m trainer identify s3://<bucket>/<prefix>       prints the UUID of a storage root
 """
 
@@ -20,7 +20,6 @@ from pathlib import Path
 from trainer.check import check_run
 from trainer.errors import LaunchError, RunError
 from trainer.metrics.run_writer import RunWriter
-from trainer.operations.main import main as run_operation
 from trainer.process import (
     die_with_parent,
     importing_without_collector,
@@ -31,7 +30,6 @@ from trainer.process import (
 )
 from trainer.run import add_root_argument, forget_check, open_run, refuse_used
 from trainyard.base.file_limit import raise_file_limit
-from trainyard.protocol.operations import TASK, OperationKind
 from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.failures import FailureReason
 
@@ -47,11 +45,8 @@ def main() -> int:
     """Run the command line; return 0 if the run succeeded or was stopped, 1 if it failed."""
     words = sys.argv[1:]
     command = words[0] if words else ""
-    # `export` with the folder of an operation is one; with a checkpoint it is a command of its own.
-    if command == "export" and not (len(words) == 2 and (Path(words[1]) / TASK).exists()):
+    if command == "export":
         return _export(words[1:])
-    if command in list(OperationKind) and len(words) == 2:
-        return run_operation(OperationKind(command), Path(words[1]))
     if command == "compare":
         return _compare(words[1:])
     if command == "identify" and len(words) == 2:

@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ from trainyard.protocol.worker_messages import (
 from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, persist
 from worker.launch import detach
-from worker.launchers.rank_environment import TRAINER, code_of, inherited_environment
+from worker.launchers.rank_environment import code_of, inherited_environment
 from worker.node.files import read_record, tail
 from worker.node.node_store import LocalNode, NodeStore
 from worker.node.process_tree import ProcessTree, become_subreaper, end_user
@@ -51,6 +52,7 @@ from worker.registration import own_token
 logger = logging.getLogger(__name__)
 
 LAUNCH, LOG = "launch.json", "operation.log"
+COMMAND = (sys.executable, "-m", "trainer.operations")
 CLAIM_SECONDS = 30.0
 AWAY_SECONDS = 120.0
 """Time without an answer after which an operation is left to its next claim: a new start is safe,
@@ -155,16 +157,15 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
 class OperationSupervisor:
     """The parent of an operation's command: a subreaper that ends all its processes."""
 
-    def __init__(self, folder: Path, *, command: Sequence[str] = TRAINER) -> None:
+    def __init__(self, folder: Path, *, command: Sequence[str] = COMMAND) -> None:
         launch = read_record(folder / LAUNCH, OperationLaunch)
-        order = read_record(folder / TASK, OperationOrder)
-        if launch is None or order is None:
+        if launch is None:
             raise ValueError(f"{folder} is no folder of an operation")
         self._folder = folder
         self._launch = launch
         self._owner = launch.user.uid if launch.user else None
         self._node = NodeStore(Path(launch.data_dir))
-        self._words = [*command, order.task.kind.value, str(folder)]
+        self._words = [*command, str(folder)]
         self._processes = ProcessTree(user=launch.user)
 
     def supervise(self) -> bool:

@@ -31,7 +31,7 @@ from trainer.checkpoint.writer.checkpoint_writer import check_room
 from trainer.checkpoint.writer.save_plan import is_shared
 from trainer.errors import CheckpointError, RunError
 from trainer.identify import identity
-from trainer.operations.main import main
+from trainer.operations.__main__ import main
 from trainer.storage import s3_client
 from trainer.storage.object_path import ObjectPath
 from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
@@ -90,7 +90,7 @@ def do(
     )
     order = OperationOrder(task=described, root_path=str(root), root_id=identity(root))
     (folder / TASK).write_text(order.model_dump_json())
-    main(kind, folder)
+    main(folder)
     return OperationOutcome.model_validate_json((folder / OUTCOME).read_bytes())
 
 
@@ -152,12 +152,12 @@ def test_another_storage_is_not_touched(
     task = OperationTask(kind=OperationKind.DELETE, job_id=JOB, root="r", paths=(point.path,))
     order = OperationOrder(task=task, root_path=str(bucket), root_id="another")
     (tmp_path / TASK).write_text(order.model_dump_json())
-    assert main(OperationKind.DELETE, tmp_path) == 1
+    assert main(tmp_path) == 1
     order = OperationOrder(
         task=task.model_copy(update={"paths": (f"{JOB}/../{JOB}",)}), root_path=str(bucket)
     )
     (tmp_path / TASK).write_text(order.model_dump_json())
-    assert main(OperationKind.DELETE, tmp_path) == 1
+    assert main(tmp_path) == 1
     assert list(bucket.beneath()) == before
 
 

@@ -32,7 +32,7 @@ from worker.operations import LOG, prepare_operation, start_operation
 
 SLOW = """
 import json, os, pathlib, sys, time
-folder = pathlib.Path(sys.argv[2])
+folder = pathlib.Path(sys.argv[1])
 (folder / "pid").write_text(str(os.getpid()))
 for done in range(1, 1000):
     part = folder / "part"

@@ -31,7 +31,7 @@ MAX_TRIES = 3
 
 
 class OperationKind(StrEnum):
-    """What is done; also the command of `python -m trainer`."""
+    """What is done."""
 
     VERIFY = "verify"
     """Compare every file with its checksum, then load every tensor."""

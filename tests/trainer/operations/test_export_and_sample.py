@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainer.data.inputs import DOCUMENTS, HUGGINGFACE_TOKENIZER, write_tokenizer
 from tests.trainer.runs import JOB, SmallJob
-from trainer.operations.main import main
+from trainer.operations.__main__ import main
 from trainyard.protocol.operations import (
     OUTCOME,
     PROGRESS,
@@ -77,7 +77,7 @@ def do(
     )
     operation.mkdir(exist_ok=True)
     (operation / TASK).write_text(order.model_dump_json())
-    main(kind, operation)
+    main(operation)
     return OperationOutcome.model_validate_json((operation / OUTCOME).read_bytes())
 
 

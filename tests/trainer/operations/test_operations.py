@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -18,9 +19,8 @@ from trainer.checkpoint import manifest as manifests
 from trainer.checkpoint.commit import write_manifest, write_marker
 from trainer.checkpoint.manifest import committed_manifests, read_manifest
 from trainer.checkpoint.reader.metadata import read_metadata
-from trainer.errors import LaunchError
 from trainer.operations import delete
-from trainer.operations.main import _command, main
+from trainer.operations.__main__ import _command, main
 from trainer.operations.operation_folder import ProgressWriter
 from trainer.storage.io_errors import file_digest
 from trainyard.protocol.attempt import ResumePoint
@@ -72,7 +72,7 @@ def do(
     )
     order = OperationOrder(task=task, root_path=str(root), root_id=root_id)
     (folder / TASK).write_text(order.model_dump_json())
-    code = main(kind, folder)
+    code = main(folder)
     outcome = OperationOutcome.model_validate_json((folder / OUTCOME).read_bytes())
     assert code == (0 if outcome.outcome == "succeeded" else 1)
     return outcome
@@ -310,10 +310,14 @@ def test_each_kind_has_a_function(kind: OperationKind) -> None:
     assert callable(_command(kind))
 
 
-def test_a_kind_without_a_function_is_refused() -> None:
-    message = "kind='compact' is no operation of this trainer; legal: verify, scrub, delete"
-    with pytest.raises(LaunchError, match=message):
-        _command("compact")
+def test_a_kind_that_this_trainer_lacks_is_refused(tmp_path: Path) -> None:
+    task = {"kind": "compact", "job_id": JOB, "root": "r", "paths": []}
+    (tmp_path / TASK).write_text(json.dumps({"task": task, "root_path": str(tmp_path)}))
+    assert main(tmp_path) == 1
+    outcome = OperationOutcome.model_validate_json((tmp_path / OUTCOME).read_bytes())
+    assert str(tmp_path / TASK) in outcome.message
+    assert "task.kind" in outcome.message
+    assert "'verify', 'scrub', 'delete'" in outcome.message
 
 
 def test_a_deletion_needs_no_torch(root: Path) -> None:
@@ -322,8 +326,8 @@ def test_a_deletion_needs_no_torch(root: Path) -> None:
     task = OperationTask(kind=OperationKind.DELETE, job_id=JOB, root="r", paths=("toy/a1/step-2",))
     order = OperationOrder(task=task, root_path=str(root), root_id="one")
     (folder / TASK).write_text(order.model_dump_json())
-    words = (
-        f"import sys; sys.argv[1:] = ['delete', {str(folder)!r}]; import trainer.__main__ as m; "
+    code = (
+        "import pathlib, sys; from trainer.operations.__main__ import main; "
+        f"assert main(pathlib.Path({str(folder)!r})) == 0; assert 'torch' not in sys.modules"
     )
-    code = words + "assert m.main() == 0; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

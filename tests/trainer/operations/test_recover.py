@@ -10,7 +10,7 @@ from tests.manifests import make_manifest, state_at
 from trainer.checkpoint.commit import write_manifest, write_marker
 from trainer.checkpoint.fence import raised_fence, read_fence
 from trainer.operations import recover
-from trainer.operations.main import main
+from trainer.operations.__main__ import main
 from trainer.storage.io_errors import digest
 from trainyard.protocol.manifest import (
     COMMITTED,
@@ -71,7 +71,7 @@ def do(root: Path, *, attempt: int = 1, after_step: int = -1, job: str = JOB) ->
     )
     order = OperationOrder(task=task, root_path=str(root), root_id="one")
     (folder / TASK).write_text(order.model_dump_json())
-    main(OperationKind.RECOVER, folder)
+    main(folder)
     return OperationOutcome.model_validate_json((folder / OUTCOME).read_bytes())
 
 

@@ -24,7 +24,7 @@ MODULES = (
     "trainer.parallel.pipeline",
     "trainer.parallel.cp",
     "trainer.hugging_face.export",
-    "trainer.operations.main",
+    "trainer.operations.__main__",
     "trainyard.planner.plan",
     "torchao.float8",
 )

@@ -6695,7 +6695,7 @@ export interface components {
         };
         /**
          * OperationKind
-         * @description What is done; also the command of `python -m trainer`.
+         * @description What is done.
          * @enum {string}
          */
         OperationKind: "verify" | "scrub" | "delete" | "export" | "sample" | "recover";

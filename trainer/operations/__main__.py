@@ -1,16 +1,18 @@
-"""`python -m trainer KIND FOLDER`: runs the operation in a folder.
+"""`python -m trainer.operations FOLDER`: runs the operation in a folder.
 
 The folder holds `task.json`; `trainyard.protocol.operations` defines it and the files written.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from trainer.errors import LaunchError, RunError
 from trainer.operations.operation_folder import write_record
+from trainer.process import leave
 from trainyard.protocol.operations import (
     OUTCOME,
     TASK,
@@ -22,11 +24,11 @@ from trainyard.protocol.operations import (
 logger = logging.getLogger("trainer")
 
 
-def main(kind: OperationKind, folder: Path) -> int:
+def main(folder: Path) -> int:
     """Run an operation; return 0 if it completed, whatever its result, and 1 if it failed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        outcome = _run(kind, folder)
+        outcome = _run(folder)
     except RunError as error:
         outcome = OperationOutcome(outcome="failed", message=error.explained[:4000])
     except Exception as error:
@@ -37,24 +39,16 @@ def main(kind: OperationKind, folder: Path) -> int:
     return 0 if outcome.outcome == "succeeded" else 1
 
 
-def _run(kind: OperationKind, folder: Path) -> OperationOutcome:
+def _run(folder: Path) -> OperationOutcome:
     try:
         order = OperationOrder.model_validate_json((folder / TASK).read_bytes())
     except (OSError, ValueError) as error:
         raise LaunchError(f"{folder / TASK}: {error}", path=str(folder / TASK)) from error
-    if order.task.kind != kind:
-        raise LaunchError(f"{folder / TASK} has kind {order.task.kind}, not {kind}")
-    return _command(kind)(order, folder)
+    return _command(order.task.kind)(order, folder)
 
 
-def _command(kind: str) -> Callable[[OperationOrder, Path], OperationOutcome]:
-    """Return the function of a kind.
-
-    Imports are lazy: a deletion must run without torch.
-
-    Raises:
-        LaunchError: the kind has no function.
-    """
+def _command(kind: OperationKind) -> Callable[[OperationOrder, Path], OperationOutcome]:
+    """Return the function of a kind. Imports are lazy: a deletion must run without torch."""
     match kind:
         case OperationKind.VERIFY | OperationKind.SCRUB:
             from trainer.operations.verify import verify
@@ -76,6 +70,9 @@ def _command(kind: str) -> Callable[[OperationOrder, Path], OperationOutcome]:
             from trainer.operations.recover import recover
 
             return recover
-        case _:
-            legal = ", ".join(OperationKind)
-            raise LaunchError(f"kind={kind!r} is no operation of this trainer; legal: {legal}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m trainer.operations")
+    parser.add_argument("folder", type=Path, help="folder of the operation; needs task.json")
+    leave(main(parser.parse_args().folder))
