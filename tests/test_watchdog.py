@@ -23,7 +23,7 @@ def test_it():
     pathlib.Path(os.environ["TOLD"]).write_text(daemon.stdout.readline())
     time.sleep({seconds})
     daemon.stdout.close()
-    daemon.returncode = 0  # this test does not end it
+    daemon.returncode = 0  # the test leaves it running
 """
 BROKER = """
 import os, pathlib, subprocess, time

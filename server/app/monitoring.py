@@ -72,7 +72,7 @@ class _Cluster(Collector):
             yield from _slots(connection)
             lag = max(0, newest_id(connection) - self._tail.position)
         yield GaugeMetricFamily(
-            "trainyard_events_tail_lag", "Events that streams were not told yet", value=lag
+            "trainyard_events_tail_lag", "Events that no stream has received yet", value=lag
         )
         yield GaugeMetricFamily(
             "trainyard_stream_clients", "Open streams of this process", value=self._tail.clients

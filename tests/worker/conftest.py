@@ -98,7 +98,7 @@ class Attempt:
         return wait_for(lambda: self.seen.rank_pids.get(rank), f"rank {rank}")
 
     def phase(self, phase: str) -> None:
-        """Wait until the trainer says that it is in a phase."""
+        """Wait until the trainer reports the phase."""
 
         def look() -> bool:
             beat = self.seen.reports[-1].heartbeat if self.seen.reports else None

@@ -70,7 +70,7 @@ class FakeAttempt:
         return self.reports[-1].rank_pids if self.reports else {}
 
     def store(self, report: Report) -> ReportReply:
-        """Store what is new, as docs/lifecycle.md, item 13, says."""
+        """Store what is new (docs/lifecycle.md, item 13)."""
         acknowledged = {}
         for chunk in report.chunks:
             stored = self.files[chunk.file]

@@ -75,7 +75,7 @@ def time_out(run: Path, rank: int) -> None:
 
 
 def brood(run: Path, rank: int) -> None:
-    """Leave a process behind that has a session of its own and is nobody's child."""
+    """Leave an orphaned process behind that has a session of its own."""
     beat(run, rank)
     script = "import os,time\nif os.fork(): os._exit(0)\nos.setsid()\ntime.sleep(600)"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -39,7 +39,7 @@ def test_ranks_end_with_their_supervisor(place: Place) -> None:
     attempt = place.start(stand_in="loop")
     attempt.phase(Phase.TRAINING)
     kill_supervisor(attempt)
-    # By the kernel alone: nobody has looked yet.
+    # The kernel alone ends them: no process has checked yet.
     wait_for(lambda: not attempt.processes, "end of the ranks", seconds=10)
 
 
@@ -48,7 +48,7 @@ def test_the_end_of_a_supervisor_is_proved_and_reported(place: Place) -> None:
     wait_for(lambda: all(DAEMON in attempt.log(rank) for rank in (0, 1)), "a daemon each")
     wait_for(lambda: attempt.seen.reports, "report")
     before = kill_supervisor(attempt)
-    assert adopt(place.node) == (attempt.id,)  # by another one, which speaks for it
+    assert adopt(place.node) == (attempt.id,)  # a reporter takes the place of the dead supervisor
     record = attempt.exit()
     assert record.outcome == "failed"
     assert record.failure is not None
