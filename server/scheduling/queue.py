@@ -288,8 +288,8 @@ def forget_groups(context: Context) -> int:
 
 
 def _shape(row: NewJob) -> Shape:
-    submitted = _parse(JobSpec, row.spec)
-    pending = _parse(PendingLaunch, row.pending or "")
+    submitted = parse_stored(JobSpec, row.spec)
+    pending = parse_stored(PendingLaunch, row.pending or "")
     spec = pending.overrides.apply(submitted)
     # A job that saved, or that starts from a checkpoint, is bound to the storage that holds it.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
@@ -303,7 +303,12 @@ def _shape(row: NewJob) -> Shape:
     )
 
 
-def _parse(kind: type[Record], text: str) -> Record:
+def parse_stored(kind: type[Record], text: str) -> Record:
+    """Return the record of a stored JSON text.
+
+    Raises:
+        SpecError: the text holds no such record.
+    """
     try:
         return parse_record(kind, text)
     except ValidationError as error:  # its own text shows stored values: also credentials in URLs

@@ -6,12 +6,13 @@ life or at the start of the servers' uptime, whichever is later.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Table, select, tuple_, update
+from sqlalchemy import Connection, Table, Text, select, tuple_, type_coerce, update
 
 from server.attempts.finish import end_nodes
 from server.attempts.retry_policy import NodeEnd
@@ -26,14 +27,17 @@ from server.liveness import hearing
 from server.nodes.workers import HEARTBEATS_MISSED
 from server.operations.cancel import prune_ended
 from server.scheduling.dispatch import Dispatcher
-from server.scheduling.queue import forget_groups
+from server.scheduling.queue import forget_groups, parse_stored
 from server.subject import SCHEDULER, Subject
+from trainyard.base.problems import SpecError
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.event_data import NodeOffline, Unreachable
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
 from trainyard.protocol.worker_messages import LaunchMessage
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.spec.job import JobSpec
+
+logger = logging.getLogger(__name__)
 
 PRUNE_EVERY = timedelta(minutes=1)
 """Pause between two deletions of old keys, operations and groups: none of them is urgent."""
@@ -50,8 +54,9 @@ class SilentShare(TypedRow):
     unreachable_since: datetime | None
     job_id: Annotated[str, attempts.c.job_id]
     number: Annotated[int, attempts.c.number]
-    overrides: Annotated[Overrides, attempts.c.overrides]
-    spec: Annotated[JobSpec, jobs.c.spec]
+    # As JSON text: parsed by the query, one unreadable row would keep the leases of all others.
+    overrides: Annotated[str, type_coerce(attempts.c.overrides, Text).label("overrides")]
+    spec: Annotated[str, type_coerce(jobs.c.spec, Text).label("spec")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +166,8 @@ class Reconciler:
     def _expire(self, share: SilentShare, heard: Hearing) -> None:
         """Mark a silent share as unreachable; end it after the job's `node_lost_after_seconds`."""
         silent_for = heard.silence(share.heard_at)
-        retry = share.overrides.apply(share.spec).retry
-        if silent_for >= timedelta(seconds=retry.node_lost_after_seconds):
+        limit = _lost_after(share)
+        if limit is not None and silent_for >= limit:
             self._end_lost(share, silent_for)
         elif share.unreachable_since is None:
             self._mark_unreachable(share, silent_for)
@@ -249,3 +254,15 @@ class Reconciler:
             forget_old_keys(self._context)
             prune_ended(self._context)
             forget_groups(self._context)
+
+
+def _lost_after(share: SilentShare) -> timedelta | None:
+    """Return the job's `node_lost_after_seconds`; None where its stored spec cannot be read."""
+    try:
+        spec = parse_stored(JobSpec, share.spec)
+        retry = parse_stored(Overrides, share.overrides).apply(spec).retry
+    except SpecError as error:
+        if share.unreachable_since is None:  # once, not in each round
+            logger.error("the stored spec of job %s cannot be read: %s", share.job_id, error)
+        return None
+    return timedelta(seconds=retry.node_lost_after_seconds)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from sqlalchemy import text
 
 from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
@@ -154,6 +155,32 @@ def test_a_silence_that_lasts_is_a_lost_node(harness: Harness) -> None:
     assert harness.attempt(job_id).failure.reason == FailureReason.NODE_LOST
     assert harness.job(job_id).state == JobState.QUEUED, "and costs no retry"
     assert second.train(3) == DesiredState.CANCEL, "the lost one comes back, and is sent away"
+
+
+@pytest.mark.usefixtures("up")
+def test_an_unreadable_spec_keeps_no_lease_of_another_job(
+    harness: Harness, context: Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    for node in ("a", "b"):
+        harness.add_node(node, slots=2)
+    lost: dict[str, Any] = {
+        "retry": {"node_lost_after_seconds": 60},
+        "resources": {"world_size": 2},
+    }
+    broken, _ = harness.running(**lost)
+    whole, _ = harness.running(**lost)
+    with context.database.write() as connection:
+        connection.execute(
+            text("UPDATE jobs SET spec = :spec WHERE id = :id"),
+            {"spec": '{"name": "tiny", "of_a_later_version": 1}', "id": broken},
+        )
+    for _ in range(7):
+        harness.reconcile(seconds=10)
+    (share,) = harness.shares(whole)
+    assert share.failure is not None
+    assert share.failure.reason == FailureReason.NODE_LOST
+    assert unreachable(harness, broken) == [True]
+    assert caplog.text.count(f"the stored spec of job {broken} cannot be read") == 1
 
 
 @pytest.mark.usefixtures("up")
