@@ -6,7 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import Connection, Table, and_, exists, func, or_, select, update
+import orjson
+from sqlalchemy import Connection, Table, Text, and_, exists, func, or_, select, type_coerce, update
 
 from server.attempts.lineage import attempts_of, lineage_of
 from server.checkpoints.queries import Measured, measure
@@ -46,8 +47,10 @@ def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
         )
     )
     found = {str(identifier) for identifier in loading}
-    pending = connection.scalars(select(jobs.c.pending).where(jobs.c.pending.is_not(None)))
-    return found | {p.checkpoint_id for p in pending if p.checkpoint_id in ids}
+    # One field of the JSON text: an unreadable launch of one job must not refuse commits of all.
+    launches = select(type_coerce(jobs.c.pending, Text)).where(jobs.c.pending.is_not(None))
+    named = (orjson.loads(launch).get("checkpoint_id") for launch in connection.scalars(launches))
+    return found | {identifier for identifier in named if identifier in ids}
 
 
 def _origins_of_forks(connection: Connection, ids: Collection[str]) -> set[str]:

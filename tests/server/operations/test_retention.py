@@ -8,6 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from sqlalchemy import text
 
 from server.checkpoints import service
 from server.checkpoints.retention import Candidate, deletable
@@ -222,3 +223,17 @@ def test_what_an_attempt_loads_stays_until_its_first_step(yard: Yard, context: C
     yard.commit(job_id, 4)
     # The branch that was left is a person's to delete.
     assert yard.kept(job_id) == ["a1.step-8", "a2.step-4"]
+
+
+def test_an_unreadable_launch_of_another_job_refuses_no_commit(
+    yard: Yard, context: Context
+) -> None:
+    job_id, _ = yard.harness.running(checkpoint={"keep_latest_k": 1})
+    other = yard.harness.submit()
+    with context.database.write() as connection:
+        connection.execute(
+            text("UPDATE jobs SET pending = :launch WHERE id = :id"),
+            {"launch": '{"checkpoint_id": null, "of_a_later_version": 1}', "id": other},
+        )
+    yard.commit(job_id, 2, 4)
+    assert yard.kept(job_id) == ["a1.step-4"]
