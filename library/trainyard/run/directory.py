@@ -30,12 +30,12 @@ class RunDirectory:
 
     @property
     def metrics(self) -> PurePath:
-        """One `MetricLine` a step, on the node of global rank 0."""
+        """One `MetricRecord` a step, on the node of global rank 0."""
         return self.root / "metrics.jsonl"
 
     @property
     def events(self) -> PurePath:
-        """One `EventLine` for each thing that happened, on the node of global rank 0."""
+        """One `EventRecord` for each thing that happened, on the node of global rank 0."""
         return self.root / "events.jsonl"
 
     @property
