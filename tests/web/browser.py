@@ -96,6 +96,7 @@ class Watched:
     def __init__(self, page: Page, *, faults: list[str]) -> None:
         self.page = page
         self._faults = faults
+        self._forgiven: list[str] = []
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", self._hear)
         page.on("pageerror", self._note)
@@ -134,12 +135,17 @@ class Watched:
         return width
 
     def forgive(self, status: str) -> None:
-        """Forget that the browser told of a request which the server refused on purpose."""
-        self._faults[:] = [text for text in self._faults if f"status of {status}" not in text]
+        """Allow requests that the server refuses with this status, earlier and later ones."""
+        self._forgive(f"status of {status}")
 
     def forgive_lost(self) -> None:
-        """Forget that the browser told of a request that a test cut off."""
-        self._faults[:] = [text for text in self._faults if "net::ERR_FAILED" not in text]
+        """Allow requests that a test cut off, earlier and later ones."""
+        self._forgive("net::ERR_FAILED")
+
+    def _forgive(self, part: str) -> None:
+        # The browser reports a failed request after the page has shown it, sometimes seconds later.
+        self._forgiven.append(part)
+        self._faults[:] = [text for text in self._faults if part not in text]
 
     def keep(self, name: str) -> None:
         """Keep a picture of what is seen."""
@@ -147,8 +153,11 @@ class Watched:
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
     def _hear(self, message: ConsoleMessage) -> None:
-        if message.type in {"error", "warning"}:
-            self._faults.append(message.text)
+        text = message.text
+        if message.type in {"error", "warning"} and not any(
+            part in text for part in self._forgiven
+        ):
+            self._faults.append(text)
 
     def _note(self, error: Error) -> None:
         self._faults.append(str(error))
