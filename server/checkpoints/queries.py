@@ -19,8 +19,7 @@ from server.lifecycle import check_job
 from server.metrics.series import values_at
 from trainyard.protocol.manifest import Manifest, split_checkpoint_id
 from trainyard.protocol.operations import Verification
-from trainyard.protocol.rest.fork import DescendantView
-from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
+from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView, DescendantView
 from trainyard.protocol.states import AttemptState
 
 MOST_DESCENDANTS = 100

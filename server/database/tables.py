@@ -19,8 +19,7 @@ from sqlalchemy import (
 )
 
 from server.database.column_types import Json, Record, Typed, UtcDateTime
-from server.database.schema import ID, ROW_ID, choice, metadata, one_of
-from server.database.telemetry_tables import (
+from server.database.metric_and_log_tables import (
     log_blocks,
     logs,
     metric_chunks,
@@ -28,6 +27,7 @@ from server.database.telemetry_tables import (
     metric_tail,
     step_digests,
 )
+from server.database.schema import ID, ROW_ID, choice, metadata, one_of
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest, SaveFailed
 from trainyard.protocol.operations import (

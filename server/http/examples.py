@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard.protocol.rest.access import SessionRequest, TokenRequest
-from trainyard.protocol.rest.fork import ForkRequest
+from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.jobs import JobRequest, StopRequest
+from trainyard.protocol.rest.metrics_and_logs import ComparisonView
 from trainyard.protocol.rest.nodes import DrainRequest
 from trainyard.protocol.rest.operations import ExportRequest, SampleRequest
 from trainyard.protocol.rest.resume import ResumeRequest
-from trainyard.protocol.rest.telemetry import ComparisonView
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
     Claim,

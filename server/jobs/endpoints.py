@@ -23,9 +23,9 @@ from server.operations.queries import read_operation
 from trainyard.base.names import NAME
 from trainyard.planner.results import Plan
 from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rest.checkpoints import ForkReply, ForkRequest
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.events import EventView
-from trainyard.protocol.rest.fork import ForkReply, ForkRequest
 from trainyard.protocol.rest.jobs import (
     CancelReply,
     JobCounts,

@@ -25,7 +25,7 @@ from trainyard.planner.results import Plan
 from trainyard.protocol.fork_rules import guarantees, settle_parts
 from trainyard.protocol.manifest import Manifest, split_checkpoint_id
 from trainyard.protocol.operations import Verification
-from trainyard.protocol.rest.fork import ForkPreview, ForkRequest
+from trainyard.protocol.rest.checkpoints import ForkPreview, ForkRequest
 from trainyard.protocol.resume_parts import CheckpointPart, start_state
 from trainyard.spec.job import JobSpec, parse_job_spec
 

@@ -12,7 +12,7 @@ from server.http.path_params import JobId
 from server.http.query import AttemptNumber
 from server.http.responses import reply
 from server.logs import store as logs
-from trainyard.protocol.rest.telemetry import LogMatches, LogPage
+from trainyard.protocol.rest.metrics_and_logs import LogMatches, LogPage
 
 MAX_LINE = 10**12
 

@@ -22,7 +22,7 @@ from server.logs.blocks import (
     split,
     unpack_lines,
 )
-from trainyard.protocol.rest.telemetry import LogLine, LogMatches, LogPage
+from trainyard.protocol.rest.metrics_and_logs import LogLine, LogMatches, LogPage
 
 MAX_LINES = 5000
 """Lines of one page, and matches of one search."""

@@ -32,7 +32,7 @@ from server.metrics.series import (
     must_be_decoded,
     read_series,
 )
-from trainyard.protocol.rest.telemetry import CurveView, MetricsView
+from trainyard.protocol.rest.metrics_and_logs import CurveView, MetricsView
 
 MAX_POINTS = 10_000
 """Buckets of one curve."""

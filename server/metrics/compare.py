@@ -19,7 +19,7 @@ from server.metrics.charts import MAX_BUCKETS, MAX_NAMES, MAX_POINTS, Curve, dra
 from server.metrics.points import Floats
 from server.metrics.time_axis import Axis, StepTimes, Stretch, read_step_times
 from trainyard.base.problems import Problem
-from trainyard.protocol.rest.telemetry import (
+from trainyard.protocol.rest.metrics_and_logs import (
     ComparedCurveView,
     ComparedJobView,
     ComparisonView,

@@ -19,10 +19,7 @@ from server.metrics.compare import END, MAX_JOBS, compare
 from server.metrics.csv import csv_rows
 from server.metrics.time_axis import Axis
 from trainyard.base.ids import ID_PATTERN
-from trainyard.protocol.rest.telemetry import (
-    ComparisonView,
-    MetricsView,
-)
+from trainyard.protocol.rest.metrics_and_logs import ComparisonView, MetricsView
 
 CSV = "text/csv"
 MAX_STEP = 10**12

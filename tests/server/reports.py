@@ -16,7 +16,7 @@ from server.ingest.receive import store_report
 from server.metrics.charts import chart
 from tests.server.harness import Supervisor
 from trainyard.protocol.event_kinds import NoticeKind
-from trainyard.protocol.rest.telemetry import CurveView
+from trainyard.protocol.rest.metrics_and_logs import CurveView
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Report, ReportReply
 
 

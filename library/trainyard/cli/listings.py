@@ -13,9 +13,9 @@ from trainyard.cli.output import state_text
 from trainyard.cli.table import Listing
 from trainyard.protocol.rest.events import AnyEvent
 from trainyard.protocol.rest.jobs import JobSummary
+from trainyard.protocol.rest.metrics_and_logs import CurveView, MetricsView
 from trainyard.protocol.rest.nodes import NodeView
 from trainyard.protocol.rest.resume import ResumeOptions
-from trainyard.protocol.rest.telemetry import CurveView, MetricsView
 from trainyard.protocol.states import JobState
 
 WHY_COLUMNS = 70

@@ -13,7 +13,7 @@ from trainyard.cli.output import facts, heading
 from trainyard.cli.table import Listing
 from trainyard.planner.results import MemoryEstimate, PipelinePlan, Plan
 from trainyard.protocol.fork_rules import Guarantee
-from trainyard.protocol.rest.fork import ForkPreview
+from trainyard.protocol.rest.checkpoints import ForkPreview
 from trainyard.protocol.rest.resume import ResumePreview
 
 

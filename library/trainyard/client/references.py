@@ -10,8 +10,8 @@ from trainyard.base.ids import ALPHABET, is_id
 from trainyard.client.errors import UnknownReferenceError
 from trainyard.client.sdk import Client
 from trainyard.protocol.manifest import split_checkpoint_id
+from trainyard.protocol.rest.checkpoints import CheckpointView
 from trainyard.protocol.rest.jobs import JobSummary
-from trainyard.protocol.rest.telemetry import CheckpointView
 
 LAST = "@last"
 SHOWN = 5

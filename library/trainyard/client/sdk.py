@@ -28,16 +28,16 @@ from trainyard.protocol.rest.jobs import (
     JobView,
     StopRequest,
 )
-from trainyard.protocol.rest.nodes import DrainRequest, NodeView, Running
-from trainyard.protocol.rest.operations import JobDeletedView, OperationView
-from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply
-from trainyard.protocol.rest.telemetry import (
+from trainyard.protocol.rest.metrics_and_logs import (
     ComparisonView,
     LogLine,
     LogMatches,
     LogPage,
     MetricsView,
 )
+from trainyard.protocol.rest.nodes import DrainRequest, NodeView, Running
+from trainyard.protocol.rest.operations import JobDeletedView, OperationView
+from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply
 from trainyard.protocol.states import TERMINAL_JOB_STATES
 from trainyard.run.records import RecordingRanks, RequestKind
 from trainyard.spec.job import JobSpec

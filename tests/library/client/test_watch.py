@@ -16,7 +16,7 @@ from trainyard.client.stream import ITEM, Resync
 from trainyard.protocol.event_kinds import EventKind, NoticeKind
 from trainyard.protocol.rest.events import AnyStreamItem
 from trainyard.protocol.rest.jobs import JobView
-from trainyard.protocol.rest.telemetry import LogLine, LogPage
+from trainyard.protocol.rest.metrics_and_logs import LogLine, LogPage
 from trainyard.spec.job import JobSpec
 
 AT = "2026-01-01T00:00:00Z"

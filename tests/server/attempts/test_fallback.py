@@ -13,7 +13,7 @@ from server.jobs.fork import fork
 from server.jobs.resume import resume
 from tests.actors import ADA
 from tests.server.harness import AnyRow, Harness, Supervisor
-from trainyard.protocol.rest.fork import ForkRequest
+from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import JobState
 from trainyard.run.checkpoint_faults import CheckpointFault

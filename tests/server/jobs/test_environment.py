@@ -17,7 +17,7 @@ from server.jobs.service import stop, submit
 from tests.actors import ADA, EVE
 from tests.exploits import BAD_VALUES, COUSINS, shell_by_warnings
 from tests.server.harness import BRINGS_CODE, Harness
-from trainyard.protocol.rest.fork import ForkRequest
+from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.run.failures import FailureReason
 from trainyard.spec.job import parse_job_spec

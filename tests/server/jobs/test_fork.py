@@ -17,7 +17,7 @@ from server.jobs.resume import preview as preview_resume
 from server.jobs.service import stop
 from tests.actors import ADA, BOB, EVE
 from tests.server.harness import BRINGS_CODE, Harness
-from trainyard.protocol.rest.fork import ForkPreview, ForkRequest
+from trainyard.protocol.rest.checkpoints import ForkPreview, ForkRequest
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.resume_parts import ALL_PARTS

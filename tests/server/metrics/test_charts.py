@@ -20,7 +20,7 @@ from server.metrics.charts import chart
 from server.metrics.points import Points
 from server.metrics.store import TAIL_LIMIT, store_points
 from tests.server.records import add_attempt, add_attempts, add_job
-from trainyard.protocol.rest.telemetry import CurveView
+from trainyard.protocol.rest.metrics_and_logs import CurveView
 
 Point = tuple[int, float]
 

@@ -20,7 +20,7 @@ from server.metrics.points import Points
 from server.metrics.store import store_points
 from server.metrics.time_axis import Axis
 from tests.server.records import add_attempt, add_attempts, add_job
-from trainyard.protocol.rest.telemetry import ComparedCurveView, CurveView
+from trainyard.protocol.rest.metrics_and_logs import ComparedCurveView, CurveView
 
 LOSS, TOKENS = "train/loss", "train/tokens"
 

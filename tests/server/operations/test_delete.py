@@ -16,7 +16,7 @@ from server.jobs.service import stop
 from tests.actors import ADA, EVE
 from tests.server.operations.conftest import Yard
 from trainyard.protocol.operations import OperationKind, OperationOutcome
-from trainyard.protocol.rest.fork import ForkRequest
+from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault

@@ -20,7 +20,7 @@ from trainyard.cli.table import Listing
 from trainyard.client.errors import UnknownReferenceError, UsageError
 from trainyard.client.references import resolve
 from trainyard.client.sdk import Client
-from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
+from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView
 
 VERBS = ("verify", "pin", "unpin", "delete")
 

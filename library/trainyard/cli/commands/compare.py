@@ -16,7 +16,7 @@ from trainyard.cli.output import emit, state_text
 from trainyard.cli.table import Listing
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
-from trainyard.protocol.rest.telemetry import ComparisonView
+from trainyard.protocol.rest.metrics_and_logs import ComparisonView
 
 USUAL = (
     "train/loss",

@@ -16,7 +16,7 @@ from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.event_data import LogStored
-from trainyard.protocol.rest.telemetry import LogLine
+from trainyard.protocol.rest.metrics_and_logs import LogLine
 from trainyard.protocol.states import TERMINAL_JOB_STATES
 
 PAGE_LINES = 1000

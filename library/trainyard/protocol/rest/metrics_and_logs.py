@@ -1,71 +1,9 @@
-"""Views of training's output: checkpoints, metrics and logs."""
+"""Views of metrics and logs."""
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from trainyard.base.model_base import RecordModel
-from trainyard.protocol.manifest import Manifest
-from trainyard.protocol.operations import Verification
-from trainyard.protocol.rest.fork import DescendantView
 from trainyard.protocol.states import JobState
-
-
-class CheckpointView(RecordModel):
-    """A committed checkpoint."""
-
-    id: str
-    """Id: job, attempt and step."""
-    job_id: str
-    """Job."""
-    attempt: int
-    """Attempt that wrote it."""
-    step: int
-    """Completed optimizer steps."""
-    kind: str
-    """Why it was saved."""
-    place: str
-    """`<root>:<relative path>`."""
-    size: int
-    """Bytes."""
-    files: int
-    """Files."""
-    layout: str
-    """Layout that wrote it."""
-    dtype: str
-    """Type of the stored weights."""
-    save_seconds: float
-    """From the end of the step to the last byte of the data files."""
-    stall_seconds: float | None
-    """Time for which training waited for the save; absent until the training loop has observed
-    its end, and for ever if the run ended before that."""
-    writers: int | None
-    """Ranks that wrote tensors; absent where the manifest does not name them."""
-    write_seconds: float | None
-    """Time of the slowest of them; `size` over it is the bandwidth of the storage."""
-    parent: str | None
-    """Checkpoint from which its attempt resumed."""
-    on_lineage: bool
-    """Whether the current attempt descends from it."""
-    created_at: datetime
-    """When it was committed."""
-    verification: Verification | None
-    """Result of its last check; absent before the first one."""
-    pinned_at: datetime | None
-    """Time since when it is pinned, which exempts it from retention; absent when it is not."""
-    pinned_by: str | None
-    """Who pinned it."""
-    deleting: bool
-    """Whether its deletion is requested; nothing may start from it then."""
-
-
-class CheckpointDetails(CheckpointView):
-    """A committed checkpoint with its manifest."""
-
-    manifest: Manifest
-    """Its manifest."""
-    descendants: tuple[DescendantView, ...]
-    """Jobs that were forked from it, the oldest first; at most a hundred."""
 
 
 class CurveView(RecordModel):

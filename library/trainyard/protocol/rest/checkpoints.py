@@ -1,0 +1,127 @@
+"""Views of checkpoints, and fork, a new job from a checkpoint: request, preview and reply."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from trainyard.base.model_base import RecordModel, SpecModel
+from trainyard.planner.results import Plan
+from trainyard.protocol.fork_rules import Guarantee
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.operations import Verification
+from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.resume_parts import CheckpointPart, Parts
+from trainyard.spec.job import JobName
+
+
+class DescendantView(RecordModel):
+    """A job that was forked from a checkpoint."""
+
+    job_id: str
+    """Id of the job."""
+    name: str
+    """Its name."""
+    parts: tuple[CheckpointPart, ...]
+    """Parts that it loaded."""
+
+
+class CheckpointView(RecordModel):
+    """A committed checkpoint."""
+
+    id: str
+    """Id: job, attempt and step."""
+    job_id: str
+    """Job."""
+    attempt: int
+    """Attempt that wrote it."""
+    step: int
+    """Completed optimizer steps."""
+    kind: str
+    """Why it was saved."""
+    place: str
+    """`<root>:<relative path>`."""
+    size: int
+    """Bytes."""
+    files: int
+    """Files."""
+    layout: str
+    """Layout that wrote it."""
+    dtype: str
+    """Type of the stored weights."""
+    save_seconds: float
+    """From the end of the step to the last byte of the data files."""
+    stall_seconds: float | None
+    """Time for which training waited for the save; absent until the training loop has observed
+    its end, and for ever if the run ended before that."""
+    writers: int | None
+    """Ranks that wrote tensors; absent where the manifest does not name them."""
+    write_seconds: float | None
+    """Time of the slowest of them; `size` over it is the bandwidth of the storage."""
+    parent: str | None
+    """Checkpoint from which its attempt resumed."""
+    on_lineage: bool
+    """Whether the current attempt descends from it."""
+    created_at: datetime
+    """When it was committed."""
+    verification: Verification | None
+    """Result of its last check; absent before the first one."""
+    pinned_at: datetime | None
+    """Time since when it is pinned, which exempts it from retention; absent when it is not."""
+    pinned_by: str | None
+    """Who pinned it."""
+    deleting: bool
+    """Whether its deletion is requested; nothing may start from it then."""
+
+
+class CheckpointDetails(CheckpointView):
+    """A committed checkpoint with its manifest."""
+
+    manifest: Manifest
+    """Its manifest."""
+    descendants: tuple[DescendantView, ...]
+    """Jobs that were forked from it, the oldest first; at most a hundred."""
+
+
+class ForkRequest(SpecModel):
+    """Body of fork; every field is optional."""
+
+    name: JobName | None = None
+    """Name of the new job; that of the other one and `-fork` when absent."""
+    changes: dict[str, Any] = Field(default_factory=dict)
+    """Changes to the other job's spec, by section; null removes a field (a JSON merge patch)."""
+    parts: Parts | None = None
+    """Parts of the checkpoint to load. When absent: all parts, without the position in the data
+    if the new job has other data."""
+    dry_run: bool = False
+    """Compute the preview only; store nothing."""
+
+
+class ForkPreview(RecordModel):
+    """Preview of a fork."""
+
+    plan: Plan
+    """The plan of the new job."""
+    name: str
+    """Its name."""
+    checkpoint_id: str
+    """Checkpoint that it starts from."""
+    step: int
+    """Step of that checkpoint."""
+    start_step: int
+    """Completed steps with which the new job starts."""
+    parts: tuple[CheckpointPart, ...]
+    """Parts that it loads."""
+    guarantees: tuple[Guarantee, ...]
+    """Which aspects continue exactly and which do not, each in a sentence."""
+
+
+class ForkReply(RecordModel):
+    """Answer to fork."""
+
+    preview: ForkPreview | None
+    """Preview of the new job; absent for a repeated request whose checkpoint was deleted since."""
+    job: JobView | None
+    """The new job; absent after a dry run."""
