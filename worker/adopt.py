@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from worker.launch import start_supervisor
 from worker.node.node_store import NodeStore, identity_of
 from worker.node.process_identity import is_alive
-from worker.node.process_tree import end_marked
+from worker.node.process_tree import NotEndedError, ProcessTree
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +31,19 @@ def prove_gone(node: NodeStore, expected: Iterable[str], *, name: str) -> tuple[
     """Return those attempts, claimed here according to the server, that have no supervisor.
 
     The launch that claimed them ended before it had a run directory, or this node lost its data.
-    Processes that carry their marks are ended first.
+    Processes that carry their marks are ended first; where one may not be ended, the attempt is not
+    gone, and the next heartbeat tries again.
     """
     gone = []
     for attempt_id in expected:
         if node.is_held(attempt_id) or node.run_of(attempt_id) is not None:
             continue
         logger.warning("attempt %s has no supervisor here", attempt_id)
-        end_marked(attempt_id, node=name)
+        try:
+            ProcessTree(attempt_id=attempt_id, node=name).end(descendants=False)
+        except NotEndedError:
+            logger.exception("attempt %s is not gone", attempt_id)
+            continue
         if lock := node.lock(attempt_id):
             with lock:
                 lock.forget()

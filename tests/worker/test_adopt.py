@@ -16,6 +16,7 @@ from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.record_base import to_json
 from worker.adopt import adopt, prove_gone
 from worker.node.node_store import identity_of
+from worker.node.process_tree import NotEndedError, ProcessTree
 
 
 def kill_supervisor(attempt: Attempt) -> Identity:
@@ -119,6 +120,33 @@ def test_an_attempt_that_cannot_even_be_reported_is_gone(place: Place) -> None:
     assert attempt.supervisor is not None
     assert attempt.supervisor.wait(60) == 0
     assert prove_gone(place.node, [attempt.id], name=NODE) == (attempt.id,)
+
+
+def test_what_a_dead_supervisor_left_is_ended_although_a_record_is_damaged(place: Place) -> None:
+    attempt = place.start(stand_in="brood")
+    wait_for(lambda: all(DAEMON in attempt.log(rank) for rank in (0, 1)), "a daemon each")
+    kill_supervisor(attempt)
+    assert attempt.processes  # the daemons outlive their ranks
+    record = attempt.run.root / "attempt.json"
+    record.write_bytes(record.read_bytes()[: record.stat().st_size // 2])
+    assert adopt(place.node) == (attempt.id,)
+    wait_for(lambda: not place.node.live(), "end of the attempt on the node")
+    assert attempt.processes == []
+
+
+def test_an_attempt_that_cannot_be_ended_does_not_hide_the_others(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, gone = place.grant(), place.grant()
+    end = ProcessTree.end
+
+    def refuse(tree: ProcessTree, *, descendants: bool = True) -> None:
+        if tree._attempt_id == stuck:
+            raise NotEndedError("pid 1 may not be ended")
+        end(tree, descendants=descendants)
+
+    monkeypatch.setattr(ProcessTree, "end", refuse)
+    assert prove_gone(place.node, [stuck, gone], name=NODE) == (gone,)
 
 
 def test_a_claim_that_led_nowhere_is_gone(place: Place) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.worker.conftest import wait_for
 from worker.node import cgroup
 from worker.node.cgroup import end_cgroup, make_cgroup, remove_cgroup
-from worker.node.process_tree import MARKER, NODE_MARKER, descendants, end_marked
+from worker.node.process_tree import MARKER, NODE_MARKER, ProcessTree, descendants
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -29,11 +29,11 @@ def marked(attempt_id: str, node: str) -> subprocess.Popen[bytes]:
 def test_only_what_carries_both_marks_is_ended() -> None:
     one, other_node, other_attempt = marked("one", "n"), marked("one", "m"), marked("two", "n")
     try:
-        assert end_marked("one", node="n") == 1
+        ProcessTree(attempt_id="one", node="n").end(descendants=False)
         assert one.wait(10) == -9
         assert other_node.poll() is None
         assert other_attempt.poll() is None
-        assert end_marked("one", node="n") == 0
+        ProcessTree(attempt_id="one", node="n").end(descendants=False)  # none is left
     finally:
         for process in (one, other_node, other_attempt):
             process.kill()

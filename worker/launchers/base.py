@@ -92,8 +92,12 @@ class Share:
     @cached_property
     def processes(self) -> ProcessTree:
         """All processes of the attempt on this node."""
-        launch = self.launch
-        return ProcessTree(user=launch.user, attempt_id=launch.attempt_id, node=launch.node)
+        return processes_of(self.launch)
+
+
+def processes_of(launch: LaunchRecord) -> ProcessTree:
+    """Return all processes of a share: its launch record alone names them."""
+    return ProcessTree(user=launch.user, attempt_id=launch.attempt_id, node=launch.node)
 
 
 @dataclass(frozen=True)

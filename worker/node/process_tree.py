@@ -88,12 +88,16 @@ class ProcessTree:
         self._statuses |= reap()
         return self._statuses.get(pid)
 
-    def end(self) -> None:
+    def end(self, *, descendants: bool = True) -> None:
         """End every process, and return when none is left.
 
         Each means finds what the others miss: the cgroup a fork that outruns the walks, the
         subreaper its descendants, the marks what a supervisor that died has left, and the user a
         process that has removed the marks.
+
+        Args:
+            descendants: whether those of this process belong to the tree; not in a worker, whose
+                children are Celery's.
 
         Raises:
             NotEndedError: a process may not be ended.
@@ -101,10 +105,12 @@ class ProcessTree:
         cgroup = self._attempt_id and make_cgroup(self._attempt_id, node=self._node)
         if cgroup:
             end_cgroup(cgroup)
-        self._statuses |= end_descendants()
+        if descendants:
+            self._statuses |= _end_descendants()
         if self._attempt_id is not None:
-            end_marked(self._attempt_id, node=self._node)
-        end_user(self._user)
+            _end_marked(self._attempt_id, node=self._node)
+        if self._user is not None:
+            end_user(self._user)
         if cgroup:
             remove_cgroup(cgroup)  # the last step: the kernel removes only an empty one
 
@@ -145,7 +151,7 @@ def descendants(of: int) -> list[ProcessStat]:
     return [stat for stat in found if not stat.ended]
 
 
-def end_descendants() -> dict[int, int]:
+def _end_descendants() -> dict[int, int]:
     """End all descendants of this subreaper; return the exit codes of those that were its children.
 
     Looks again until there are none: one may start others while they are counted. Returns only
@@ -159,18 +165,14 @@ def end_descendants() -> dict[int, int]:
     return reaped | reap()
 
 
-def end_marked(attempt_id: str, *, node: str) -> int:
-    """End each process whose environment names attempt and node; return how many there were.
-
-    It finds what a supervisor that died has left: descendants of ranks, which the kernel does not
-    end with them.
-    """
+def _end_marked(attempt_id: str, *, node: str) -> None:
+    """End each process whose environment names attempt and node."""
     marks = {f"{MARKER}={attempt_id}".encode(), f"{NODE_MARKER}={node}".encode()}
-    return _end_all(f"processes of attempt {attempt_id}", lambda pid: _is_marked(pid, marks))
+    _end_all(f"processes of attempt {attempt_id}", lambda pid: _is_marked(pid, marks))
 
 
-def end_user(user: RankUser | None) -> int:
-    """End each process of a user of ranks; return how many there were.
+def end_user(user: RankUser) -> None:
+    """End each process of a user of ranks.
 
     Descendants of a rank keep its user, because they can gain no privileges. So an attempt is gone
     when its user has no process.
@@ -178,19 +180,20 @@ def end_user(user: RankUser | None) -> int:
     Raises:
         NotEndedError: a process may not be ended; the user is not gone then.
     """
-    if user is None:
-        return 0
-    return _end_all(f"processes of user {user.uid}", lambda pid: _runs_as(pid, user.uid))
+    _end_all(
+        f"processes of user {user.uid}",
+        lambda pid: str(user.uid) in status_field(pid, "Uid").split(),  # which all users may read
+    )
 
 
-def _end_all(what: str, matches: Callable[[int], bool]) -> int:
-    ended: set[int] = set()
-    for left in _until_none(what, lambda: _living(matches)):
+def _end_all(what: str, matches: Callable[[int], bool]) -> None:
+    def living() -> list[ProcessStat]:
+        return [stat for stat in _all_processes() if not stat.ended and matches(stat.pid)]
+
+    for left in _until_none(what, living):
         for stat in left:
             if not _kill(stat):
                 raise NotEndedError(f"pid {stat.pid} of the {what} may not be ended")
-            ended.add(stat.pid)
-    return len(ended)
 
 
 def _until_none(what: str, find: Callable[[], list[ProcessStat]]) -> Iterator[list[ProcessStat]]:
@@ -229,16 +232,6 @@ def _all_processes() -> Iterator[ProcessStat]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (stat := process_stat(int(folder.name))):
             yield stat
-
-
-def _living(matches: Callable[[int], bool]) -> list[ProcessStat]:
-    """Return the processes that have not ended and whose pid matches."""
-    return [stat for stat in _all_processes() if not stat.ended and matches(stat.pid)]
-
-
-def _runs_as(pid: int, uid: int) -> bool:
-    """Return whether any of a process's user ids is `uid`; every user may read them."""
-    return str(uid) in status_field(pid, "Uid").split()
 
 
 def _is_marked(pid: int, marks: set[bytes]) -> bool:

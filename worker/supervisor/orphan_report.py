@@ -7,7 +7,7 @@ import os
 
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.failures import Failure, FailureReason
-from worker.launchers.base import LauncherFactory, Observation, Share
+from worker.launchers.base import LauncherFactory, Observation, Share, processes_of
 from worker.node.files import tail
 from worker.node.node_store import LaunchRecord, WorkerRun
 from worker.node.process_identity import identify
@@ -19,7 +19,9 @@ from worker.supervisor.spool import Spool
 logger = logging.getLogger(__name__)
 
 
-def report_orphan(run: WorkerRun, predecessor: Identity, launcher: LauncherFactory) -> bool:
+def report_orphan(
+    run: WorkerRun, launch: LaunchRecord, predecessor: Identity, launcher: LauncherFactory
+) -> bool:
     """End what the former supervisor left behind and report its attempt to the end.
 
     So checkpoints that were committed but not reported are reported, and the server learns how the
@@ -29,8 +31,9 @@ def report_orphan(run: WorkerRun, predecessor: Identity, launcher: LauncherFacto
         ValueError: a record of the run directory is missing or damaged.
         NotEndedError: a process of the attempt may not be ended.
     """
-    share = Share.read(run)
     output = tail(run.supervisor_log)  # before this process writes there itself
+    processes_of(launch).end()  # before the other records, which may be damaged, are read
+    share = Share.read(run)
     ranks = launcher(share)
     ranks.stop()
     logger.warning("%s has died; ended its processes", predecessor)

@@ -230,7 +230,7 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> int:
     path = NodeStore(Path(launch.data_dir)).attempts / launch.attempt_id
     with AttemptLock(path, lock_fd) as lock:
         try:
-            over = _supervise_or_report(run, launcher)
+            over = _supervise_or_report(run, launch, launcher)
         except NotEndedError:
             # Neither reported as gone nor forgotten: the slots are held as long as it lives.
             logger.exception("the attempt is not over")
@@ -244,15 +244,15 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> int:
     return 0
 
 
-def _supervise_or_report(run: WorkerRun, launcher: LauncherFactory) -> bool:
+def _supervise_or_report(run: WorkerRun, launch: LaunchRecord, launcher: LauncherFactory) -> bool:
     predecessor = identity_of(run)
     if predecessor is not None:
-        return report_orphan(run, predecessor, launcher)
+        return report_orphan(run, launch, predecessor, launcher)
     try:
         supervisor = Supervisor(run, launcher)
     except (OSError, ValueError):
         logger.exception("the attempt cannot be launched")
-        return report_orphan(run, own_identity(), launcher)
+        return report_orphan(run, launch, own_identity(), launcher)
     supervisor.supervise()
     return supervisor.over
 
