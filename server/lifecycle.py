@@ -16,9 +16,7 @@ from server.context import Context
 from server.database.tables import attempt_nodes, attempts, jobs, operations
 from server.errors import ConflictError, NotFoundError
 from server.events.notices import forget
-from server.events.store import append_event
-from server.subject import Actor, Subject
-from trainyard.protocol.event_kinds import EventData
+from server.events.store import NewEvent, append_event
 from trainyard.protocol.rest.event_data import OperationEnded
 from trainyard.protocol.states import (
     ATTEMPT_MOVES,
@@ -80,15 +78,7 @@ def operation_to(operation_id: str, target: OperationState, **values: Any) -> Mo
     return Move(f"operation {operation_id}", operations, where, target, legal, values)
 
 
-def move(
-    context: Context,
-    connection: Connection,
-    *moves: Move,
-    event: EventData | None,
-    message: str = "",
-    actor: Actor,
-    subject: Subject,
-) -> None:
+def move(context: Context, connection: Connection, event: NewEvent | None, *moves: Move) -> None:
     """Carry out moves of one transaction, and store their event.
 
     Raises:
@@ -97,10 +87,11 @@ def move(
     """
     for each in moves:
         _carry_out(connection, each)
-    if isinstance(event, OperationEnded) and subject.job_id is not None:
-        forget(connection, subject.job_id, part=event.operation_id)
-    if event is not None:
-        append_event(context, connection, event, message=message, actor=actor, subject=subject)
+    if event is None:
+        return
+    if isinstance(event.data, OperationEnded) and event.subject.job_id is not None:
+        forget(connection, event.subject.job_id, part=event.data.operation_id)
+    append_event(context, connection, event)
 
 
 def lock_job(connection: Connection, job_id: str) -> None:

@@ -10,6 +10,7 @@ from server.context import Context
 from server.database.rows import Attempt, Job
 from server.database.tables import checkpoints, nodes
 from server.errors import ConflictError, NotFoundError
+from server.events.store import NewEvent
 from server.leases import NODE_LEASES
 from server.lifecycle import attempt_to, lock_job_of, move, node_to
 from server.nodes.workers import check_worker
@@ -51,9 +52,16 @@ def claim(
         if launch.attempt.desired != DesiredState.RUN:
             raise ConflictError(f"attempt {attempt_id} is {launch.attempt.state} and must not run")
         first = launch.attempt.state == AttemptState.PLACED
+        event = NewEvent(
+            Claimed(),
+            Actor(node),
+            launch.subject.on(node),
+            f"{node} took on {len(share.slots)} slots",
+        )
         move(
             context,
             connection,
+            event,
             node_to(
                 attempt_id,
                 node,
@@ -63,10 +71,6 @@ def claim(
                 **NODE_LEASES.claim(context.now()),
             ),
             *([attempt_to(attempt_id, AttemptState.STARTING)] if first else []),
-            event=Claimed(),
-            message=f"{node} took on {len(share.slots)} slots",
-            actor=Actor(node),
-            subject=launch.subject.on(node),
         )
         reply = _reply(context, connection, launch, node_rank=share.node_rank, token=token)
         if protocol < PROTOCOL:

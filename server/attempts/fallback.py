@@ -9,7 +9,7 @@ from server.attempts.parent import parent_checkpoint
 from server.attempts.retry_policy import Fallback
 from server.context import Context
 from server.database.tables import checkpoints
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.subject import SERVER
 from trainyard.protocol.operations import Verification
 from trainyard.protocol.rest.event_data import CheckpointDamaged
@@ -50,11 +50,10 @@ def _mark(context: Context, connection: Connection, launch: Launch, failure: Fai
         .values(verified=False, verification=found, checked_at=now)
     )
     if marked.rowcount:
-        append_event(
-            context,
-            connection,
+        event = NewEvent(
             CheckpointDamaged(checkpoint_id=load.checkpoint_id, fault=load.fault),
-            message=f"{load.checkpoint_id} cannot be loaded: {load.fault}: {failure.message}",
-            actor=SERVER,
-            subject=launch.subject,
+            SERVER,
+            launch.subject,
+            f"{load.checkpoint_id} cannot be loaded: {load.fault}: {failure.message}",
         )
+        append_event(context, connection, event)

@@ -17,6 +17,7 @@ from server.attempts.rollback import append_rollback, find_rollback
 from server.context import Context
 from server.database.rows import AttemptNode
 from server.database.tables import attempts, checkpoints, requests
+from server.events.store import NewEvent
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.subject import SERVER, Actor
 from trainyard.protocol.rest.event_data import (
@@ -113,18 +114,15 @@ def order(
     )
     stopping = [] if attempt.state == AttemptState.STOPPING else [AttemptState.STOPPING]
     stop = desired == DesiredState.STOP
-    move(
-        context,
-        connection,
-        *moves,
-        *(attempt_to(attempt.id, state) for state in stopping),
-        event=StopRequested(reason=reason, goes_on=goes_on)
+    event = NewEvent(
+        StopRequested(reason=reason, goes_on=goes_on)
         if stop
         else CancelRequested(reason=reason, lost=lost),
-        message=f"{'Save and leave' if stop else 'Leave now'}{': ' if reason else ''}{reason}",
-        actor=actor,
-        subject=launch.subject,
+        actor,
+        launch.subject,
+        f"{'Save and leave' if stop else 'Leave now'}{': ' if reason else ''}{reason}",
     )
+    move(context, connection, event, *moves, *(attempt_to(attempt.id, state) for state in stopping))
     if unclaimed:
         outcome = AttemptOutcome.STOPPED if stop else AttemptOutcome.CANCELLED
         ends = [NodeEnd(node.node, outcome, None) for node in unclaimed]
@@ -169,9 +167,16 @@ def _end_node(
     detail = f": {end.failure.reason}" if end.failure else ""
     if end.failure and launch.attempt.failure:
         detail += f": {end.failure.message}"
+    event = NewEvent(
+        NodeEnded(outcome=end.outcome, failure=_brief(end.failure)),
+        actor,
+        launch.subject.on(end.node),
+        f"the share of {end.node} {end.outcome}{detail}",
+    )
     move(
         context,
         connection,
+        event,
         node_to(
             launch.attempt.id,
             end.node,
@@ -181,10 +186,6 @@ def _end_node(
             exit=exit_record,
             unreachable_since=None,
         ),
-        event=NodeEnded(outcome=end.outcome, failure=_brief(end.failure)),
-        message=f"the share of {end.node} {end.outcome}{detail}",
-        actor=actor,
-        subject=launch.subject.on(end.node),
     )
 
 
@@ -202,9 +203,17 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         preempted=attempt.preempted,
     )
     now = context.now()
+    event = NewEvent(
+        AttemptEnded(outcome=outcome, failure=_brief(failure)),
+        SERVER,
+        launch.subject,
+        f"Attempt {attempt.number} {outcome} at step {attempt.last_step}"
+        + (f": {failure.reason}" if failure else ""),  # the job's event has the whole text
+    )
     move(
         context,
         connection,
+        event,
         attempt_to(
             attempt.id,
             AttemptState.ENDED,
@@ -212,11 +221,6 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
             failure=failure,
             ended_at=now,
         ),
-        event=AttemptEnded(outcome=outcome, failure=_brief(failure)),
-        message=f"Attempt {attempt.number} {outcome} at step {attempt.last_step}"
-        + (f": {failure.reason}" if failure else ""),  # the job's event has the whole text
-        actor=SERVER,
-        subject=launch.subject,
     )
     _answer_what_is_left(connection, attempt.id, attempt.last_step)
     rollback = find_rollback(connection, launch, failure)
@@ -286,22 +290,31 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
         "progress": progress,
     }
     if follow.pending is None:
-        move(
-            context,
-            connection,
-            job_to(job.id, follow.state, ended_at=now, **common),
-            event=JobEnded(state=follow.state, reason=follow.reason),
-            message=f"{job.name} {follow.state}" + (f": {follow.reason}" if follow.reason else ""),
-            actor=SERVER,
-            subject=launch.subject,
+        event = NewEvent(
+            JobEnded(state=follow.state, reason=follow.reason),
+            SERVER,
+            launch.subject,
+            f"{job.name} {follow.state}" + (f": {follow.reason}" if follow.reason else ""),
         )
+        move(context, connection, event, job_to(job.id, follow.state, ended_at=now, **common))
         return
     not_before = now + timedelta(seconds=follow.delay_seconds) if follow.delay_seconds else None
     layout = follow.pending.layout
     used = job.retries_used + 1 if follow.uses_retry else job.retries_used
+    event = NewEvent(
+        Queued(
+            cause=follow.pending.cause,
+            not_before=not_before,
+            reason=follow.reason,
+        ),
+        SERVER,
+        launch.subject,
+        f"{job.name} is queued again: {follow.reason}",
+    )
     move(
         context,
         connection,
+        event,
         job_to(
             job.id,
             JobState.QUEUED,
@@ -313,14 +326,6 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
             layout=str(layout),
             **common,
         ),
-        event=Queued(
-            cause=follow.pending.cause,
-            not_before=not_before,
-            reason=follow.reason,
-        ),
-        message=f"{job.name} is queued again: {follow.reason}",
-        actor=SERVER,
-        subject=launch.subject,
     )
 
 

@@ -10,7 +10,7 @@ from server.attempts.retry_policy import NodeEnd
 from server.context import Context
 from server.database.tables import attempt_nodes, nodes
 from server.errors import NotFoundError
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.leases import NODE_LEASES
 from server.lifecycle import lock_job_of
 from server.nodes.workers import check_worker, proves_gone
@@ -57,23 +57,16 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
         .values(heartbeat_at=context.now(), offline_since=None, notice=notice)
     )
     if before.notice != notice:
-        append_event(
-            context,
-            connection,
+        event = NewEvent(
             NodeDrained(draining=notice is not None, notice=notice),
-            message=f"{node} {f'is about to go: {notice}' if notice else 'stays after all'}",
-            actor=Actor(node),
-            subject=Subject(node=node),
+            Actor(node),
+            Subject(node=node),
+            f"{node} {f'is about to go: {notice}' if notice else 'stays after all'}",
         )
+        append_event(context, connection, event)
     if before.offline_since is not None:
-        append_event(
-            context,
-            connection,
-            NodeOnline(),
-            message=f"{node} is back",
-            actor=Actor(node),
-            subject=Subject(node=node),
-        )
+        event = NewEvent(NodeOnline(), Actor(node), Subject(node=node), f"{node} is back")
+        append_event(context, connection, event)
 
 
 def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdentity) -> None:

@@ -10,7 +10,7 @@ from server.attempts.retry_policy import Rollback
 from server.context import Context
 from server.database.rows import Job
 from server.database.tables import attempts, checkpoints
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.subject import SERVER
 from trainyard.protocol.rest.event_data import RolledBack
 from trainyard.protocol.rest.jobs import PendingLaunch
@@ -42,20 +42,19 @@ def append_rollback(
 ) -> None:
     """Append the event of a queued rollback."""
     start, end = rollback.window
-    append_event(
-        context,
-        connection,
+    event = NewEvent(
         RolledBack(
             checkpoint_id=rollback.checkpoint_id,
             step=rollback.step,
             window=rollback.window,
             reason=failure.reason,
         ),
-        message=f"Back to step {rollback.step} ({rollback.checkpoint_id}) after {failure.reason}: "
+        SERVER,
+        launch.subject,
+        f"Back to step {rollback.step} ({rollback.checkpoint_id}) after {failure.reason}: "
         f"{end - start} sequences, [{start}, {end}), are left out from now on",
-        actor=SERVER,
-        subject=launch.subject,
     )
+    append_event(context, connection, event)
 
 
 def windows_left_out(

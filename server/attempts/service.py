@@ -12,7 +12,7 @@ from server.context import Context
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import NotFoundError, UnauthenticatedError
 from server.events.notices import notify
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.leases import NODE_LEASES, check_fence
 from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
 from server.subject import TRAINER, Actor, Subject
@@ -142,15 +142,15 @@ def record_heartbeat(
         return
     trains = heartbeat.phase == Phase.TRAINING or heartbeat.step > row.start_step
     if trains and row.attempt_state == AttemptState.STARTING:
+        event = NewEvent(
+            Running(), TRAINER, row.subject, f"{row.job_name} trains from step {row.start_step}"
+        )
         move(
             context,
             connection,
+            event,
             attempt_to(row.attempt_id, AttemptState.RUNNING, started_at=context.now()),
             job_to(row.job_id, JobState.RUNNING, reason=None),
-            event=Running(),
-            message=f"{row.job_name} trains from step {row.start_step}",
-            actor=TRAINER,
-            subject=row.subject,
         )
     if row.node_rank == 0:
         _note_progress(context, connection, row, heartbeat)
@@ -166,10 +166,8 @@ def _renew_lease(
         move(
             context,
             connection,
+            None,
             node_to(row.attempt_id, row.node, AttemptNodeState.RUNNING, **lease),
-            event=None,
-            actor=Actor(row.node),
-            subject=row.subject.on(row.node),
         )
         notify(context, connection, row.subject.on(row.node), PhaseEntered(phase=Phase.STARTING))
         return
@@ -179,14 +177,10 @@ def _renew_lease(
         .values(**lease)
     )
     if row.unreachable_since is not None:
-        append_event(
-            context,
-            connection,
-            Reachable(),
-            message=f"{row.node} reports again",
-            actor=Actor(row.node),
-            subject=row.subject.on(row.node),
+        event = NewEvent(
+            Reachable(), Actor(row.node), row.subject.on(row.node), f"{row.node} reports again"
         )
+        append_event(context, connection, event)
 
 
 def _note_progress(

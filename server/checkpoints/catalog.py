@@ -13,7 +13,7 @@ from server.context import Context
 from server.database.rows import Operation
 from server.database.tables import attempts, checkpoints
 from server.database.upsert import insert_absent
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.subject import RECOVERY, Actor, Subject
 from trainyard.protocol.manifest import (
     DCP_METADATA,
@@ -79,19 +79,18 @@ def record_commit(
     if not insert_absent(connection, checkpoints, [row]):
         return False
     found = f", found on storage by {found_by}" if found_by else ""
-    append_event(
-        context,
-        connection,
+    event = NewEvent(
         CheckpointCommitted(
             checkpoint_id=manifest.checkpoint_id,
             step=step,
             size=manifest.size,
             kind=manifest.kind,
         ),
-        message=f"step {step} saved ({manifest.kind}){found}",
-        actor=actor,
-        subject=Subject(manifest.job_id, attempt=manifest.attempt, node=found_by),
+        actor,
+        Subject(manifest.job_id, attempt=manifest.attempt, node=found_by),
+        f"step {step} saved ({manifest.kind}){found}",
     )
+    append_event(context, connection, event)
     return True
 
 

@@ -9,7 +9,7 @@ from server.context import Context
 from server.database.rows import Checkpoint, CheckpointHead, JobHead
 from server.database.tables import checkpoints, jobs
 from server.errors import ConflictError, InvalidRequestError
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.operations.queries import open_operations
 from server.operations.service import queue_operation
 from server.subject import Actor, Subject
@@ -89,14 +89,13 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor)
         connection.execute(
             update(checkpoints).where(checkpoints.c.id == checkpoint_id).values(values)
         )
-        append_event(
-            context,
-            connection,
+        event = NewEvent(
             CheckpointPinned(checkpoint_id=checkpoint_id, pinned=pinned),
-            message=f"{checkpoint_id} is {'pinned' if pinned else 'no longer pinned'}",
-            actor=actor,
-            subject=Subject(job.id),
+            actor,
+            Subject(job.id),
+            f"{checkpoint_id} is {'pinned' if pinned else 'no longer pinned'}",
         )
+        append_event(context, connection, event)
 
 
 def export(context: Context, checkpoint_id: str, request: ExportRequest, *, actor: Actor) -> str:

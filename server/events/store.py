@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -24,42 +23,25 @@ class NewEvent:
     """An event that is to be stored; its data decide its kind."""
 
     data: EventData
-    subject: Subject
     actor: Actor
+    subject: Subject
     message: str
 
 
-def append_event(
-    context: Context,
-    connection: Connection,
-    event: EventData,
-    *,
-    subject: Subject,
-    message: str,
-    actor: Actor,
-) -> None:
-    """Store that something happened."""
-    append_events(context, connection, [NewEvent(event, subject, actor, message)])
-
-
-def append_events(context: Context, connection: Connection, new: Sequence[NewEvent]) -> None:
-    """Store events by one statement, in order.
+def append_event(context: Context, connection: Connection, event: NewEvent) -> None:
+    """Store that something happened.
 
     From here to its end the transaction keeps other writers of events waiting, so that ids follow
     commits and a tail of the table misses nothing. So that two transactions never wait for each
     other, one that touches a job's records locks the job before its first event
     (`lifecycle.lock_job`), and touches no second job after it.
     """
-    if not new:
-        return
-    now = context.now()
-    rows = [_row(event, now) for event in new]
-    changed = sorted({row["job_id"] for row in rows if row["job_id"]})
-    if changed:
-        connection.execute(update(jobs).where(jobs.c.id.in_(changed)).values(updated_at=now))
+    row = _row(event, context.now())
+    if row["job_id"]:
+        changed = update(jobs).where(jobs.c.id == row["job_id"])
+        connection.execute(changed.values(updated_at=row["at"]))
     context.database.lock_events(connection)
-    # Without RETURNING: SQLite would insert rows of an autoincremented key one by one to sort ids.
-    connection.execute(insert(events), rows)
+    connection.execute(insert(events).values(row))
 
 
 def _row(event: NewEvent, now: datetime) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from server.attempts.service import ReportedShare
 from server.context import Context
 from server.events.notices import notify
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.ingest.parse import ReportContent, ReportSource
 from server.logs.store import Stored
 from server.subject import TRAINER, Actor, Subject
@@ -46,14 +46,8 @@ class IncomingReport:
         subject: Subject | None = None,
     ) -> None:
         """Append an event of the attempt, or of another subject."""
-        append_event(
-            self.context,
-            self.connection,
-            event,
-            subject=subject or self.share.subject,
-            message=message,
-            actor=actor,
-        )
+        new = NewEvent(event, actor, subject or self.share.subject, message)
+        append_event(self.context, self.connection, new)
 
     def notify(self, data: EventData, *, subject: Subject | None = None) -> None:
         """Replace the notice of the attempt, or of another subject."""

@@ -13,6 +13,7 @@ from server.context import Context
 from server.database.rows import Job
 from server.database.tables import attempts, checkpoints
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.events.store import NewEvent
 from server.jobs.checks import check_spec, check_world_size, known_slots, roots_of
 from server.jobs.comparison import compare
 from server.jobs.next_attempt import Baseline, NextAttempt, plan_next_attempt
@@ -285,20 +286,18 @@ def _record(
     context: Context, connection: Connection, prepared: PreparedResume, *moves: Move, actor: Actor
 ) -> None:
     plan, parent = prepared.next.plan, prepared.parent
-    move(
-        context,
-        connection,
-        *moves,
-        event=ResumeRequested(
+    event = NewEvent(
+        ResumeRequested(
             world_size=plan.world_size,
             layout=plan.name,
             checkpoint_id=parent.id,
             branch=parent.branch,
         ),
-        message=f"Resume from {parent.id or 'the start'} with {plan.name}",
-        actor=actor,
-        subject=Subject(prepared.job.id),
+        actor,
+        Subject(prepared.job.id),
+        f"Resume from {parent.id or 'the start'} with {plan.name}",
     )
+    move(context, connection, event, *moves)
 
 
 def _world_sizes(offers: Sequence[Offer]) -> list[int]:

@@ -21,7 +21,7 @@ from server.database.tables import attempts, jobs, requests
 from server.database.upsert import insert_absent
 from server.errors import ConflictError, InvalidRequestError
 from server.events.notices import forget
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.jobs.checks import check_hardware, check_new, check_world_size
 from server.lifecycle import job_to, lock_job, move
 from server.subject import Actor, Subject
@@ -141,14 +141,8 @@ def delete(
         forget(connection, job_id)
         keys = tables.idempotency_keys
         connection.execute(sa.delete(keys).where(keys.c.job_id == job_id))
-        append_event(
-            context,
-            connection,
-            JobDeleted(),
-            message=f"{job.name} was deleted",
-            actor=actor,
-            subject=Subject(job_id),
-        )
+        event = NewEvent(JobDeleted(), actor, Subject(job_id), f"{job.name} was deleted")
+        append_event(context, connection, event)
     return operations
 
 
@@ -248,15 +242,13 @@ def _end_queued(
     reason: str,
 ) -> None:
     values: dict[str, Any] = {"pending": None, "not_before": None, "reason": reason or None}
-    move(
-        context,
-        connection,
-        job_to(job.id, state, ended_at=context.now(), **values),
-        event=JobEnded(state=state, reason=reason),
-        message=f"{job.name} {state} while it waited" + (f": {reason}" if reason else ""),
-        actor=actor,
-        subject=Subject(job.id),
+    event = NewEvent(
+        JobEnded(state=state, reason=reason),
+        actor,
+        Subject(job.id),
+        f"{job.name} {state} while it waited" + (f": {reason}" if reason else ""),
     )
+    move(context, connection, event, job_to(job.id, state, ended_at=context.now(), **values))
 
 
 def _lost(connection: Connection, job: Job) -> str:
@@ -367,9 +359,7 @@ def insert_job(
         }
         message += f", with {', '.join(parts)} of {checkpoint_id}"
     connection.execute(sa.insert(jobs).values(row))
-    append_event(
-        context,
-        connection,
+    event = NewEvent(
         Submitted(
             world_size=layout.world_size,
             layout=str(layout),
@@ -377,7 +367,8 @@ def insert_job(
             parts=parts,
             not_exact=left_out(parts) if parts else (),
         ),
-        message=message,
-        actor=actor,
-        subject=Subject(job_id),
+        actor,
+        Subject(job_id),
+        message,
     )
+    append_event(context, connection, event)

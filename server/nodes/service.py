@@ -21,7 +21,7 @@ from server.errors import (
     NotFoundError,
     UnauthenticatedError,
 )
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.nodes.workers import refuse_second_worker
 from server.subject import Actor, Subject
 from trainyard.base.names import LEGAL, ROOT
@@ -199,16 +199,15 @@ def _store(
         others = connection.scalars(select(nodes.c.roots).where(nodes.c.name != name))
         elsewhere = _other_storage(registration.roots, others)
         note = f"; sees another storage than others as {', '.join(elsewhere)}" if elsewhere else ""
-        append_event(
-            context,
-            connection,
+        event = NewEvent(
             NodeRegistered(
                 slots=hardware.slots, device=hardware.device, other_storage=tuple(elsewhere)
             ),
-            message=f"{name} offers {hardware.slots} {hardware.device} slots{note}",
-            actor=Actor(name),
-            subject=Subject(node=name),
+            Actor(name),
+            Subject(node=name),
+            f"{name} offers {hardware.slots} {hardware.device} slots{note}",
         )
+        append_event(context, connection, event)
 
 
 def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> list[str]:
@@ -235,14 +234,13 @@ def _set_drain(context: Context, name: str, drain: Drain | None, *, actor: Actor
         before: Drain | None = row.drain
         if (before and before.running) != (drain and drain.running):
             connection.execute(update(nodes).where(nodes.c.name == name).values(drain=drain))
-            append_event(
-                context,
-                connection,
+            event = NewEvent(
                 NodeDrained(draining=drain is not None, running=drain.running if drain else None),
-                message=f"{name}: {_in_words(drain)}",
-                actor=actor,
-                subject=Subject(node=name),
+                actor,
+                Subject(node=name),
+                f"{name}: {_in_words(drain)}",
             )
+            append_event(context, connection, event)
         node = Node.one(connection, Node.select().where(nodes.c.name == name))
         return _views(connection, [node])[0]
 

@@ -12,7 +12,7 @@ from server.database.rows import JobHead, Operation
 from server.database.tables import operations
 from server.errors import ConflictError, NotFoundError
 from server.events.notices import notify
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.leases import OPERATION_LEASES, check_fence
 from server.lifecycle import lock_job, move, operation_to
 from server.nodes.workers import check_worker
@@ -83,14 +83,13 @@ def queue_operation(
         "created_at": context.now(),
     }
     connection.execute(insert(operations).values(row))
-    append_event(
-        context,
-        connection,
+    event = NewEvent(
         OperationQueued(**identity(operation_id, task.kind, checkpoint_id), reason=reason),
-        message=describe(task.kind, checkpoint_id) + (reason and f": {reason}"),
-        actor=actor,
-        subject=Subject(job.id),
+        actor,
+        Subject(job.id),
+        describe(task.kind, checkpoint_id) + (reason and f": {reason}"),
     )
+    append_event(context, connection, event)
     return operation_id
 
 
@@ -149,16 +148,19 @@ def end_operation(
     Raises:
         IllegalMoveError: it has ended already.
     """
+    event = NewEvent(
+        OperationEnded(
+            **identity(operation.id, operation.kind, operation.checkpoint_id), state=state, ok=ok
+        ),
+        actor,
+        Subject(operation.job_id, node=operation.node),
+        f"{describe(operation.kind, operation.checkpoint_id)} {state}: {message}",
+    )
     move(
         context,
         connection,
+        event,
         operation_to(operation.id, state, ended_at=context.now(), **values),
-        event=OperationEnded(
-            **identity(operation.id, operation.kind, operation.checkpoint_id), state=state, ok=ok
-        ),
-        message=f"{describe(operation.kind, operation.checkpoint_id)} {state}: {message}",
-        actor=actor,
-        subject=Subject(operation.job_id, node=operation.node),
     )
 
 
@@ -194,9 +196,18 @@ def claim_operation(
                 f"operation {operation_id} is {operation.state} and not for {node} to begin"
             )
         fence = operation.fence + 1
+        event = NewEvent(
+            OperationStarted(
+                **identity(operation_id, operation.kind, operation.checkpoint_id), fence=fence
+            ),
+            Actor(node),
+            Subject(operation.job_id, node=node),
+            f"{node} begins to {describe(operation.kind, operation.checkpoint_id)}",
+        )
         move(
             context,
             connection,
+            event,
             operation_to(
                 operation_id,
                 OperationState.RUNNING,
@@ -204,12 +215,6 @@ def claim_operation(
                 progress=None,
                 **OPERATION_LEASES.claim(context.now()),
             ),
-            event=OperationStarted(
-                **identity(operation_id, operation.kind, operation.checkpoint_id), fence=fence
-            ),
-            message=f"{node} begins to {describe(operation.kind, operation.checkpoint_id)}",
-            actor=Actor(node),
-            subject=Subject(operation.job_id, node=node),
         )
         reply = OperationClaimReply(
             task=operation.task,

@@ -15,6 +15,7 @@ from server.context import Context
 from server.database.rows import CheckpointHead, JobHead, Operation, TypedRow
 from server.database.tables import checkpoints, jobs, nodes, operations
 from server.events.notices import notify_all
+from server.events.store import NewEvent
 from server.leases import OPERATION_LEASES
 from server.lifecycle import lock_job, move, operation_to
 from server.liveness import hearing
@@ -191,9 +192,18 @@ class OperationKeeper:
                     actor=SCHEDULER,
                 )
                 return
+            event = NewEvent(
+                OperationQueued(
+                    **identity(operation.id, operation.kind, operation.checkpoint_id), reason=reason
+                ),
+                SCHEDULER,
+                Subject(operation.job_id, node=operation.node),
+                f"{describe(operation.kind, operation.checkpoint_id)} again: {reason}",
+            )
             move(
                 context,
                 connection,
+                event,
                 operation_to(
                     operation.id,
                     OperationState.QUEUED,
@@ -202,12 +212,6 @@ class OperationKeeper:
                     given_at=None,
                     waiting=None,
                 ),
-                event=OperationQueued(
-                    **identity(operation.id, operation.kind, operation.checkpoint_id), reason=reason
-                ),
-                message=f"{describe(operation.kind, operation.checkpoint_id)} again: {reason}",
-                actor=SCHEDULER,
-                subject=Subject(operation.job_id, node=operation.node),
             )
 
     def _scrub(self, now: datetime) -> None:

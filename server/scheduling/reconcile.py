@@ -19,7 +19,7 @@ from server.attempts.retry_policy import NodeEnd
 from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.jobs.service import forget_old_keys
 from server.leases import NODE_LEASES, Hearing
 from server.lifecycle import lock_job
@@ -154,14 +154,10 @@ class Reconciler:
                 .returning(nodes.c.name)
             ).all()
             for name in sorted(marked):
-                append_event(
-                    context,
-                    connection,
-                    NodeOffline(),
-                    message=f"the worker of {name} is silent",
-                    actor=SCHEDULER,
-                    subject=Subject(node=name),
+                event = NewEvent(
+                    NodeOffline(), SCHEDULER, Subject(node=name), f"the worker of {name} is silent"
                 )
+                append_event(context, connection, event)
 
     def _expire(self, share: SilentShare, heard: Hearing) -> None:
         """Mark a silent share as unreachable; end it after the job's `node_lost_after_seconds`."""
@@ -182,15 +178,14 @@ class Reconciler:
                 .values(unreachable_since=context.now())
             )
             if marked.rowcount == 1:
-                append_event(
-                    context,
-                    connection,
+                event = NewEvent(
                     Unreachable(),
-                    message=f"{share.node} has been silent for {silence.total_seconds():.0f} s; "
+                    SCHEDULER,
+                    Subject(share.job_id, attempt=share.number, node=share.node),
+                    f"{share.node} has been silent for {silence.total_seconds():.0f} s; "
                     "its ranks may still run",
-                    actor=SCHEDULER,
-                    subject=Subject(share.job_id, attempt=share.number, node=share.node),
                 )
+                append_event(context, connection, event)
 
     def _end_lost(self, share: SilentShare, silence: timedelta) -> None:
         context = self._context

@@ -15,6 +15,7 @@ from server.attempts.rollback import windows_left_out
 from server.context import Context
 from server.database.rows import Job
 from server.database.tables import attempt_nodes, attempts, jobs
+from server.events.store import NewEvent
 from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, lock_job, move
 from server.nodes.capacity import Offer, read_offers
@@ -162,9 +163,16 @@ def _end_not_allowed(
     reason = FailureReason.NOT_ALLOWED
     what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
     why = f"{reason}: {what}. {REMEDIES[reason].text}"
+    event = NewEvent(
+        JobEnded(state=JobState.FAILED, reason=why),
+        SCHEDULER,
+        Subject(job.id),
+        f"{job.name} {JobState.FAILED}: {why}",
+    )
     move(
         context,
         connection,
+        event,
         job_to(
             job.id,
             JobState.FAILED,
@@ -173,10 +181,6 @@ def _end_not_allowed(
             not_before=None,
             reason=why,
         ),
-        event=JobEnded(state=JobState.FAILED, reason=why),
-        message=f"{job.name} {JobState.FAILED}: {why}",
-        actor=SCHEDULER,
-        subject=Subject(job.id),
     )
 
 
@@ -243,20 +247,18 @@ def _write_attempt(
         "progress": Progress(step=parent.step, steps=spec.training.steps),
     }
     nodes = tuple(share.node for share in allocation)
-    move(
-        context,
-        connection,
-        job_to(job.id, JobState.STARTING, **values),
-        event=Placed(
+    event = NewEvent(
+        Placed(
             layout=str(pending.layout),
             nodes=nodes,
             parent_checkpoint_id=parent.id,
             start_step=parent.step,
         ),
-        message=f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}",
-        actor=SCHEDULER,
-        subject=Subject(job.id, attempt=number),
+        SCHEDULER,
+        Subject(job.id, attempt=number),
+        f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}",
     )
+    move(context, connection, event, job_to(job.id, JobState.STARTING, **values))
     return attempt_id
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Table, func, insert, select, update
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, events, jobs, operations
 from server.errors import NotFoundError
+from server.events.store import NewEvent
 from server.lifecycle import (
     IllegalMoveError,
     Move,
@@ -168,15 +169,13 @@ def test_the_event_of_a_move_has_every_field_that_is_given(
 ) -> None:
     job_id, _ = placed
     with context.database.write() as connection:
-        move(
-            context,
-            connection,
-            job_to(job_id, JobState.RUNNING),
-            event=StopRequested(reason="enough"),
-            message="node-1 took it",
-            actor=ADA,
-            subject=Subject(job_id, attempt=3, node="node-1"),
+        event = NewEvent(
+            StopRequested(reason="enough"),
+            ADA,
+            Subject(job_id, attempt=3, node="node-1"),
+            "node-1 took it",
         )
+        move(context, connection, event, job_to(job_id, JobState.RUNNING))
         stored = connection.execute(select(events).order_by(events.c.id.desc()).limit(1)).one()
     fields = {"kind", "message", "actor", "job_id", "attempt", "node", "data"}
     assert {name: stored._mapping[name] for name in fields} == {
@@ -223,15 +222,8 @@ def test_what_is_not_there_cannot_move(context: Context, placed: tuple[str, str]
 
 def try_move(context: Context, job_id: str, *moves: Move) -> None:
     with context.database.write() as connection:
-        move(
-            context,
-            connection,
-            *moves,
-            event=Claimed(),
-            message="moved",
-            actor=TESTER,
-            subject=Subject(job_id),
-        )
+        event = NewEvent(Claimed(), TESTER, Subject(job_id), "moved")
+        move(context, connection, event, *moves)
 
 
 def put(context: Context, table: Table, state: StrEnum) -> None:

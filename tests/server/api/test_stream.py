@@ -20,7 +20,7 @@ from server.context import Context
 from server.database.engine import Database
 from server.database.tables import events
 from server.events.notices import notify, notify_all
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.events.stream import MOST_REPLAYED, follow
 from server.events.tail import QUEUE, StreamMessage, Subscription, Tail, newest_id
 from server.subject import Subject
@@ -114,14 +114,8 @@ def _dispatch(heard: Heard, kind: str, data: str) -> None:
 def append(context: Context, message: str, *, job_id: str | None = None) -> int:
     """Commit one event, and return its id."""
     with context.database.write() as connection:
-        append_event(
-            context,
-            connection,
-            NodeOnline(),
-            message=message,
-            actor=TESTER,
-            subject=Subject(job_id),
-        )
+        event = NewEvent(NodeOnline(), TESTER, Subject(job_id), message)
+        append_event(context, connection, event)
         return newest_id(connection)
 
 
@@ -139,14 +133,8 @@ def write_interleaved(context: Context, *, writers: int, each: int) -> None:
         for index in range(each):
             with suppress(_UndoneError), database.write() as connection:
                 for part in range(2):
-                    append_event(
-                        own,
-                        connection,
-                        NodeOnline(),
-                        subject=Subject(),
-                        message=f"{number}.{index}.{part}",
-                        actor=TESTER,
-                    )
+                    event = NewEvent(NodeOnline(), TESTER, Subject(), f"{number}.{index}.{part}")
+                    append_event(own, connection, event)
                     time.sleep(pauses.random() * 0.004)
                 if pauses.random() < 0.1:
                     raise _UndoneError  # its ids are never seen

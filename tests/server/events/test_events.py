@@ -17,7 +17,7 @@ from server.app.factory import openapi_text
 from server.context import Context
 from server.database.tables import events
 from server.events.notices import notify, read_notices
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.events.tail import notice_frame, read_frames
 from server.ingest.parse import event_line
 from server.subject import Subject
@@ -128,14 +128,8 @@ def test_every_kind_has_a_view_of_its_own() -> None:
 def test_what_is_written_of_each_kind_is_read_as_its_view(context: Context) -> None:
     with context.database.write() as connection:
         for example in EXAMPLES:
-            append_event(
-                context,
-                connection,
-                example,
-                message="m",
-                actor=TESTER,
-                subject=Subject("j"),
-            )
+            event = NewEvent(example, TESTER, Subject("j"), "m")
+            append_event(context, connection, event)
     read = [STRICT.validate_json(text) for text in on_the_wire(context)]
     assert [event.kind for event in read] == [KIND_OF[type(example)] for example in EXAMPLES]
     assert [type(event.data) for event in read] == [type(example) for example in EXAMPLES]
@@ -164,15 +158,9 @@ def test_what_is_noticed_of_each_kind_is_read_as_its_view(context: Context) -> N
 def test_a_writer_cannot_store_what_is_not_declared(context: Context) -> None:
     with pytest.raises(ValidationError, match="why\n  Extra inputs are not permitted"):
         data.Claimed(why="mypy refuses this too")  # type: ignore[call-arg]
+    event = NewEvent(EventData(), TESTER, Subject(), "of no kind")
     with context.database.write() as connection, pytest.raises(KeyError):
-        append_event(
-            context,
-            connection,
-            EventData(),
-            subject=Subject(),
-            message="of no kind",
-            actor=TESTER,
-        )
+        append_event(context, connection, event)
 
 
 def test_the_server_writes_events_through_one_door_and_every_kind() -> None:

@@ -18,7 +18,7 @@ from server.checkpoints.service import export
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, events, jobs
 from server.errors import ConflictError, RefusalError
-from server.events.store import append_event
+from server.events.store import NewEvent, append_event
 from server.jobs.service import cancel, stop, submit
 from server.liveness import beat
 from server.nodes.capacity import read_offers
@@ -175,14 +175,10 @@ def test_event_ids_follow_commits(harness: Harness, context: Context) -> None:
         for number in range(each):
             with context.database.write() as connection:
                 for _ in range(2):
-                    append_event(
-                        context,
-                        connection,
-                        NodeDrained(draining=True),
-                        subject=Subject(),
-                        message=str(number),
-                        actor=Actor(name),
+                    event = NewEvent(
+                        NodeDrained(draining=True), Actor(name), Subject(), str(number)
                     )
+                    append_event(context, connection, event)
 
     def tail() -> list[int]:
         seen: list[int] = []
