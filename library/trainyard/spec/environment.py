@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trainyard.base.problems import Problem, pointer_to
@@ -97,8 +97,14 @@ def allowed_names() -> str:
 # ---- kinds of values ----------------------------------------------------------------------------
 
 
-def _one_of(*values: str) -> Variable:
-    return Variable(" / ".join(values), frozenset(values).__contains__)
+def _like(pattern: str, legal: str) -> Variable:
+    compiled = re.compile(pattern)
+    return Variable(legal, lambda value: compiled.fullmatch(value) is not None)
+
+
+def _one_of(values: str) -> Variable:
+    words = values.split()
+    return Variable(" / ".join(words), frozenset(words).__contains__)
 
 
 def _integer(low: int, high: int) -> Variable:
@@ -108,158 +114,90 @@ def _integer(low: int, high: int) -> Variable:
     return Variable(f"an integer from {low} to {high}", accepts)
 
 
-def _like(pattern: str, legal: str) -> Variable:
-    compiled = re.compile(pattern)
-    return Variable(legal, lambda value: compiled.fullmatch(value) is not None)
-
-
-def _several(values: Collection[str], *, before: str = "", sign: str = "") -> Variable:
+def _several(values: str, *, before: str = "", sign: str = "") -> Variable:
     """Values separated by commas, after an optional sign: of the list, and of each value."""
-
-    def accepts(value: str) -> bool:
-        listed = value[1:] if before and value.startswith(before) else value
-        words = listed.split(",")
-        return all(
-            (word[1:] if sign and word.startswith(tuple(sign)) else word) in values
-            for word in words
-        )
-
-    first = f"{before!r} and then " if before else ""
-    each = f", each after {' or '.join(map(repr, sign))} or nothing" if sign else ""
-    optional = "optionally " if before else ""
-    return Variable(f"{optional}{first}{', '.join(sorted(values))}, by commas{each}", accepts)
+    words = sorted(values.split())
+    each = rf"[{sign}]?({'|'.join(words)})" if sign else f"({'|'.join(words)})"
+    first = f"optionally {before!r} and then " if before else ""
+    after = f", each after {' or '.join(map(repr, sign))} or nothing" if sign else ""
+    pattern = f"({re.escape(before)})?{each}(,{each})*"
+    return _like(pattern, f"{first}{', '.join(words)}, by commas{after}")
 
 
 def _settings(**values: str) -> Variable:
     """`name:value` separated by commas, with a pattern for the value of each name."""
-    patterns = {name: re.compile(pattern) for name, pattern in values.items()}
-
-    def accepts(value: str) -> bool:
-        # A list in brackets holds commas of its own.
-        pairs = (pair.partition(":") for pair in re.split(r",(?![^\[]*\])", value))
-        return all(
-            name in patterns and patterns[name].fullmatch(given) is not None
-            for name, _, given in pairs
-        )
-
-    return Variable(f"name:value by commas, with the names {', '.join(sorted(values))}", accepts)
+    each = "|".join(f"{name}:({pattern})" for name, pattern in values.items())
+    legal = f"name:value by commas, with the names {', '.join(sorted(values))}"
+    return _like(f"({each})(,({each}))*", legal)
 
 
-FLAG = _one_of("0", "1")
+FLAG = _one_of("0 1")
 _SWITCH = "True|False"
 _DIVISION = "(>|[0-9]{1,9}):[0-9]{1,9}"
-_DISTANCE = _one_of("LOC", "NVL", "PIX", "PXB", "PHB", "SYS", "0", "1", "2", "3", "4", "5")
-_THREADS = _integer(1, 4096)
-_BYTES = _integer(0, 2**40)
-_SECONDS = _integer(1, 10**6)
-_MILLISECONDS = _integer(1, 10**9)
-# An interface has at most 15 characters, none of them a slash: it can name no file.
-_INTERFACES = _like(
-    r"[\^=]{0,2}[A-Za-z0-9_.-]{1,15}(,[A-Za-z0-9_.-]{1,15}){0,63}",
-    "network interfaces by commas, optionally after '^' or '='",
-)
-_ADAPTERS = _like(
-    r"[\^=]{0,2}[A-Za-z0-9_.-]{1,32}(:[0-9]{1,3})?(,[A-Za-z0-9_.-]{1,32}(:[0-9]{1,3})?){0,63}",
-    "adapters with an optional port by commas, as in mlx5_0:1, optionally after '^' or '='",
-)
-_ALLOCATOR = _settings(
-    backend="native|cudaMallocAsync",
-    expandable_segments=_SWITCH,
-    garbage_collection_threshold=r"0?\.[0-9]{1,9}",
-    graph_capture_record_stream_reuse=_SWITCH,
-    max_non_split_rounding_mb="[0-9]{1,9}",
-    max_split_size_mb="[0-9]{1,9}",
-    per_process_memory_fraction=r"0?\.[0-9]{1,9}|1(\.0)?",
-    pinned_num_register_threads="[0-9]{1,4}",
-    pinned_use_background_threads=_SWITCH,
-    pinned_use_cuda_host_register=_SWITCH,
-    release_lock_on_cudamalloc=_SWITCH,
-    roundup_power2_divisions=rf"[0-9]{{1,9}}|\[{_DIVISION}(,{_DIVISION}){{0,31}}\]",
-)
-# Names that torch registers, and no others: for any other one torch imports the module so named.
-_LOGS = _several(
-    (
-        *("all", "aot", "autograd", "c10d", "ddp", "distributed", "dtensor", "dynamic", "dynamo"),
-        *("export", "fsdp", "inductor", "pp", "torch", "aot_graphs", "aot_joint_graph"),
-        *("autotuning", "benchmarking", "bytecode", "compiled_autograd", "cudagraphs"),
-        *("ddp_graphs", "fusion", "graph", "graph_breaks", "graph_code", "graph_sizes", "guards"),
-        *("kernel_code", "output_code", "overlap", "perf_hints", "post_grad_graphs"),
-        *("pre_grad_graphs", "recompiles", "recompiles_verbose", "schedule", "sym_node"),
-        *("trace_bytecode", "trace_call", "trace_source", "verbose_guards"),
-    ),
-    sign="+-",
-)
 
-ALLOWED: dict[str, Variable] = {
+_KINDS: Mapping[str, Variable] = {
+    """
+    NCCL_P2P_DISABLE NCCL_P2P_DIRECT_DISABLE NCCL_P2P_USE_CUDA_MEMCPY NCCL_PXN_DISABLE
+    NCCL_SHM_DISABLE NCCL_NET_DISABLE_INTRA NCCL_NET_GDR_READ NCCL_NET_SHARED_BUFFERS
+    NCCL_IB_DISABLE NCCL_IB_SPLIT_DATA_ON_QPS NCCL_IB_ADAPTIVE_ROUTING NCCL_IB_MERGE_NICS
+    NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE NCCL_DMABUF_ENABLE NCCL_GRAPH_MIXING_SUPPORT
+    NCCL_GRAPH_REGISTER NCCL_LOCAL_REGISTER NCCL_IGNORE_CPU_AFFINITY NCCL_SET_THREAD_NAME
+    TORCH_GLOO_LAZY_INIT TORCH_SHOW_CPP_STACKTRACES TORCHDYNAMO_VERBOSE
+    TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_CUDA_EVENT_CACHE
+    TORCH_NCCL_DESYNC_DEBUG TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_NCCL_ENABLE_MONITORING
+    TORCH_NCCL_ENABLE_TIMING TORCH_NCCL_HIGH_PRIORITY TORCH_NCCL_NAN_CHECK
+    PYTORCH_NO_CUDA_MEMORY_CACHING CUDA_CACHE_DISABLE CUDA_FORCE_PTX_JIT CUDA_LAUNCH_BLOCKING
+    NVIDIA_TF32_OVERRIDE TORCH_USE_CUDA_DSA
+    """: FLAG,
     # Output of NCCL goes to the log of the rank; NCCL_DEBUG_FILE would name another file.
-    "NCCL_DEBUG": _one_of("VERSION", "WARN", "INFO", "ABORT", "TRACE"),
+    "NCCL_DEBUG": _one_of("VERSION WARN INFO ABORT TRACE"),
     "NCCL_DEBUG_SUBSYS": _several(
-        (
-            *("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "CALL"),
-            *("PROXY", "NVLS", "BOOTSTRAP", "REG", "PROFILE", "RAS", "ALL"),
-        ),
+        "INIT COLL P2P SHM NET GRAPH TUNING ENV ALLOC CALL PROXY NVLS BOOTSTRAP REG PROFILE "
+        "RAS ALL",
         before="^",
     ),
-    "NCCL_ALGO": _several(
-        ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"), before="^"
+    "NCCL_ALGO": _several("Tree Ring CollnetDirect CollnetChain NVLS NVLSTree PAT", before="^"),
+    "NCCL_PROTO": _several("LL LL128 Simple", before="^"),
+    # An interface has at most 15 characters, none of them a slash: it can name no file.
+    "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME": _like(
+        r"[\^=]{0,2}[A-Za-z0-9_.-]{1,15}(,[A-Za-z0-9_.-]{1,15}){0,63}",
+        "network interfaces by commas, optionally after '^' or '='",
     ),
-    "NCCL_PROTO": _several(("LL", "LL128", "Simple"), before="^"),
-    "NCCL_SOCKET_IFNAME": _INTERFACES,
-    "NCCL_SOCKET_FAMILY": _one_of("AF_INET", "AF_INET6"),
-    "NCCL_SOCKET_NTHREADS": _integer(1, 16),
-    "NCCL_NSOCKS_PERTHREAD": _integer(1, 64),
-    "NCCL_NTHREADS": _one_of("64", "128", "256", "512"),
-    "NCCL_MIN_NCHANNELS": _integer(1, 64),
-    "NCCL_MAX_NCHANNELS": _integer(1, 64),
-    "NCCL_MIN_CTAS": _integer(1, 64),
-    "NCCL_MAX_CTAS": _integer(1, 64),
-    "NCCL_MIN_P2P_NCHANNELS": _integer(1, 64),
-    "NCCL_MAX_P2P_NCHANNELS": _integer(1, 64),
-    "NCCL_NCHANNELS_PER_NET_PEER": _integer(1, 64),
-    "NCCL_BUFFSIZE": _BYTES,
-    "NCCL_P2P_NET_CHUNKSIZE": _BYTES,
-    "NCCL_LL_BUFFSIZE": _BYTES,
-    "NCCL_LL128_BUFFSIZE": _BYTES,
-    "NCCL_P2P_DISABLE": FLAG,
-    "NCCL_P2P_LEVEL": _DISTANCE,
-    "NCCL_P2P_DIRECT_DISABLE": FLAG,
-    "NCCL_P2P_USE_CUDA_MEMCPY": FLAG,
-    "NCCL_PXN_DISABLE": FLAG,
-    "NCCL_SHM_DISABLE": FLAG,
-    "NCCL_NET_DISABLE_INTRA": FLAG,
-    "NCCL_NET_GDR_LEVEL": _DISTANCE,
-    "NCCL_NET_GDR_READ": FLAG,
-    "NCCL_NET_SHARED_BUFFERS": FLAG,
-    "NCCL_CROSS_NIC": _integer(0, 2),
-    "NCCL_IB_DISABLE": FLAG,
-    "NCCL_IB_HCA": _ADAPTERS,
-    "NCCL_IB_TIMEOUT": _integer(1, 31),
-    "NCCL_IB_RETRY_CNT": _integer(0, 7),
+    "NCCL_IB_HCA": _like(
+        r"[\^=]{0,2}[A-Za-z0-9_.-]{1,32}(:[0-9]{1,3})?(,[A-Za-z0-9_.-]{1,32}(:[0-9]{1,3})?){0,63}",
+        "adapters with an optional port by commas, as in mlx5_0:1, optionally after '^' or '='",
+    ),
+    "NCCL_SOCKET_FAMILY": _one_of("AF_INET AF_INET6"),
+    "NCCL_NTHREADS": _one_of("64 128 256 512"),
+    "NCCL_P2P_LEVEL NCCL_NET_GDR_LEVEL": _one_of("LOC NVL PIX PXB PHB SYS 0 1 2 3 4 5"),
+    "NCCL_LAUNCH_MODE": _one_of("PARALLEL GROUP"),
     "NCCL_IB_GID_INDEX": _integer(-1, 255),
+    "NCCL_CROSS_NIC NCCL_IB_PCI_RELAXED_ORDERING": _integer(0, 2),
+    "NCCL_MNNVL_ENABLE NCCL_NVLS_ENABLE": _integer(0, 2),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": _integer(0, 3),
+    "NCCL_IB_RETRY_CNT": _integer(0, 7),
     "NCCL_IB_SL": _integer(0, 15),
     "NCCL_IB_TC": _integer(0, 255),
+    "MALLOC_ARENA_MAX": _integer(0, 4096),
+    "TORCH_FR_BUFFER_SIZE TORCH_NCCL_TRACE_BUFFER_SIZE": _integer(0, 10**7),
+    "MEMORY_HISTORY": _integer(0, 10**9),
+    """
+    NCCL_BUFFSIZE NCCL_P2P_NET_CHUNKSIZE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE
+    NCCL_IB_AR_THRESHOLD MALLOC_MMAP_THRESHOLD_ MALLOC_TRIM_THRESHOLD_ CUDA_CACHE_MAXSIZE
+    """: _integer(0, 2**40),
+    "NCCL_SOCKET_NTHREADS": _integer(1, 16),
+    "NCCL_IB_TIMEOUT": _integer(1, 31),
+    "CUDA_DEVICE_MAX_CONNECTIONS": _integer(1, 32),
+    """
+    NCCL_NSOCKS_PERTHREAD NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS
+    NCCL_MIN_P2P_NCHANNELS NCCL_MAX_P2P_NCHANNELS NCCL_NCHANNELS_PER_NET_PEER
+    """: _integer(1, 64),
     "NCCL_IB_QPS_PER_CONNECTION": _integer(1, 128),
-    "NCCL_IB_SPLIT_DATA_ON_QPS": FLAG,
-    "NCCL_IB_PCI_RELAXED_ORDERING": _integer(0, 2),
-    "NCCL_IB_ADAPTIVE_ROUTING": FLAG,
-    "NCCL_IB_AR_THRESHOLD": _BYTES,
-    "NCCL_IB_MERGE_NICS": FLAG,
-    "NCCL_CUMEM_ENABLE": FLAG,
-    "NCCL_CUMEM_HOST_ENABLE": FLAG,
-    "NCCL_DMABUF_ENABLE": FLAG,
-    "NCCL_GRAPH_MIXING_SUPPORT": FLAG,
-    "NCCL_GRAPH_REGISTER": FLAG,
-    "NCCL_LOCAL_REGISTER": FLAG,
-    "NCCL_IGNORE_CPU_AFFINITY": FLAG,
-    "NCCL_LAUNCH_MODE": _one_of("PARALLEL", "GROUP"),
-    "NCCL_MNNVL_ENABLE": _integer(0, 2),
-    "NCCL_NVLS_ENABLE": _integer(0, 2),
-    "NCCL_SET_THREAD_NAME": FLAG,
-    "GLOO_SOCKET_IFNAME": _INTERFACES,
-    "TORCH_GLOO_LAZY_INIT": FLAG,
-    "OMP_NUM_THREADS": _THREADS,
-    "OMP_DYNAMIC": _one_of("true", "false"),
-    "OMP_PROC_BIND": _one_of("true", "false", "close", "spread", "master", "primary"),
+    "OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS": _integer(1, 4096),
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": _integer(1, 10**6),
+    "TORCH_NCCL_COORD_CHECK_MILSEC TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": _integer(1, 10**9),
+    "OMP_DYNAMIC": _one_of("true false"),
+    "OMP_PROC_BIND": _one_of("true false close spread master primary"),
     "OMP_PLACES": _like(
         r"(threads|cores|sockets|ll_caches|numa_domains)(\([0-9]{1,4}\))?",
         "threads / cores / sockets / ll_caches / numa_domains, with an optional (count)",
@@ -269,49 +207,42 @@ ALLOWED: dict[str, Variable] = {
         "static / dynamic / guided / auto, with an optional ,chunk",
     ),
     "OMP_STACKSIZE": _like("[0-9]{1,9}[BKMG]?", "a number, with an optional B, K, M or G"),
-    "OMP_WAIT_POLICY": _one_of("active", "passive"),
+    "OMP_WAIT_POLICY": _one_of("active passive"),
     "KMP_BLOCKTIME": _like("[0-9]{1,9}|infinite", "milliseconds, or infinite"),
     "GOMP_SPINCOUNT": _like("[0-9]{1,12}|infinite", "a number, or infinite"),
-    "MKL_NUM_THREADS": _THREADS,
-    "MKL_DYNAMIC": _one_of("TRUE", "FALSE"),
-    "MKL_CBWR": _one_of("AUTO", "COMPATIBLE", "AVX2", "AVX512", "AVX2,STRICT", "AVX512,STRICT"),
-    "OPENBLAS_NUM_THREADS": _THREADS,
-    "TORCH_LOGS": _LOGS,
-    "TORCH_CPP_LOG_LEVEL": _one_of("INFO", "WARNING", "ERROR", "FATAL"),
-    "TORCH_DISTRIBUTED_DEBUG": _one_of("OFF", "INFO", "DETAIL"),
-    "TORCH_SHOW_CPP_STACKTRACES": FLAG,
-    "TORCHDYNAMO_VERBOSE": FLAG,
-    "TORCH_FR_BUFFER_SIZE": _integer(0, 10**7),
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": _integer(0, 3),
-    "TORCH_NCCL_AVOID_RECORD_STREAMS": FLAG,
-    "TORCH_NCCL_BLOCKING_WAIT": FLAG,
-    "TORCH_NCCL_COORD_CHECK_MILSEC": _MILLISECONDS,
-    "TORCH_NCCL_CUDA_EVENT_CACHE": FLAG,
-    "TORCH_NCCL_DESYNC_DEBUG": FLAG,
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": FLAG,
-    "TORCH_NCCL_ENABLE_MONITORING": FLAG,
-    "TORCH_NCCL_ENABLE_TIMING": FLAG,
-    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": _SECONDS,
-    "TORCH_NCCL_HIGH_PRIORITY": FLAG,
-    "TORCH_NCCL_NAN_CHECK": FLAG,
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": _integer(0, 10**7),
-    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": _MILLISECONDS,
-    "PYTORCH_ALLOC_CONF": _ALLOCATOR,
-    "PYTORCH_CUDA_ALLOC_CONF": _ALLOCATOR,
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": FLAG,
-    "MALLOC_ARENA_MAX": _integer(0, 4096),
-    "MALLOC_MMAP_THRESHOLD_": _BYTES,
-    "MALLOC_TRIM_THRESHOLD_": _BYTES,
-    "MEMORY_HISTORY": _integer(0, 10**9),
+    "MKL_DYNAMIC": _one_of("TRUE FALSE"),
+    "MKL_CBWR": _one_of("AUTO COMPATIBLE AVX2 AVX512 AVX2,STRICT AVX512,STRICT"),
+    # Names that torch registers, and no others: torch imports a module of any other name.
+    "TORCH_LOGS": _several(
+        """
+        all aot autograd c10d ddp distributed dtensor dynamic dynamo export fsdp inductor pp torch
+        aot_graphs aot_joint_graph autotuning benchmarking bytecode compiled_autograd cudagraphs
+        ddp_graphs fusion graph graph_breaks graph_code graph_sizes guards kernel_code output_code
+        overlap perf_hints post_grad_graphs pre_grad_graphs recompiles recompiles_verbose schedule
+        sym_node trace_bytecode trace_call trace_source verbose_guards
+        """,
+        sign="+-",
+    ),
+    "TORCH_CPP_LOG_LEVEL": _one_of("INFO WARNING ERROR FATAL"),
+    "TORCH_DISTRIBUTED_DEBUG": _one_of("OFF INFO DETAIL"),
+    "PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF": _settings(
+        backend="native|cudaMallocAsync",
+        expandable_segments=_SWITCH,
+        garbage_collection_threshold=r"0?\.[0-9]{1,9}",
+        graph_capture_record_stream_reuse=_SWITCH,
+        max_non_split_rounding_mb="[0-9]{1,9}",
+        max_split_size_mb="[0-9]{1,9}",
+        per_process_memory_fraction=r"0?\.[0-9]{1,9}|1(\.0)?",
+        pinned_num_register_threads="[0-9]{1,4}",
+        pinned_use_background_threads=_SWITCH,
+        pinned_use_cuda_host_register=_SWITCH,
+        release_lock_on_cudamalloc=_SWITCH,
+        roundup_power2_divisions=rf"[0-9]{{1,9}}|\[{_DIVISION}(,{_DIVISION}){{0,31}}\]",
+    ),
     "CUBLAS_WORKSPACE_CONFIG": _like("(:[0-9]{1,9}:[0-9]{1,4}){1,8}", "sizes such as :4096:8"),
-    "CUDA_CACHE_DISABLE": FLAG,
-    "CUDA_CACHE_MAXSIZE": _BYTES,
-    "CUDA_DEVICE_MAX_CONNECTIONS": _integer(1, 32),
-    "CUDA_FORCE_PTX_JIT": FLAG,
-    "CUDA_LAUNCH_BLOCKING": FLAG,
-    "CUDA_MODULE_LOADING": _one_of("LAZY", "EAGER"),
-    "NVIDIA_TF32_OVERRIDE": FLAG,
-    "TORCH_USE_CUDA_DSA": FLAG,
+    "CUDA_MODULE_LOADING": _one_of("LAZY EAGER"),
 }
+"""The variables of each kind of values."""
+ALLOWED = {name: kind for names, kind in _KINDS.items() for name in names.split()}
 """Variables that a job without code of its own may set: they tune and trace NCCL, gloo, threads,
 torch's logs and allocators, and CUDA. None names a file, program, library, plugin or host."""
