@@ -168,11 +168,9 @@ def test_a_cancel_outlasts_a_save() -> None:
 
 def test_an_exit_is_recorded_once_with_the_error_of_the_trainer(tmp_path: Path) -> None:
     run = WorkerRun(tmp_path)
-    Path(run.error).write_text(to_json(NAN))
-    record = record_exit(run, replace(SEEN, ranks=(end(1, code=9),)))
+    record = record_exit(run, replace(SEEN, ranks=(end(1, code=9),), error=NAN))
     assert (record.outcome, record.failure) == ("failed", replace(NAN, node="n", exit_code=9))
     assert parse_record(ExitRecord, Path(run.exit).read_bytes()) == record
-    Path(run.error).unlink()
     assert record_exit(run, replace(SEEN, outrun=True)) == record  # of a former supervisor
 
 

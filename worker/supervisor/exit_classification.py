@@ -57,7 +57,7 @@ def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
 
 
 def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
-    """Classify the end of the share with what the trainer wrote, and write `exit.json`.
+    """Classify the end of the share, and write `exit.json`.
 
     A record that a former supervisor of the share wrote before it died stands.
 
@@ -67,8 +67,7 @@ def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
     written = read_record(Path(run.exit), ExitRecord)
     if written is not None:
         return written
-    outcome, error = last_words(run)
-    record = judge(replace(findings, outcome=outcome, error=error), time=time.time())
+    record = judge(findings, time=time.time())
     logger.info("%s: %s", record.outcome, record.failure.message if record.failure else "")
     try:
         write_exit(run, record)

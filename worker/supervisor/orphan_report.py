@@ -51,7 +51,7 @@ def report_orphan(
 
 
 def _findings(share: Share, seen: Observation, predecessor: Identity, output: str) -> Findings:
-    _, error = last_words(share.run)
+    outcome, error = last_words(share.run)
     restarted = _what_was_restarted(predecessor)
     return Findings(
         node=share.launch.node,
@@ -59,6 +59,8 @@ def _findings(share: Share, seen: Observation, predecessor: Identity, output: st
         fault=_fault(share.launch, predecessor, output) if restarted or error is None else None,
         ranks=seen.exits,
         started=seen.started,
+        outcome=outcome,
+        error=error,
     )
 
 

@@ -100,6 +100,7 @@ class Supervisor:
 
     def _findings(self, fault: Failure | None) -> Findings:
         self._seen = self._launcher.observe()
+        outcome, error = last_words(self._run)
         return Findings(
             node=self._launch.node,
             desired=self._orders.desired,
@@ -109,6 +110,8 @@ class Supervisor:
             ranks=self._seen.exits,
             started=self._seen.started,
             memory_ran_out=self._memory.ran_out,
+            outcome=outcome,
+            error=error,
             flight_record=_first_file(Path(self._run.flight_recorder)),
         )
 
