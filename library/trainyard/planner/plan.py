@@ -20,7 +20,7 @@ from trainyard.planner.pipeline_cost import microbatches_that_fit
 from trainyard.planner.results import Plan, ResumeOption
 from trainyard.spec.auto import auto_values, expected_device, explicit, resolved
 from trainyard.spec.checkpoint_rules import most_kept
-from trainyard.spec.ignored_fields import WARNED
+from trainyard.spec.ignored_fields import WARNING_RULES
 from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import can_quantize, number_format, slots_for
 from trainyard.spec.rules import BYTE_VOCABULARY, check_job_spec
@@ -169,7 +169,7 @@ def _vocabulary(spec: JobSpec, _: Plan) -> Iterator[Problem]:
 
 
 def _unused(spec: JobSpec, _: Plan) -> Iterator[Problem]:
-    for rule in WARNED:
+    for rule in WARNING_RULES:
         yield from rule(spec)
 
 

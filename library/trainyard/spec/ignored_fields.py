@@ -110,7 +110,7 @@ def budget(spec: JobSpec) -> Iterator[Problem]:
 
 
 Rule = Callable[[JobSpec], Iterator[Problem]]
-REFUSED: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed)
+NEW_JOB_RULES: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed)
 """Rules that reject: no layout and no later change of a resume would use the field."""
-WARNED: tuple[Rule, ...] = (*REFUSED, pipeline, budget)
+WARNING_RULES: tuple[Rule, ...] = (*NEW_JOB_RULES, pipeline, budget)
 """Rules whose problems the plan lists as warnings."""

@@ -10,7 +10,7 @@ from trainyard.axes.base import Axis, LayoutFacts, problem
 from trainyard.base.problems import Problem, SpecError, around, divisors, multiples, named, nearest
 from trainyard.spec.auto import expected_device, resolved
 from trainyard.spec.checkpoint_rules import CHECKPOINT_RULES, accelerator
-from trainyard.spec.ignored_fields import REFUSED
+from trainyard.spec.ignored_fields import NEW_JOB_RULES
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.optimizer_rules import LEARNING
@@ -46,7 +46,7 @@ def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     Raises:
         SpecError: naming every problem found.
     """
-    _check(spec, (*RULES, _axes, *REFUSED), slots)
+    _check(spec, (*RULES, _axes, *NEW_JOB_RULES), slots)
 
 
 def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
