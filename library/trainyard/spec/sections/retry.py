@@ -14,7 +14,8 @@ class RetrySection(SpecModel):
     """What the server does after a failed attempt."""
 
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 2
-    """Attempts that may follow failures; lost and preempted nodes do not count."""
+    """Attempts that may follow failures; those after a lost or preempted node, or after a launch
+    whose port another process took, do not count."""
     backoff_seconds: Seconds = 5.0
     """Wait before a retry; doubles with each one in a row, up to ten minutes."""
     on: Annotated[tuple[FailureReason, ...], Field(strict=False)] = (

@@ -8581,7 +8581,8 @@ export interface components {
         RetrySection: {
             /**
              * Max Retries
-             * @description Attempts that may follow failures; lost and preempted nodes do not count.
+             * @description Attempts that may follow failures; those after a lost or preempted node, or after a launch
+             *     whose port another process took, do not count.
              * @default 2
              */
             max_retries: number;
@@ -8617,7 +8618,8 @@ export interface components {
         RetrySectionInput: {
             /**
              * Max Retries
-             * @description Attempts that may follow failures; lost and preempted nodes do not count.
+             * @description Attempts that may follow failures; those after a lost or preempted node, or after a launch
+             *     whose port another process took, do not count.
              * @default 2
              */
             max_retries?: number;
