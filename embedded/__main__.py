@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 Folders(root), _tell, keep_running=given.keep_running, timeout_seconds=given.timeout
             )
         except KeyboardInterrupt:
-            _tell("Interrupted; `trainyard down` goes on from here.")
+            _tell("Interrupted; `trainyard down` continues from here.")
             return INTERRUPTED
     return up(
         Options(

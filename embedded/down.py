@@ -68,7 +68,7 @@ def _without_up(
     if keep_running or record.training == ():
         notify(f"Nothing {'else ' if keep_running else ''}runs on {folders.root}.")
         return 0
-    notify("Starting the server once more, to stop the jobs that go on training.")
+    notify("Starting the server once more, to stop the jobs that continue training.")
     address = address_of(folders, host="127.0.0.1", port=None)
     recorder = Recorder(folders.record, url=address.url, port=address.port)
     stack = Stack(
@@ -103,7 +103,7 @@ def save_jobs(yard: Client, notify: Notify, *, timeout_seconds: float) -> bool:
         if time.monotonic() > deadline:
             names = ", ".join(described(job) for job in active)
             notify(f"Error: still training after {timeout_seconds:g} s: {names}.")
-            notify("They go on saving, and nothing new is placed; `trainyard down` waits again.")
+            notify("They continue to save, and nothing new is placed; `trainyard down` waits again.")
             return False
         time.sleep(POLL_SECONDS)
     for job_id in stopped:

@@ -157,13 +157,13 @@ def _welcome(folders: Folders, options: Options, yard: Client, notify: Notify) -
 
 
 def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
-    """List the jobs that go on training and return their ids; None if the server is unreachable."""
+    """List the jobs that continue training and return their ids; None if the server is unreachable."""
     try:
         jobs = list(yard.jobs(states=sorted(ACTIVE_JOB_STATES)))
     except TrainyardError:
         return None
     for job in jobs:
-        notify(f"  {described(job)} goes on training")
+        notify(f"  {described(job)} continues training")
     if jobs:
         notify("`trainyard up` takes them back; `trainyard down` saves and ends them.")
     return tuple(job.id for job in jobs)

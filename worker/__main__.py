@@ -71,7 +71,7 @@ def _supervise(folder: Path, lock_fd: int) -> int:
 
 
 def _detach() -> None:
-    """Go on as a child: the parent, for which the worker waits, ends at once."""
+    """Continue as a child: the parent, for which the worker waits, ends at once."""
     if os.fork():
         os._exit(0)
     os.setsid()  # a signal to the worker's process group must not reach training

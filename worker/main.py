@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def serve() -> None:
-    """Serve this node until SIGTERM; what trains goes on training.
+    """Serve this node until SIGTERM; training continues.
 
     Raises:
         ValueError: the settings cannot work here, or another worker serves the data folder.

@@ -103,7 +103,7 @@ def resume(yard: Client, job_id: str, slots: int) -> None:
     reply = yard.resume(job_id, world_size=slots)
     changes = [f"{c.name}: {c.before} -> {c.after}" for c in reply.preview.changes if c.changed]
     show(f"   trainyard resume resumed --world-size {slots}")
-    show(f"   goes on from step {reply.preview.step}; changes {', '.join(changes)}")
+    show(f"   continues from step {reply.preview.step}; changes {', '.join(changes)}")
 
 
 def stop_at_step(yard: Client, job_id: str, step: int) -> None:

@@ -197,7 +197,7 @@ def _fall_back(fallback: Fallback, following: PendingLaunch, failure: Failure) -
         what = _sentence(f"{failure.reason}: {failure.message}")
         return FollowUp(JobState.FAILED, reason=f"{what} {fallback.hopeless}")
     origin = following.checkpoint_id or fallback.replacement
-    plan = f"goes on from {origin} after {failure.reason}"
+    plan = f"continues from {origin} after {failure.reason}"
     return FollowUp(
         JobState.QUEUED, reason=f"{plan}: {failure.message}", pending=following, brief=plan
     )

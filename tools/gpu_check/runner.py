@@ -130,7 +130,7 @@ def _result(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: 
     if device == "cpu" and check.needs_cuda:
         return {"status": "skipped", "seconds": 0.0, "reason": check.needs_cuda}
     if limit <= 0:
-        reason = "the time of the stage was over; the same command again goes on from here"
+        reason = "the time of the stage was over; the same command again continues from here"
         return {"status": "failed", "seconds": 0.0, "error": reason}
     folder.mkdir(parents=True)
     started, processor = time.monotonic(), _processor_seconds()

@@ -170,7 +170,7 @@ class Spool:
         self._record_limit = min(2 * self._record_limit, CHUNK_BYTES)
 
     def acknowledge(self, offsets: Mapping[str, int]) -> bool:
-        """Go on from what the server has, forwards or backwards; say whether it has more now."""
+        """Continue from the bytes of the server, forwards or backwards; return whether it has more."""
         progress = False
         for name, offset in offsets.items():
             file = self._files.get(name)

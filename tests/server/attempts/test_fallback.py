@@ -69,7 +69,7 @@ def test_proved_damage_is_marked_and_the_next_older_one_is_loaded(
     assert found.checked_at is not None
     job = harness.job(job_id)
     assert (job.state, job.retries_used, job.not_before) == (JobState.QUEUED, used, None)
-    assert job.reason.startswith(f"goes on from {job_id}.a1.step-4 after checkpoint_error")
+    assert job.reason.startswith(f"continues from {job_id}.a1.step-4 after checkpoint_error")
     with context.database.read() as connection:
         told = connection.execute(select(events).where(events.c.kind == "checkpoint_damaged")).one()
     assert told.data == {"checkpoint_id": f"{job_id}.a1.step-8", "fault": "file_damaged"}

@@ -121,12 +121,12 @@ NAMED = AGAIN.model_copy(update={"checkpoint_id": "chosen"})
         (
             Fallback("c8", named=False, replacement="c4"),
             {},
-            FollowUp(JobState.QUEUED, "goes on from c4 after {what}", AGAIN),
+            FollowUp(JobState.QUEUED, "continues from c4 after {what}", AGAIN),
         ),
         (  # no budget is needed: one checkpoint less is left each time
             Fallback("c8", named=False, replacement="c4"),
             {"retries_used": 9, "retry": RetrySection(on=(), max_retries=0)},
-            FollowUp(JobState.QUEUED, "goes on from c4 after {what}", AGAIN),
+            FollowUp(JobState.QUEUED, "continues from c4 after {what}", AGAIN),
         ),
         (
             Fallback("c8", named=False, replacement=None),
@@ -146,17 +146,17 @@ NAMED = AGAIN.model_copy(update={"checkpoint_id": "chosen"})
         (  # a resize that was asked for while the attempt was loading names another checkpoint
             Fallback("c8", named=True, replacement="c4"),
             {"resize": NAMED, "desired": STOP},
-            FollowUp(JobState.QUEUED, "goes on from chosen after {what}", NAMED),
+            FollowUp(JobState.QUEUED, "continues from chosen after {what}", NAMED),
         ),
         (
             Fallback("c8", named=False, replacement=None),
             {"resize": NAMED, "desired": STOP},
-            FollowUp(JobState.QUEUED, "goes on from chosen after {what}", NAMED),
+            FollowUp(JobState.QUEUED, "continues from chosen after {what}", NAMED),
         ),
         (
             Fallback("c8", named=False, replacement="c4"),
             {"resize": RESIZE},
-            FollowUp(JobState.QUEUED, "goes on from c4 after {what}", RESIZE),
+            FollowUp(JobState.QUEUED, "continues from c4 after {what}", RESIZE),
         ),
     ],
 )
