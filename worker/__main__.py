@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve() -> int:
     from trainyard.protocol.rest.errors import ApiError
-    from worker.main import serve
+    from worker.serve import serve
 
     try:
         serve()

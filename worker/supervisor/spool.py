@@ -170,7 +170,7 @@ class Spool:
         self._record_limit = min(2 * self._record_limit, CHUNK_BYTES)
 
     def acknowledge(self, offsets: Mapping[str, int]) -> bool:
-        """Continue from the bytes of the server, forwards or backwards; return whether it has more."""
+        """Continue from the bytes that the server has; return whether it has more than before."""
         progress = False
         for name, offset in offsets.items():
             file = self._files.get(name)

@@ -1,4 +1,4 @@
-"""`python -m worker`: registers the node, adopts what runs on it, then takes messages."""
+"""Serves a node: registers it, adopts what runs on it, then takes messages."""
 
 from __future__ import annotations
 
