@@ -103,7 +103,7 @@ def save_jobs(yard: Client, notify: Notify, *, timeout_seconds: float) -> bool:
         if time.monotonic() > deadline:
             names = ", ".join(described(job) for job in active)
             notify(f"Error: still training after {timeout_seconds:g} s: {names}.")
-            notify("They continue to save, and nothing new is placed; `trainyard down` waits again.")
+            notify("They continue to save; nothing new is placed. `trainyard down` waits again.")
             return False
         time.sleep(POLL_SECONDS)
     for job_id in stopped:

@@ -157,7 +157,7 @@ def _welcome(folders: Folders, options: Options, yard: Client, notify: Notify) -
 
 
 def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
-    """List the jobs that continue training and return their ids; None if the server is unreachable."""
+    """List the jobs that continue training; return their ids, None without an answer."""
     try:
         jobs = list(yard.jobs(states=sorted(ACTIVE_JOB_STATES)))
     except TrainyardError:

@@ -1,4 +1,4 @@
-"""The checks of a GPU: how they are run, what their lines hold, and what a bundle carries."""
+"""The checks of a GPU: how they are run, what their lines hold, and which wheels they need."""
 
 import ast
 import importlib
@@ -14,10 +14,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from benchmarks.trainer import spec_of
 from tests.trainer.ranks import run_ranks
-from tools.gpu_check import bundle, runner
+from tools.gpu_check import runner
 from tools.gpu_check.__main__ import main
 from tools.gpu_check.check import (
     DeviceKind,
@@ -102,7 +103,7 @@ def stages(monkeypatch: pytest.MonkeyPatch, runs: Path) -> dict[str, tuple[Check
         ),
     }
     monkeypatch.setattr(runner, "STAGES", found)
-    monkeypatch.setattr(runner, "_scratch", lambda: _Kept(runs.parent / "scratch"))
+    monkeypatch.setattr(runner, "TemporaryDirectory", lambda **_: _Kept(runs.parent / "scratch"))
     return found
 
 
@@ -174,7 +175,7 @@ def test_a_second_run_skips_what_the_same_versions_have_passed(
     assert runner.run_stages(["good"], to, "cpu")
     assert runs.read_text() == "xx", "another version has passed nothing yet"
     headers = [line for line in runner.read_lines(lines) if "versions" in line]
-    assert [header["versions"]["torch"] for header in headers][1:] == ["another"]
+    assert headers[-1]["versions"] == {"torch": "another"}
 
 
 def test_a_stage_whose_time_is_over_fails_what_is_left(
@@ -320,12 +321,21 @@ def test_collectives_over_the_host_are_those_of_any_group() -> None:
         }
 
 
-# ---- the bundle ----------------------------------------------------------------------------------
+# ---- the wheels ----------------------------------------------------------------------------------
 
 
-def test_a_bundle_carries_what_is_imported_and_what_that_needs() -> None:
-    there = {bundle.canonical(name) for name in bundle.CARRIED + bundle.PROVIDED}
-    left_out = set(bundle.NEVER_IMPORTED)
+# Imported only for Parquet files, object stores, TensorBoard files or downloads.
+NEVER_IMPORTED = {"pyarrow", "s3fs", "botocore", "tensorboard", "huggingface-hub"}
+
+
+def wheels() -> set[str]:
+    """Return the packages of `wheels.txt`."""
+    lines = (ROOT / "tools/gpu_check/wheels.txt").read_text(encoding="utf-8").splitlines()
+    return {canonicalize_name(line) for line in lines if not line.startswith("#")}
+
+
+def test_the_wheels_hold_what_is_imported_and_what_that_needs() -> None:
+    legal = wheels() | NEVER_IMPORTED | {"torch", "numpy"}
     providers = importlib.metadata.packages_distributions()
     packages = sorted((ROOT / "library" / "trainyard").iterdir())
     library = [str(path) for path in packages if path.name not in {"client", "cli"}]
@@ -333,14 +343,13 @@ def test_a_bundle_carries_what_is_imported_and_what_that_needs() -> None:
         paths = [ROOT / part] if part.endswith(".py") else sorted((ROOT / part).rglob("*.py"))
         for path in paths:
             for package in _third_party(path):
-                names = {bundle.canonical(name) for name in providers.get(package, [package])}
-                assert names & (there | left_out), f"{path}: {package} is in no bundle"
-    for name in bundle.CARRIED:
+                names = {canonicalize_name(name) for name in providers.get(package, [package])}
+                assert names & legal, f"{path}: {package} is in no wheel"
+    for name in wheels():
         for text in importlib.metadata.requires(name) or ():
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                needed = bundle.canonical(requirement.name)
-                assert needed in there | left_out, f"{name} needs {needed}"
+                assert canonicalize_name(requirement.name) in legal, f"{name} needs {requirement}"
 
 
 def _third_party(path: Path) -> set[str]:
@@ -354,11 +363,7 @@ def _third_party(path: Path) -> set[str]:
     return found - ours - set(sys.stdlib_module_names) - {"__future__"}
 
 
-def test_every_wheel_of_a_bundle_has_one_version() -> None:
-    pins = bundle.pinned(bundle.CARRIED, (ROOT / "constraints.txt").read_text(encoding="utf-8"))
-    assert len(pins) == len(bundle.CARRIED)
-    assert all(version for _, _, version in (pin.partition("==") for pin in pins))
-    text = "a_b.c==1.2 ; python_version < '3.14'  # why\n# d==1\n"
-    assert bundle.pinned(["A-b-c"], text) == ["A-b-c==1.2"]
-    with pytest.raises(KeyError):
-        bundle.pinned(["d"], text)
+def test_every_wheel_has_one_version() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+    assert wheels() <= pinned

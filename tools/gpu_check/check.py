@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from trainyard.run.atomic import replace_file
+
+RESULT = "result.json"
 
 DeviceKind = Literal["cpu", "cuda"]
 Value = float | int | str | bool
@@ -74,18 +78,18 @@ def largest_difference(values: Iterable[float], others: Iterable[float]) -> floa
     return max(abs(a - b) / max(abs(b), 1e-12) for a, b in pairs)
 
 
-Function = Callable[..., list[Figure]]
-
-
-def call(function: str, here: Here, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Call `module:function` and return its part of the line.
+def run_check(
+    function: str, arguments: dict[str, Any], *, device: DeviceKind, scratch: str, lines: str
+) -> None:
+    """Call `module:function`, and leave its part of the line for the runner, whole or not at all.
 
     Raises:
         Exception: whatever the check raises; the process ends with its traceback.
     """
     module, _, name = function.partition(":")
-    check: Function = getattr(importlib.import_module(module), name)
-    return judged(check(here, **arguments))
+    here = Here(device, Path(scratch), Path(lines))
+    result = judged(getattr(importlib.import_module(module), name)(here, **arguments))
+    replace_file(here.scratch / RESULT, json.dumps(result))
 
 
 def judged(figures: list[Figure]) -> dict[str, Any]:
@@ -99,16 +103,6 @@ def judged(figures: list[Figure]) -> dict[str, Any]:
         "bounds": {f.name: f.bound for f in figures if f.bound},
     }
     return line | ({"error": "; ".join(missed)} if missed else {})
-
-
-def write_result(result: dict[str, Any], scratch: Path) -> None:
-    """Leave a result for the runner; whole or not at all."""
-    part = scratch / "result.part"
-    part.write_text(json.dumps(result), encoding="utf-8")
-    part.replace(scratch / RESULT)
-
-
-RESULT = "result.json"
 
 
 def _short(value: Value) -> Value:

@@ -15,7 +15,10 @@ from typing import Any
 from benchmarks.launch import torchrun
 from tools.gpu_check.check import DeviceKind
 from trainer.checkpoint.manifest import metadata_digest
+from trainer.loop.train import train
+from trainer.metrics.run_writer import RunWriter
 from trainer.process import prefer_growing_segments
+from trainer.run import open_run
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
 from trainyard.protocol.manifest import Manifest, checkpoint_path
 from trainyard.protocol.record_parser import parse_record
@@ -68,6 +71,11 @@ class Attempt:
         """Return what became of a request, once it is known."""
         path = Path(answer_file(RunDirectory(self.run), request))
         return parse_record(RequestAnswer, path.read_text()) if path.exists() else None
+
+    def train_here(self, after_step: Callable[[int], None]) -> None:
+        """Train to the end in this process, as its only rank."""
+        writer = RunWriter(RunDirectory(self.run), rank=0, local_rank=0)
+        train(open_run(self.run, world_size=1, roots={}), writer, after_step=after_step)
 
     def document(self, name: str) -> dict[str, Any]:
         """Return a file of JSON that the attempt left."""

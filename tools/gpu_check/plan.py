@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 STAGE_SECONDS = 480.0
@@ -26,14 +26,10 @@ class Check:
     """Why it has no meaning on a CPU, where it is skipped; empty if it has one."""
 
 
-def _check(name: str, function: str, seconds: float = 120.0, /, **arguments: Any) -> Check:
-    return Check(name, f"tools.gpu_check.stages.{function}", arguments, seconds)
-
-
-def _on_cuda(
-    reason: str, name: str, function: str, seconds: float = 120.0, /, **arguments: Any
+def _check(
+    name: str, function: str, seconds: float = 120.0, /, *, needs_cuda: str = "", **arguments: Any
 ) -> Check:
-    return replace(_check(name, function, seconds, **arguments), needs_cuda=reason)
+    return Check(name, f"tools.gpu_check.stages.{function}", arguments, seconds, needs_cuda)
 
 
 def _execution() -> tuple[Check, ...]:
@@ -52,7 +48,7 @@ def _speed(size: str) -> tuple[Check, ...]:
     ways = ("eager", "compiled", "float8")
     steps = (_check(f"{size}_{way}", "speed:step", 300, size=size, way=way) for way in ways)
     reason = "at debug sizes on a CPU neither compilation nor float8 gains anything"
-    return (*steps, _on_cuda(reason, f"{size}_gains", "speed:gains", 30, size=size))
+    return (*steps, _check(f"{size}_gains", "speed:gains", 30, needs_cuda=reason, size=size))
 
 
 RECIPES = ("float8_tensorwise", "float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
@@ -71,15 +67,17 @@ UNWATCHED = "curves:nothing_waits_between_logged_steps"
 STAGES: dict[str, tuple[Check, ...]] = {
     "start": (
         _check("imports", "start:imports"),
-        _on_cuda(
-            "NCCL needs CUDA; all other checks use gloo on a CPU", "nccl", "start:nccl_collectives"
+        _check(
+            "nccl",
+            "start:nccl_collectives",
+            needs_cuda="NCCL needs CUDA; all other checks use gloo on a CPU",
         ),
         _check("torchrun", "start:one_rank_under_torchrun"),
-        _on_cuda(
-            "these tests are the ones that need a GPU",
+        _check(
             "cuda_tests",
             "start:tests_that_need_cuda",
             300,
+            needs_cuda="these tests are the ones that need a GPU",
         ),
     ),
     "curves": (
@@ -94,11 +92,11 @@ STAGES: dict[str, tuple[Check, ...]] = {
     "saves": (
         _check("disabled", SAVED, 150, mode="disabled"),
         _check("async", SAVED, 150, mode="async"),
-        _on_cuda(
-            "pinned memory serves copies from a GPU; the trainer refuses it on a CPU",
+        _check(
             PINNED,
             SAVED,
             150,
+            needs_cuda="pinned memory serves copies from a GPU; the trainer refuses it on a CPU",
             mode=PINNED,
         ),
     ),
@@ -107,10 +105,10 @@ STAGES: dict[str, tuple[Check, ...]] = {
     ),
     "reports": (
         _check("out_of_memory", "reports:out_of_memory_is_explained"),
-        _on_cuda(
-            "a snapshot shows the allocator of CUDA; the trainer refuses it on a CPU",
+        _check(
             "memory_snapshot",
             "reports:memory_snapshot_on_request",
+            needs_cuda="a snapshot shows the allocator of CUDA; the trainer refuses it on a CPU",
         ),
         _check("profile", "reports:profile_on_request"),
     ),

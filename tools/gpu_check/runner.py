@@ -11,12 +11,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tools.gpu_check.check import RESULT, DeviceKind
@@ -59,20 +59,35 @@ def run_stages(stages: Iterable[str], to: Path, device: DeviceKind) -> bool:
     """
     to.mkdir(parents=True, exist_ok=True)
     lines = to / LINES
-    passed = _passed(lines, _versions(), device)
+    _append(lines, {"versions": _versions(), "device": device})
+    before = current_lines(lines)
+    passed = {(line["stage"], line["check"]) for line in before if line["status"] == "passed"}
     factor = CPU_FACTOR if device == "cpu" else 1.0
     good = True
-    with _scratch() as scratch:
+    with TemporaryDirectory(prefix="gpu-check-", ignore_cleanup_errors=True) as scratch:
         for stage in stages:
             deadline = time.monotonic() + STAGE_SECONDS * factor
             for check in STAGES[stage]:
                 if (stage, check.name) in passed:
                     continue
                 limit = min(check.seconds * factor, deadline - time.monotonic())
-                folder = scratch / stage / check.name
-                line = _line(stage, check, _result(check, folder, lines, device, limit))
+                folder = Path(scratch, stage, check.name)
+                result = _result(check, folder, lines, device, limit)
+                line = {
+                    "stage": stage,
+                    "check": check.name,
+                    "status": result["status"],
+                    "seconds": 0.0,
+                    "figures": {},
+                    "bounds": {},
+                    **result,
+                    "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                }
                 _append(lines, line)
-                _keep_output(to, line, folder)
+                if line["status"] == "failed":
+                    head = f"==== {stage}/{check.name} {line['time']}"
+                    with (to / FAILED).open("a", encoding="utf-8") as file:
+                        file.write(f"{head}\n{_output(folder)[-LOG_CHARACTERS:]}\n")
                 shutil.rmtree(folder, ignore_errors=True)
                 # A terminal shows what the file holds.
                 sys.stdout.write(json.dumps(line) + "\n")
@@ -95,43 +110,23 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def current_lines(path: Path) -> list[Line]:
-    """Return the lines of those versions that have written last."""
-    lines = read_lines(path)
-    headers = [index for index, line in enumerate(lines) if "versions" in line]
-    return lines[headers[-1] + 1 :] if headers else lines
-
-
-def _passed(path: Path, versions: Line, device: DeviceKind) -> set[tuple[str, str]]:
-    """Return the checks that these versions have passed, and write their header to the file."""
-    header = {"versions": versions, "device": device}
-    passed: set[tuple[str, str]] = set()
-    ours = False
+    """Return the lines of all runs with the versions and the device of the last run."""
+    runs: list[tuple[Line, list[Line]]] = []
     for line in read_lines(path):
         if "versions" in line:
-            ours = line == header
-        elif ours and line["status"] == "passed":
-            passed.add((line["stage"], line["check"]))
-    if not ours:
-        _append(path, header)
-    return passed
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="gpu-check-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            runs.append((line, []))
+        else:
+            runs[-1][1].append(line)
+    return [line for header, lines in runs if header == runs[-1][0] for line in lines]
 
 
 def _result(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float) -> Line:
     """Return status, time and findings of a check that is run if it can be."""
     if device == "cpu" and check.needs_cuda:
-        return {"status": "skipped", "seconds": 0.0, "reason": check.needs_cuda}
+        return {"status": "skipped", "reason": check.needs_cuda}
     if limit <= 0:
         reason = "the time of the stage was over; the same command again continues from here"
-        return {"status": "failed", "seconds": 0.0, "error": reason}
+        return {"status": "failed", "error": reason}
     folder.mkdir(parents=True)
     started, processor = time.monotonic(), _processor_seconds()
     ended = _run(check, folder, lines, device, limit)
@@ -142,25 +137,21 @@ def _result(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: 
     result = folder / RESULT
     if ended is None and result.exists():
         return {**spent, **json.loads(result.read_text(encoding="utf-8"))}
-    return {"status": "failed", **spent, "error": f"{ended}\n{_tail(folder)}"}
+    return {"status": "failed", **spent, "error": f"{ended}\n{_output(folder)[-TAIL_CHARACTERS:]}"}
 
 
 def _run(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float) -> str | None:
     """Run a check in a process group of its own, all of which is killed; return how it failed."""
-    words = [sys.executable, "-m", "tools.gpu_check", "--here", check.function]
-    words += [
-        "--arguments",
-        json.dumps(check.arguments),
-        "--device",
-        device,
-        "--scratch",
-        str(folder),
-        "--lines",
-        str(lines),
-    ]
+    here = {
+        "function": check.function,
+        "arguments": check.arguments,
+        "device": device,
+        "scratch": str(folder),
+        "lines": str(lines),
+    }
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            words,
+            [sys.executable, "-m", "tools.gpu_check", "--here", json.dumps(here)],
             cwd=ROOT,
             env=_environment(device, folder.parents[1]),
             stdin=subprocess.DEVNULL,
@@ -173,7 +164,9 @@ def _run(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: flo
         except subprocess.TimeoutExpired:
             return f"no end within {limit:.0f} s"
         finally:
-            _kill_group(process)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     return f"exit code {code}" if code else None
 
 
@@ -181,12 +174,6 @@ def _processor_seconds() -> float:
     """Return the processor time of all checks that have ended, and of what they waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _environment(device: DeviceKind, scratch: Path) -> dict[str, str]:
@@ -203,19 +190,6 @@ def _environment(device: DeviceKind, scratch: Path) -> dict[str, str]:
     return environment
 
 
-def _line(stage: str, check: Check, result: Line) -> Line:
-    return {
-        "stage": stage,
-        "check": check.name,
-        "status": result.pop("status"),
-        "seconds": result.pop("seconds"),
-        "figures": result.pop("figures", {}),
-        "bounds": result.pop("bounds", {}),
-        **result,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
 def _append(path: Path, line: Line) -> None:
     """Append a line in one write; it begins a new line after one that was cut off."""
     cut_off = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
@@ -225,18 +199,10 @@ def _append(path: Path, line: Line) -> None:
         os.fsync(file.fileno())
 
 
-def _keep_output(to: Path, line: Line, folder: Path) -> None:
-    output = folder / "output"
-    if line["status"] != "failed" or not output.exists():
-        return
-    text = output.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
-    with (to / FAILED).open("a", encoding="utf-8") as file:
-        file.write(f"==== {line['stage']}/{line['check']} {line['time']}\n{text}\n")
-
-
-def _tail(folder: Path) -> str:
-    text = (folder / "output").read_text(encoding="utf-8", errors="replace")
-    return text[-TAIL_CHARACTERS:]
+def _output(folder: Path) -> str:
+    """Return what a check has written; nothing where it was not run."""
+    path = folder / "output"
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def _versions() -> dict[str, str]:

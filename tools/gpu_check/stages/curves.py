@@ -21,10 +21,6 @@ from tools.gpu_check.check import (
 from tools.gpu_check.launch import Job
 from tools.gpu_check.training import INPUTS, alone, compile_section, curve, job
 from trainer.loop.build import compute_deterministically
-from trainer.loop.train import train
-from trainer.metrics.run_writer import RunWriter
-from trainer.run import open_run
-from trainyard.run.directory import RunDirectory
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 1e-2}
 """Largest relative difference of a loss from the CPU's over 30 steps, by `training.param_dtype`."""
@@ -105,12 +101,10 @@ def nothing_waits_between_logged_steps(here: Here, *, compiled: bool) -> list[Fi
         "compile": compile_section(here.device) if compiled else {},
         "data": {"document_masks": True},
     }
-    directory = Job.small(here.scratch, here.device, **spec).prepare().run
+    attempt = Job.small(here.scratch, here.device, **spec).prepare()
     waits = _Waits(here.device)
     with waits:
-        writer = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
-        run = open_run(directory, world_size=1, roots={})
-        train(run, writer, after_step=waits.after_step)
+        attempt.train_here(waits.after_step)
     # The line of a step is written between the call for it and that for the step after it.
     logged = {step + 1 for step in (1, 4, 8)}
     unlogged = [step for step in range(2, 13) if step not in logged]

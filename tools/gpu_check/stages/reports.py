@@ -6,8 +6,6 @@ import gzip
 import json
 import pickletools
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,11 +13,9 @@ import torch
 from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, reported
 from tools.gpu_check.launch import Attempt, Job
 from trainer.errors import OutOfMemoryError
-from trainer.loop.train import train
-from trainer.metrics.run_writer import RunWriter
-from trainer.run import open_run
+from trainyard.run.control_files import post_request
 from trainyard.run.directory import RunDirectory
-from trainyard.run.records import RequestAnswer
+from trainyard.run.records import Request, RequestAnswer, RequestKind
 
 STEPS = 12
 RECORDED = 3
@@ -42,7 +38,7 @@ def out_of_memory_is_explained(here: Here) -> list[Figure]:
             blocks.append(torch.empty(BLOCK[here.device], dtype=torch.int8, device=here.device))
 
     try:
-        _train(attempt, fill)
+        attempt.train_here(fill)
     except OutOfMemoryError as error:
         found = error
     use = found.memory
@@ -64,11 +60,11 @@ def out_of_memory_is_explained(here: Here) -> list[Figure]:
 def _explained_on_cuda(error: OutOfMemoryError, blocks: list[torch.Tensor]) -> list[Figure]:
     assert error.memory is not None
     rest = sum(block.nbytes for block in blocks)
-    snapshot = _Snapshot.read(Path(str(error.path)))
+    dictionaries, words = _snapshot(Path(str(error.path)))
     return [
         at_most("rest_off_what_was_taken", abs(error.memory.rest_bytes / rest - 1), 0.1),
-        equal("snapshot_has_segments", "segments" in snapshot.words, expected=True),
-        at_least("entries_in_snapshot", snapshot.dictionaries, len(blocks)),
+        equal("snapshot_has_segments", "segments" in words, expected=True),
+        at_least("entries_in_snapshot", dictionaries, len(blocks)),
     ]
 
 
@@ -77,13 +73,13 @@ def memory_snapshot_on_request(here: Here) -> list[Figure]:
     attempt, answer = _asked(here, "memory_snapshot")
     files = sorted(attempt.run.glob("snapshots/*.pickle"))
     assert files, answer.message
-    found = _Snapshot.read(files[0])
+    dictionaries, words = _snapshot(files[0])
     return [
         equal("answered", answer.ok, expected=True),
         equal("files", len(files), 1),
         # What the history calls an allocation, and the end of one.
-        equal("has_history", found.words >= {"alloc", "free_completed"}, expected=True),
-        at_least("entries", found.dictionaries, 100),
+        equal("has_history", words >= {"alloc", "free_completed"}, expected=True),
+        at_least("entries", dictionaries, 100),
     ]
 
 
@@ -106,19 +102,16 @@ def profile_on_request(here: Here) -> list[Figure]:
     ]
 
 
-def _asked(here: Here, kind: str) -> tuple[Attempt, RequestAnswer]:
+def _asked(here: Here, kind: RequestKind) -> tuple[Attempt, RequestAnswer]:
     """Train with a request that is there after the third step; return what became of it."""
     attempt = _small(here).prepare()
 
     def request(step: int) -> None:
         if step == 3:
-            folder = attempt.run / "requests"
-            folder.mkdir(exist_ok=True)
-            part = attempt.run / "request.part"
-            part.write_text(json.dumps({"kind": kind, "steps": RECORDED}), encoding="utf-8")
-            part.replace(folder / f"{REQUEST}.json")
+            run = RunDirectory(attempt.run)
+            post_request(run, REQUEST, Request(kind=kind, steps=RECORDED))
 
-    _train(attempt, request)
+    attempt.train_here(request)
     answer = attempt.answer(REQUEST)
     assert answer is not None, "the request has no answer"
     return attempt, answer
@@ -128,25 +121,14 @@ def _small(here: Here) -> Job:
     return Job.small(here.scratch, here.device, training={"steps": STEPS})
 
 
-def _train(attempt: Attempt, after_step: Callable[[int], None]) -> None:
-    writer = RunWriter(RunDirectory(attempt.run), rank=0, local_rank=0)
-    train(open_run(attempt.run, world_size=1, roots={}), writer, after_step=after_step)
+def _snapshot(path: Path) -> tuple[int, set[str]]:
+    """Return what a snapshot of the allocator holds, without loading its pickle.
 
-
-@dataclass(frozen=True)
-class _Snapshot:
-    """What a snapshot of the allocator holds, as far as it shows without loading a pickle."""
-
-    dictionaries: int
-    """Segments, blocks, frames and events are one each."""
-    words: frozenset[str]
-    """Keys and values that are text."""
-
-    @classmethod
-    def read(cls, path: Path) -> _Snapshot:
-        dictionaries, words = 0, set[str]()
-        for opcode, argument, _ in pickletools.genops(path.read_bytes()):
-            dictionaries += opcode.name == "EMPTY_DICT"
-            if isinstance(argument, str):
-                words.add(argument)
-        return cls(dictionaries, frozenset(words))
+    The number of dictionaries (each segment, block, frame and event is one), and all texts.
+    """
+    dictionaries, words = 0, set[str]()
+    for opcode, argument, _ in pickletools.genops(path.read_bytes()):
+        dictionaries += opcode.name == "EMPTY_DICT"
+        if isinstance(argument, str):
+            words.add(argument)
+    return dictionaries, words

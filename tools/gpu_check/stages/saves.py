@@ -1,4 +1,4 @@
-"""A save in each mode: the attempt is killed after it, and another one continues from it on a CPU."""
+"""A save in each mode: the attempt is killed after it, and another one resumes from it on a CPU."""
 
 from __future__ import annotations
 
