@@ -1,27 +1,38 @@
-"""Protocol 2: what its workers and supervisors receive, and which specs they can run.
+"""Protocol 2: what its workers and supervisors receive, and which launches they can run.
 
-Its models refuse unknown fields. `protocol_2.json` holds the fields that each message had, recorded
-from the programs of that version; None stands for any value. A field that was added since is left
-out of a message while it has its default. A spec that sets one needs a newer worker.
+Its models refuse unknown fields and values. `protocol_2.json` holds the fields of each message,
+recorded from the programs of that version: None stands for any value, text for its legal values,
+divided by `|`. A field that was added since is left out of a reply while it has its default.
+What uses anything else that was added since needs a newer worker.
 
 What is an operation now was a chore: its message and its paths have that name.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
-import orjson
 from pydantic import BaseModel
 
 from server.errors import ConflictError
 from trainyard.base.model_base import RecordModel
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.operations import OperationTask
-from trainyard.protocol.worker_messages import ClaimReply, NodeName, OperationClaimReply
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    ClaimReply,
+    NodeHeartbeatReply,
+    NodeName,
+    OperationClaimReply,
+    OperationReportReply,
+    PendingRequest,
+    RegistrationReply,
+    ReportReply,
+)
 from trainyard.spec.job import JobSpec
 
 TASK = "worker.chore"
@@ -30,6 +41,19 @@ PATH = "/chores/{operation_id}"
 """Path of the worker API, below `/workers`."""
 FIELDS = resources.files("server").joinpath("protocol_2.json")
 SHAPES: dict[str, Any] = json.loads(FIELDS.read_text())
+SHAPE_OF: dict[type[BaseModel], Any] = {
+    RegistrationReply: SHAPES["RegistrationReply"],
+    NodeHeartbeatReply: SHAPES["NodeHeartbeatReply"],
+    ClaimReply: SHAPES["ClaimReply"],
+    ReportReply: SHAPES["ReportReply"],
+    OperationClaimReply: SHAPES["ChoreClaimReply"],
+    OperationReportReply: SHAPES["ChoreReportReply"],
+    JobSpec: SHAPES["ClaimReply"]["spec"],
+    Overrides: SHAPES["ClaimReply"]["attempt"]["overrides"],
+    OperationTask: SHAPES["ChoreClaimReply"]["task"],
+    PendingRequest: SHAPES["ReportReply"]["requests"][0],
+}
+"""The recorded fields of each reply, and of the parts that are compared before there is one."""
 
 
 class ChoreMessage(RecordModel):
@@ -41,53 +65,87 @@ class ChoreMessage(RecordModel):
     """Node that is to claim it."""
 
 
-def new_fields(spec: JobSpec, overrides: Overrides) -> tuple[str, ...]:
-    """Return the fields of a launch that protocol 2 lacks and that do not have their default."""
-    shape = SHAPES["ClaimReply"]
-    found = [*_new(spec, shape["spec"]), *_new(overrides, shape["attempt"]["overrides"])]
-    return tuple(dict.fromkeys(found))
+@dataclasses.dataclass(frozen=True)
+class _Gap:
+    """A field or a value that protocol 2 lacks."""
+
+    path: tuple[str | int, ...]
+    needs: str | None
+    """What a newer worker is needed for; None for a field that has its default."""
 
 
-def new_fields_of_task(task: OperationTask) -> tuple[str, ...]:
-    """Return the fields of an operation that protocol 2 lacks and that are not at their default."""
-    return tuple(_new(task, SHAPES["ChoreClaimReply"]["task"]))
+def lacking(*values: BaseModel) -> tuple[str, ...]:
+    """Return what these replies, or parts of replies, use that protocol 2 lacks, each once."""
+    found = (gap.needs for value in values for gap in _gaps(value, _shape(value)))
+    return tuple(dict.fromkeys(need for need in found if need is not None))
 
 
-def check_reply(reply: ClaimReply | OperationClaimReply) -> None:
-    """Refuse a claim whose reply the programs of protocol 2 cannot read.
+def check_reply(reply: BaseModel, protocol: int) -> None:
+    """Refuse a reply that the programs of a protocol cannot read.
 
     Raises:
-        ConflictError: it uses a field that they lack.
+        ConflictError: it uses what they lack.
     """
-    if found := tuple(_new(reply, _shape(reply))):
+    if protocol < PROTOCOL and (found := lacking(reply)):
         raise ConflictError(f"a worker of protocol 2 lacks {', '.join(found)}; upgrade the worker")
 
 
-def dump_reply(reply: ClaimReply | OperationClaimReply) -> bytes:
-    """Return a reply as JSON text with the fields of protocol 2 alone."""
-    return orjson.dumps(_cut(orjson.loads(reply.model_dump_json()), _shape(reply)))
+def reply_text(reply: BaseModel, protocol: int) -> str:
+    """Return a reply as JSON text that the programs of a protocol can read.
+
+    A request that they lack is left out of the reply to a report, which is stored already.
+
+    Raises:
+        ConflictError: it uses what they lack.
+    """
+    if protocol == PROTOCOL:
+        return reply.model_dump_json()
+    if isinstance(reply, ReportReply):
+        known = tuple(request for request in reply.requests if not lacking(request))
+        reply = reply.model_copy(update={"requests": known})
+    check_reply(reply, protocol)
+    left_out: Any = {}
+    for gap in _gaps(reply, _shape(reply)):
+        inner = left_out
+        for part in gap.path[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[gap.path[-1]] = True
+    return reply.model_dump_json(exclude=left_out)
 
 
-def _shape(reply: ClaimReply | OperationClaimReply) -> Any:
-    return SHAPES["ClaimReply" if isinstance(reply, ClaimReply) else "ChoreClaimReply"]
+def _shape(value: BaseModel) -> Any:
+    return next(shape for kind, shape in SHAPE_OF.items() if isinstance(value, kind))
 
 
-def _new(value: object, shape: Any, place: str = "") -> Iterator[str]:
-    if isinstance(value, BaseModel) and isinstance(shape, dict):
-        for name, field in type(value).model_fields.items():
-            held = getattr(value, name)
+def _gaps(value: Any, shape: Any, path: tuple[str | int, ...] = ()) -> Iterator[_Gap]:
+    if isinstance(value, tuple) and isinstance(shape, list):
+        for index, each in enumerate(value):
+            yield from _gaps(each, shape[0], (*path, index))
+    elif isinstance(shape, str) and value is not None and value not in shape.split("|"):
+        yield _Gap(path, f"{_name(path)}={value}")
+    elif isinstance(shape, dict) and value is not None:
+        for name, default in defaults_of(type(value)).items():
+            held, inner = getattr(value, name), (*path, name)
             if name in shape:
-                yield from _new(held, shape[name], f"{place}{name}.")
-            elif held != field.get_default(call_default_factory=True, validated_data={}):
-                yield f"{place}{name}"
-    elif isinstance(value, tuple) and isinstance(shape, list):
-        for each in value:
-            yield from _new(each, shape[0], place)
+                yield from _gaps(held, shape[name], inner)
+            else:
+                yield _Gap(inner, None if held == default else _name(inner))
 
 
-def _cut(value: Any, shape: Any) -> Any:
-    if isinstance(value, dict) and isinstance(shape, dict):
-        return {name: _cut(value[name], shape[name]) for name in value if name in shape}
-    if isinstance(value, list) and isinstance(shape, list):
-        return [_cut(each, shape[0]) for each in value]
-    return value
+def _name(path: tuple[str | int, ...]) -> str:
+    return ".".join(part for part in path if isinstance(part, str))
+
+
+def defaults_of(kind: type[Any]) -> dict[str, object]:
+    """Return the default of each field; of one without it, a value that equals none."""
+    if issubclass(kind, BaseModel):
+        return {
+            name: field.get_default(call_default_factory=True, validated_data={})
+            for name, field in kind.model_fields.items()
+        }
+    return {
+        field.name: field.default
+        if field.default_factory is dataclasses.MISSING
+        else field.default_factory()
+        for field in dataclasses.fields(kind)
+    }

@@ -11,10 +11,10 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.concurrency import run_in_threadpool
 
+import server.app.worker_endpoints
 import server.auth.endpoints
 import server.checkpoints.endpoints
 import server.events.endpoints
-import server.ingest.endpoints
 import server.jobs.endpoints
 import server.logs.endpoints
 import server.metrics.endpoints
@@ -51,7 +51,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.nodes.endpoints.router,
     server.events.endpoints.router,
     server.auth.endpoints.router,
-    server.ingest.endpoints.router,
+    server.app.worker_endpoints.router,
 )
 
 

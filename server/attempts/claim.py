@@ -73,8 +73,7 @@ def claim(
             *([attempt_to(attempt_id, AttemptState.STARTING)] if first else []),
         )
         reply = _reply(context, connection, launch, node_rank=share.node_rank, token=token)
-        if protocol < PROTOCOL:
-            check_reply(reply)  # in the transaction, so that a refusal leaves the share unclaimed
+        check_reply(reply, protocol)  # in the transaction: a refusal leaves the share unclaimed
         return reply
 
 

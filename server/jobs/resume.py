@@ -21,7 +21,7 @@ from server.jobs.queries import job_row
 from server.jobs.service import end_running
 from server.lifecycle import Move, job_to, lock_job, move
 from server.nodes.capacity import Demand, Offer, fits, read_offers
-from server.protocol_2 import new_fields
+from server.protocol_2 import lacking
 from server.subject import Actor, Subject
 from trainyard.planner.plan import resume_options
 from trainyard.protocol.attempt import Overrides
@@ -81,7 +81,7 @@ def options(context: Context, job_id: str) -> ResumeOptions:
             nodes=spec.resources.nodes,
             device=spec.resources.device,
             roots=roots_of(spec),
-            new_fields=new_fields(job.spec, baseline.overrides),
+            new_fields=lacking(job.spec, baseline.overrides),
         )
         views.append(
             ResumeOptionView(

@@ -222,8 +222,7 @@ def claim_operation(
             fence=fence,
             report_seconds=max(context.settings.report_seconds, REPORT_SECONDS),
         )
-        if protocol < PROTOCOL:
-            check_reply(reply)  # in the transaction, so that a refusal leaves it unclaimed
+        check_reply(reply, protocol)  # in the transaction: a refusal leaves it unclaimed
     return reply
 
 

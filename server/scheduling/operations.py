@@ -21,7 +21,7 @@ from server.lifecycle import lock_job, move, operation_to
 from server.liveness import hearing
 from server.nodes.capacity import read_offers
 from server.operations.service import describe, end_operation, identity, lock_job_if_there
-from server.protocol_2 import ChoreMessage, new_fields_of_task
+from server.protocol_2 import ChoreMessage, lacking
 from server.scheduling.dispatch import Dispatcher, Message
 from server.scheduling.operation_placement import Wanted, choose
 from server.subject import SCHEDULER, SCRUBBING, Subject
@@ -265,7 +265,7 @@ class OperationKeeper:
 
 def _wanted(row: QueuedOperation) -> Wanted:
     task = row.task
-    fields = new_fields_of_task(task)
+    fields = lacking(task)
     return Wanted(row.id, task.kind, task.root, row.storage, task.other_roots, fields)
 
 

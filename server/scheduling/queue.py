@@ -36,7 +36,7 @@ from server.database.upsert import insert_absent
 from server.events.notices import notify_all
 from server.jobs.checks import roots_of
 from server.nodes.capacity import Demand, Shape
-from server.protocol_2 import new_fields
+from server.protocol_2 import lacking
 from server.subject import Subject
 from trainyard.base.problems import spec_error
 from trainyard.protocol.record_parser import Record, parse_record
@@ -299,7 +299,7 @@ def _shape(row: NewJob) -> Shape:
         spec.resources.device,
         roots_of(spec),
         (spec.checkpoint.root, bound) if bound is not None else None,
-        new_fields(submitted, pending.overrides),
+        lacking(submitted, pending.overrides),
     )
 
 

@@ -6,29 +6,23 @@ The programs of that version refuse unknown fields, so a reply to them may have 
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 import zlib
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from pydantic import Field
 
 from server.auth.service import create_token
 from server.context import Context
-from server.errors import ConflictError
 from server.jobs.service import stop
-from server.protocol_2 import FIELDS, SHAPES, check_reply, dump_reply, new_fields
+from server.protocol_2 import (
+    SHAPES,
+)
 from tests.actors import ADA
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
 from tests.server.harness import Harness
-from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.access import TokenRequest
-from trainyard.protocol.worker_messages import ClaimReply
-from trainyard.spec.job import JobSpec
-from trainyard.spec.sections.training import TrainingSection
 
 WORKERS = "/api/v1/workers"
 ROOT = "11111111-2222-4333-8444-555555555555"
@@ -243,54 +237,6 @@ def test_protocol_1_is_refused(app: FastAPI, context: Context) -> None:
     assert (reply.status_code, "[2, 3]" in reply.text) == (422, True)
 
 
-def test_the_recorded_fields_are_frozen() -> None:
-    """A field that is added here reaches programs that refuse it."""
-    digest = hashlib.sha256(FIELDS.read_bytes()).hexdigest()
-    assert digest == "10217c5628fb5a988bc04c7ec4aeddd356f5260d465c3abe661be8b0fda883ec"
-
-
-class ToyTraining(TrainingSection):
-    """A section with a field that protocol 2 lacks."""
-
-    toy: int = 0
-
-
-class ToySpec(JobSpec):
-    """A spec with that section."""
-
-    training: ToyTraining = Field(default_factory=ToyTraining)
-
-
-class ToyReply(ClaimReply):
-    """A claim's reply with that spec."""
-
-    spec: ToySpec
-
-
-def toy_reply(reply: ClaimReply, toy: int) -> ToyReply:
-    document = reply.model_dump(mode="json")
-    document["spec"]["training"]["toy"] = toy
-    return ToyReply.model_validate_json(json.dumps(document))
-
-
-def test_a_new_field_with_its_default_is_left_out_of_a_reply(harness: Harness) -> None:
-    harness.add_node()
-    _, (supervisor,) = harness.launched()
-    reply = toy_reply(supervisor.reply, 0)
-    check_reply(reply)
-    assert new_fields(reply.spec, Overrides()) == ()
-    assert json.loads(dump_reply(reply)) == json.loads(supervisor.reply.model_dump_json())
-
-
-def test_a_new_field_with_another_value_needs_a_newer_worker(harness: Harness) -> None:
-    harness.add_node()
-    _, (supervisor,) = harness.launched()
-    reply = toy_reply(supervisor.reply, 1)
-    assert new_fields(reply.spec, Overrides()) == ("training.toy",)
-    with pytest.raises(ConflictError, match=r"protocol 2 lacks spec\.training\.toy"):
-        check_reply(reply)
-
-
 @pytest.fixture
 def without_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes a field from protocol 2, which is a field that was added since."""
@@ -351,6 +297,30 @@ def test_a_sample_with_a_new_field_waits_for_a_newer_worker(
     assert client.get(f"/api/v1/operations/{operation_id}").json()["waiting"] == (
         "no node that is online has a worker of protocol 3, for sample.spec.training.seed"
     )
+
+
+def test_a_kind_of_operation_that_protocol_2_lacks_waits_for_a_newer_worker(
+    old: NodeOfProtocol2,
+    client: TestClient,
+    harness: Harness,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(SHAPES["ChoreClaimReply"]["task"], "kind", "scrub|delete|recover")
+    harness.add_node(slots=8, roots={"checkpoints": ROOT, "data": ROOT})
+    job_id, (supervisor,) = harness.running(step=9)
+    checkpoint_id = harness.commit_checkpoint(job_id, 4)
+    stop(harness.context, job_id, actor=ADA, reason="")
+    supervisor.end("stopped")
+    client.post("/api/v1/nodes/node-1/drain", json={})
+    operation_id = client.post(f"/api/v1/checkpoints/{checkpoint_id}/verify").json()["id"]
+    harness.keeper.run()
+    assert not harness.dispatcher.chores
+    assert client.get(f"/api/v1/operations/{operation_id}").json()["waiting"] == (
+        "no node that is online has a worker of protocol 3, for kind=verify"
+    )
+    old.post("register", "RegistrationReply", REGISTRATION | {"protocol": 3})
+    harness.keeper.run()
+    assert [message.node for message in harness.dispatcher.operations] == ["gpu-01"]
 
 
 def test_unknown_fields_are_found() -> None:

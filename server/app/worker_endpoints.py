@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Response
+from pydantic import BaseModel
 
 from server.attempts.claim import claim as claim_attempt
 from server.attempts.node_heartbeat import node_heartbeat
@@ -15,15 +16,14 @@ from server.errors import ForbiddenError
 from server.http.dependencies import ServerContext
 from server.http.path_params import OperationId
 from server.http.request_body import JsonBody
-from server.http.responses import JSON, reply
+from server.http.responses import JSON
 from server.ingest.receive import store_report
 from server.nodes import service as nodes
 from server.operations.service import claim_operation, report_operation
 from server.protocol_2 import PATH as CHORE_PATH
-from server.protocol_2 import dump_reply
+from server.protocol_2 import reply_text
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.worker_messages import (
-    PROTOCOL,
     Claim,
     ClaimReply,
     NodeHeartbeat,
@@ -49,7 +49,7 @@ def register(
     body: Annotated[Registration, Depends(JsonBody(Registration))],
 ) -> Response:
     """Register a node by a join token, or again by its own token."""
-    return reply(nodes.register(context, body, principal=principal))
+    return _reply(nodes.register(context, body, principal=principal), body.protocol)
 
 
 @router.post("/heartbeat", response_model=NodeHeartbeatReply, summary="Heartbeat of a worker")
@@ -60,7 +60,7 @@ def heartbeat(
 ) -> Response:
     """Keep a node online, end shares whose processes are proved gone, list what is to run."""
     _check(principal, body.node, body.protocol)
-    return reply(node_heartbeat(context, body))
+    return _reply(node_heartbeat(context, body), body.protocol)
 
 
 @router.post(
@@ -79,7 +79,7 @@ def claim(
     claimed = claim_attempt(
         context, attempt_id, node=body.node, worker=body.worker, protocol=body.protocol
     )
-    return _claimed(claimed, body.protocol)
+    return _reply(claimed, body.protocol)
 
 
 @router.post(
@@ -94,7 +94,7 @@ def report(
     report: Annotated[Report, Depends(JsonBody(Report))],
 ) -> Response:
     """Store new bytes of the run directory once, and answer with orders."""
-    return reply(store_report(context, attempt_id, token_hash, report))
+    return _reply(store_report(context, attempt_id, token_hash, report), report.protocol)
 
 
 # Supervisors of protocol 2 outlive an upgrade of the server; no new client uses their paths.
@@ -115,7 +115,7 @@ def claim_an_operation(
     claimed = claim_operation(
         context, operation_id, node=body.node, worker=body.worker, protocol=body.protocol
     )
-    return _claimed(claimed, body.protocol)
+    return _reply(claimed, body.protocol)
 
 
 @router.post(f"{CHORE_PATH}/report", include_in_schema=False)
@@ -132,13 +132,12 @@ def report_on_an_operation(
 ) -> Response:
     """Renew the lease; 409 after a later claim."""
     _check(principal, body.node, body.protocol)
-    return reply(report_operation(context, operation_id, body, apply=apply_outcome))
+    reported = report_operation(context, operation_id, body, apply=apply_outcome)
+    return _reply(reported, body.protocol)
 
 
-def _claimed(claimed: ClaimReply | OperationClaimReply, protocol: int) -> Response:
-    if protocol == PROTOCOL:
-        return reply(claimed)
-    return Response(dump_reply(claimed), media_type=JSON)
+def _reply(model: BaseModel, protocol: int) -> Response:
+    return Response(reply_text(model, protocol), media_type=JSON)
 
 
 def _check(principal: Principal, node: str, protocol: int) -> None:
