@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Table, select, update
 
 from server.context import Context
+from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs
-from server.errors import NotFoundError, UnauthenticatedError
+from server.errors import UnauthenticatedError
 from server.events.notices import notify
 from server.events.store import NewEvent, append_event
 from server.leases import NODE_LEASES, check_fence
-from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
+from server.lifecycle import attempt_to, job_to, move, node_to
 from server.subject import TRAINER, Actor, Subject
 from trainyard.protocol.rest.event_data import (
     PhaseEntered,
@@ -32,27 +33,29 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.directory import Phase
 from trainyard.run.records import Heartbeat
+from trainyard.spec.layout import Layout
 
 
-@dataclass(frozen=True)
-class ReportedShare:
-    """The share of an attempt whose supervisor reports; its job is locked."""
+@dataclass(frozen=True, slots=True)
+class ReportedShare(TypedRow):
+    """The share of an attempt whose supervisor reports."""
 
+    table: ClassVar[Table] = attempt_nodes
     attempt_id: str
-    job_id: str
-    job_name: str
-    number: int
+    job_id: Annotated[str, attempts.c.job_id]
+    job_name: Annotated[str, jobs.c.name]
+    number: Annotated[int, attempts.c.number]
     """Number of the attempt."""
     node: str
     node_rank: int
-    node_state: AttemptNodeState
-    attempt_state: AttemptState
-    job_state: JobState
-    attempt_ended_at: datetime | None
-    desired: DesiredState
-    start_step: int
-    last_step: int
-    parent_checkpoint_id: str | None
+    slots: list[int]
+    node_state: Annotated[AttemptNodeState, attempt_nodes.c.state]
+    attempt_state: Annotated[AttemptState, attempts.c.state]
+    desired: Annotated[DesiredState, attempts.c.desired]
+    layout: Annotated[Layout, attempts.c.layout]
+    start_step: Annotated[int, attempts.c.start_step]
+    last_step: Annotated[int, attempts.c.last_step]
+    parent_checkpoint_id: Annotated[str | None, attempts.c.parent_checkpoint_id]
     identity: Identity | None
     unreachable_since: datetime | None
 
@@ -61,57 +64,32 @@ class ReportedShare:
         """What an event of the attempt is about."""
         return Subject(self.job_id, attempt=self.number)
 
+    @property
+    def ranks(self) -> range:
+        """Global ranks on the node; every node of an attempt has as many."""
+        size = len(self.slots)
+        return range(self.node_rank * size, (self.node_rank + 1) * size)
 
-def authorize_report(
+
+def read_reported_share(
     connection: Connection, attempt_id: str, *, node: str, token_hash: str
 ) -> ReportedShare:
-    """Lock the job of a report's attempt, and return whose report it is; its share may have ended.
+    """Return the share that the holder of a token reports on; it may have ended.
 
     Raises:
         UnauthenticatedError: the token is not that of this attempt on this node.
     """
-    try:
-        lock_job_of(connection, attempt_id)
-    except NotFoundError:
-        raise UnauthenticatedError("this is no token of a known attempt") from None
-    share, attempt, job = attempt_nodes.c, attempts.c, jobs.c
-    row = connection.execute(
-        select(
-            share.attempt_id,
-            attempt.job_id,
-            job.name.label("job_name"),
-            attempt.number,
-            share.node,
-            share.node_rank,
-            share.state.label("node_state"),
-            attempt.state.label("attempt_state"),
-            attempt.ended_at.label("attempt_ended_at"),
-            job.state.label("job_state"),
-            attempt.desired,
-            attempt.start_step,
-            attempt.last_step,
-            attempt.parent_checkpoint_id,
-            share.identity,
-            share.unreachable_since,
-            share.token_hash,
-        )
-        .join(attempts, attempt.id == share.attempt_id)
-        .join(jobs, job.id == attempt.job_id)
-        .where(share.attempt_id == attempt_id, share.node == node)
-    ).one_or_none()
-    if row is None or not hmac.compare_digest(row.token_hash or "", token_hash):
-        raise UnauthenticatedError("this is no token of this attempt on this node")
-    fields = row._asdict()
-    del fields["token_hash"]
-    return ReportedShare(
-        **fields
-        | {
-            "node_state": AttemptNodeState(row.node_state),
-            "attempt_state": AttemptState(row.attempt_state),
-            "job_state": JobState(row.job_state),
-            "desired": DesiredState(row.desired),
-        }
+    share = attempt_nodes.c
+    query = (
+        ReportedShare.select()
+        .join(attempts, attempts.c.id == share.attempt_id)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(share.attempt_id == attempt_id, share.node == node, share.token_hash == token_hash)
     )
+    found = ReportedShare.one_or_none(connection, query)
+    if found is None:
+        raise UnauthenticatedError("this is no token of this attempt on this node")
+    return found
 
 
 def check_identity(row: ReportedShare, identity: Identity) -> None:

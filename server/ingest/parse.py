@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
+from server.attempts.service import ReportedShare
 from server.checkpoints.catalog import DIGEST, check_manifest, check_moment
 from server.errors import InvalidRequestError
 from trainyard.base.ids import is_id
@@ -56,20 +57,6 @@ class AnsweredRequest:
 
 RunEvent = Manifest | SaveSettled | SaveFailed | AnsweredRequest | TrainerEvent
 """What a line of `events.jsonl` records; a manifest is that of a commit."""
-
-
-@dataclass(frozen=True)
-class ReportSource:
-    """Where a report comes from: one node's share of an attempt."""
-
-    job_id: str
-    number: int
-    """Number of the attempt."""
-    node: str
-    node_rank: int
-    ranks: range
-    """Global ranks on the node."""
-    world_size: int
 
 
 @dataclass(frozen=True)
@@ -140,22 +127,22 @@ def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
 
 
 def parse_chunks(
-    chunks: Sequence[UnpackedChunk], offsets: Mapping[str, int], source: ReportSource
+    chunks: Sequence[UnpackedChunk], offsets: Mapping[str, int], share: ReportedShare
 ) -> ReportContent:
     """Parse what is not stored yet.
 
     Args:
         chunks: the report's chunks.
         offsets: what is stored of each file.
-        source: where the report comes from.
+        share: the share that the report is on.
 
     Raises:
         InvalidRequestError: a file is not this node's to report, or a line cannot be read.
     """
     for chunk in chunks:
-        _check_file(chunk, source)
+        _check_file(chunk, share)
     content = ReportContent(_fresh([_first_lines(chunk) for chunk in chunks], offsets))
-    as_event = partial(event_line, job_id=source.job_id, attempt=source.number)
+    as_event = partial(event_line, job_id=share.job_id, attempt=share.number)
     for chunk in content.chunks:
         found: ParsedLines[MetricRecord] | ParsedLines[RunEvent]
         if chunk.file == "metrics":
@@ -245,16 +232,16 @@ def _inflated(packed: bytes, *, limit: int) -> bytes:
     return content
 
 
-def _check_file(chunk: UnpackedChunk, source: ReportSource) -> None:
+def _check_file(chunk: UnpackedChunk, share: ReportedShare) -> None:
     if chunk.file in {"metrics", "events"}:
-        if source.node_rank == 0:
+        if share.node_rank == 0:
             return
-        detail = f"{chunk.file} is reported by the node of global rank 0, not by {source.node}"
-    elif _rank(chunk.file) in source.ranks:
+        detail = f"{chunk.file} is reported by the node of global rank 0, not by {share.node}"
+    elif _rank(chunk.file) in share.ranks:
         return
     else:
-        first, last = source.ranks.start, source.ranks.stop - 1
-        detail = f"{chunk.file} is of no rank on {source.node}: {first} to {last}"
+        first, last = share.ranks.start, share.ranks.stop - 1
+        detail = f"{chunk.file} is of no rank on {share.node}: {first} to {last}"
     raise InvalidRequestError.at(f"{chunk.pointer}/file", detail)
 
 

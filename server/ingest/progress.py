@@ -41,7 +41,7 @@ def advance_progress(incoming: IncomingReport) -> None:
         before,
         records,
         step=max(step, heartbeat_step),
-        world_size=incoming.source.world_size,
+        world_size=share.layout.world_size,
         step_seconds=_recent_step_seconds(incoming),
     )
     connection.execute(update(jobs).where(mine).values(progress=progress))

@@ -13,13 +13,14 @@ from sqlalchemy.exc import DataError, DBAPIError, StatementError
 from server.attempts.finish import end_nodes
 from server.attempts.launch import effective_spec
 from server.attempts.retry_policy import NodeEnd
-from server.attempts.service import ReportedShare, authorize_report, check_identity
+from server.attempts.service import ReportedShare, check_identity, read_reported_share
 from server.context import Context
-from server.database.tables import attempt_nodes, attempts, events, requests, spool_offsets
-from server.errors import InvalidRequestError, UnauthenticatedError
-from server.ingest.parse import ReportContent, ReportSource, UnpackedChunk, parse_chunks, unpack
+from server.database.tables import events, requests, spool_offsets
+from server.errors import InvalidRequestError
+from server.ingest.parse import ReportContent, UnpackedChunk, parse_chunks, unpack
 from server.ingest.report import IncomingReport
 from server.ingest.subscribers import AFTER_THE_END, SUBSCRIBERS, publish
+from server.lifecycle import lock_job
 from server.logs.store import close_output, store_output
 from server.metrics.store import MAX_SERIES, store_metrics
 from server.nodes.service import check_protocol
@@ -67,17 +68,18 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
     # The token is checked before bytes are unpacked, and lines are parsed before the write
     # transaction begins: it holds the job's lock, and on SQLite every writer waits for it.
     with context.database.read() as connection:
-        source = _source(connection, attempt_id, **key)
+        share = read_reported_share(connection, attempt_id, **key)
         offsets = _read_offsets(connection, attempt_id, report.node)
     chunks = unpack(report.chunks)
-    content = parse_chunks(chunks, offsets, source)
+    content = parse_chunks(chunks, offsets, share)
     last_step = _last_step(context, attempt_id) if content.metrics else 0
     with context.database.write() as connection:
-        share = authorize_report(connection, attempt_id, **key)
+        lock_job(connection, share.job_id)
+        share = read_reported_share(connection, attempt_id, **key)
         present = _read_offsets(connection, attempt_id, report.node)
         if present != offsets:  # a copy of this report came in between
-            content = parse_chunks(chunks, present, source)
-        incoming = IncomingReport(context, connection, share, source, report, content)
+            content = parse_chunks(chunks, present, share)
+        incoming = IncomingReport(context, connection, share, report, content)
         if share.node_state == AttemptNodeState.ENDED:
             return _take_output(incoming, before=present)
         _drop_steps_beyond(incoming, last_step=last_step)
@@ -91,27 +93,6 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
             desired=share.desired,
             requests=_pending_requests(connection, share),
         )
-
-
-def _source(connection: Connection, attempt_id: str, *, node: str, token_hash: str) -> ReportSource:
-    """Return where a report comes from; its token is checked again under the job's lock."""
-    share, attempt = attempt_nodes.c, attempts.c
-    row = connection.execute(
-        select(share.slots, share.node_rank, attempt.job_id, attempt.number, attempt.layout)
-        .join(attempts, attempt.id == share.attempt_id)
-        .where(share.attempt_id == attempt_id, share.node == node, share.token_hash == token_hash)
-    ).one_or_none()
-    if row is None:
-        raise UnauthenticatedError("this is no token of this attempt on this node")
-    size = len(row.slots)  # every node of an attempt has as many ranks
-    return ReportSource(
-        job_id=row.job_id,
-        number=row.number,
-        node=node,
-        node_rank=row.node_rank,
-        ranks=range(row.node_rank * size, (row.node_rank + 1) * size),
-        world_size=row.layout.world_size,
-    )
 
 
 def _last_step(context: Context, attempt_id: str) -> int:
@@ -155,7 +136,7 @@ def _close_logs(incoming: IncomingReport) -> None:
         incoming.logs += close_output(
             incoming.connection,
             incoming.share.attempt_id,
-            incoming.source.ranks,
+            incoming.share.ranks,
             quota=incoming.context.settings.log_quota_bytes,
         )
 

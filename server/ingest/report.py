@@ -10,7 +10,7 @@ from server.attempts.service import ReportedShare
 from server.context import Context
 from server.events.notices import notify
 from server.events.store import NewEvent, append_event
-from server.ingest.parse import ReportContent, ReportSource
+from server.ingest.parse import ReportContent
 from server.logs.store import Stored
 from server.subject import TRAINER, Actor, Subject
 from trainyard.protocol.event_kinds import EventData
@@ -25,7 +25,6 @@ class IncomingReport:
     connection: Connection
     """The transaction, which holds the job's lock."""
     share: ReportedShare
-    source: ReportSource
     report: Report
     content: ReportContent
     """What was not stored before."""
