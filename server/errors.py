@@ -9,6 +9,7 @@ RefusalError                the request cannot be carried out
 ├── TooLargeError          413  the body is over the limit
 ├── UnsupportedMediaTypeError  415  the body is not of a type that is read here
 ├── TooManyError           429  the address must wait
+├── UnreadableError        500  a stored record is of another version
 └── UnavailableError       503  the database or the broker does not answer
 """
 
@@ -119,6 +120,14 @@ class TooManyError(RefusalError):
     def __init__(self, detail: str, *, retry_seconds: int) -> None:
         super().__init__(detail)
         self.headers = {"retry-after": str(retry_seconds)}
+
+
+class UnreadableError(RefusalError):
+    """A stored record that this version of the server cannot read."""
+
+    status = 500
+    title = "A stored record cannot be read"
+    type = "/problems/unreadable"
 
 
 class UnavailableError(RefusalError):

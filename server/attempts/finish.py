@@ -10,13 +10,14 @@ from typing import Any
 from sqlalchemy import Connection, exists, func, select, update
 
 from server.attempts.fallback import find_fallback
-from server.attempts.launch import Launch, read_launch
+from server.attempts.launch import Launch, effective_spec, read_launch
 from server.attempts.recovery import queue_recovery
 from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
 from server.attempts.rollback import append_rollback, find_rollback
 from server.context import Context
 from server.database.rows import AttemptNode
 from server.database.tables import attempts, checkpoints, requests
+from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.subject import SERVER, Actor
@@ -39,6 +40,7 @@ from trainyard.protocol.states import (
 )
 from trainyard.run.failures import Failure
 from trainyard.run.records import ExitRecord, RequestAnswer
+from trainyard.spec.job import JobSpec
 
 
 def end_nodes(
@@ -224,9 +226,14 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
     )
     _answer_what_is_left(connection, attempt.id, attempt.last_step)
     rollback = find_rollback(connection, launch, failure)
-    queue_recovery(context, connection, launch)
-    fallback = find_fallback(context, connection, launch, failure)
-    follow = _follow_up(connection, launch, outcome, failure, rollback, fallback)
+    try:
+        spec = effective_spec(connection, attempt.id)
+        queue_recovery(context, connection, launch, root=spec.checkpoint.root)
+        fallback = find_fallback(context, connection, launch, failure)
+        follow = _follow_up(connection, launch, spec, outcome, failure, rollback, fallback)
+    except UnreadableError as error:  # no launch can follow, and the end must be possible
+        cause = f"{failure.reason}: {failure.message}; " if failure is not None else ""
+        follow = FollowUp(JobState(outcome.value), reason=f"{cause}{error}")
     _move_job(context, connection, launch, follow)
     if failure is not None and rollback is not None and follow.rolls_back:
         append_rollback(context, connection, launch, rollback, failure)
@@ -235,6 +242,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
 def _follow_up(
     connection: Connection,
     launch: Launch,
+    spec: JobSpec,
     outcome: AttemptOutcome,
     failure: Failure | None,
     rollback: Rollback | None,
@@ -263,7 +271,7 @@ def _follow_up(
         ),
         rollback=rollback,
         fallback=fallback,
-        retry=launch.spec.retry,
+        retry=spec.retry,
         retries_used=job.retries_used,
         failures_in_a_row=attempt.number - (started_by_a_person or attempt.number) + 1,
         at_once=attempt.preempted is not None,

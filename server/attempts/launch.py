@@ -38,12 +38,6 @@ class Launch:
         """Shares that have not ended."""
         return [node for node in self.nodes if node.state != AttemptNodeState.ENDED]
 
-    @property
-    def spec(self) -> JobSpec:
-        """The effective spec: with the overrides of the attempt and a value for each `auto`."""
-        changed = self.attempt.overrides.apply(self.job.spec)
-        return resolved(changed, self.attempt.device, self.attempt.layout)
-
 
 def read_launch(connection: Connection, attempt_id: str) -> Launch:
     """Read an attempt that exists."""
@@ -55,13 +49,19 @@ def read_launch(connection: Connection, attempt_id: str) -> Launch:
 
 
 def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
-    """Return the effective spec of an attempt, read by one query without its nodes."""
+    """Return the effective spec: with the overrides of an attempt, and a value for each `auto`.
+
+    Raises:
+        UnreadableError: another version stored the spec or the overrides.
+    """
+    columns = (jobs.c.id, jobs.c.spec, attempts.c.overrides, attempts.c.device, attempts.c.layout)
     row = connection.execute(
-        select(jobs.c.spec, attempts.c.overrides, attempts.c.device, attempts.c.layout)
+        select(*columns)
         .join(attempts, attempts.c.job_id == jobs.c.id)
         .where(attempts.c.id == attempt_id)
     ).one()
-    return resolved(row.overrides.apply(row.spec), row.device, row.layout)
+    overrides = row.overrides.read(f"overrides of attempt {attempt_id}")
+    return resolved(overrides.apply(row.spec.read(f"spec of job {row.id}")), row.device, row.layout)
 
 
 def newest_attempt_id(connection: Connection, job_id: str) -> str | None:

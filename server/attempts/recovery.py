@@ -15,7 +15,7 @@ NOTHING = -1
 """The step before the first that can be saved."""
 
 
-def queue_recovery(context: Context, connection: Connection, launch: Launch) -> None:
+def queue_recovery(context: Context, connection: Connection, launch: Launch, *, root: str) -> None:
     """Queue the search where the supervisor of rank 0 reported no exit; the job is locked.
 
     Commits are reported in order, so unreported ones come after the newest reported one.
@@ -29,7 +29,7 @@ def queue_recovery(context: Context, connection: Connection, launch: Launch) -> 
     task = OperationTask(
         kind=OperationKind.RECOVER,
         job_id=job.id,
-        root=launch.spec.checkpoint.root,
+        root=root,
         paths=(),
         recover=RecoverTask(
             attempt=attempt.number,

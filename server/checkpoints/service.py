@@ -209,5 +209,6 @@ def _check_whole(checkpoint: Checkpoint) -> None:
 
 
 def _spec(connection: Connection, job_id: str) -> JobSpec:
-    spec: JobSpec = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
+    stored = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
+    spec: JobSpec = stored.read(f"spec of job {job_id}")
     return spec

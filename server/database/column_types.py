@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import DateTime, Dialect, Text
 from sqlalchemy.types import TypeDecorator
 
+from server.errors import UnreadableError
+from trainyard.base.problems import spec_error
 from trainyard.protocol.record_parser import adapter, parse_record
 
 Model = TypeVar("Model")
@@ -78,6 +81,32 @@ class Typed(TypeDecorator[Any]):
         return None if value is None else self.adapter.validate_json(value)
 
 
+@dataclass
+class StoredRecord(Generic[Model]):
+    """A record as JSON text, parsed where it is needed.
+
+    So one that cannot be read neither hides the other columns of its row nor the other rows.
+    """
+
+    model: type[Model]
+    text: str
+    _record: Model | None = field(default=None, init=False, repr=False, compare=False)
+
+    def read(self, of: str) -> Model:
+        """Return the record; `of` names it in the error, as in `spec of job 01...`.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
+        if self._record is None:
+            try:
+                self._record = parse_record(self.model, self.text)
+            except ValidationError as error:  # its text shows values: also credentials in URLs
+                problem = spec_error(error, self.text)
+                raise UnreadableError(f"the stored {of} cannot be read: {problem}") from None
+        return self._record
+
+
 class Record(TypeDecorator[Model]):
     """A model or a record as JSON text; NaN and infinity are kept where its class allows them."""
 
@@ -94,6 +123,27 @@ class Record(TypeDecorator[Model]):
         return None if value is None else adapter(self.model).dump_json(value).decode()
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Model | None:
-        """Read the model."""
+        """Read the model.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
         del dialect
-        return None if value is None else parse_record(self.model, value)
+        return None if value is None else StoredRecord(self.model, value).read(self.model.__name__)
+
+
+class Lazy(Record[Model]):
+    """A record that a later version may have written: a query returns it as `StoredRecord`."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        """Write the model, or what a query returned as it was stored."""
+        if isinstance(value, StoredRecord):
+            return value.text
+        return super().process_bind_param(value, dialect)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        """Return the text, not parsed."""
+        del dialect
+        return None if value is None else StoredRecord(self.model, value)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
-from typing import Any, ClassVar, Literal, Self, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, select
 
 from server.database import tables
+from server.database.column_types import StoredRecord
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest, SaveFailed
 from trainyard.protocol.operations import (
@@ -106,15 +107,14 @@ class Job(JobHead):
     """A job, whole."""
 
     tags: list[str]
-    spec: JobSpec
-    """Without the values of `env`."""
+    stored_spec: Annotated[StoredRecord[JobSpec], tables.jobs.c.spec]
     spec_digest: str
     env: dict[str, str] | None
     """Encrypted value by value."""
     desired: DesiredState
     reason: str | None
     priority: int
-    pending: PendingLaunch | None
+    stored_pending: Annotated[StoredRecord[PendingLaunch] | None, tables.jobs.c.pending]
     queued_at: datetime | None
     not_before: datetime | None
     demand: str | None
@@ -131,6 +131,26 @@ class Job(JobHead):
     updated_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+
+    @property
+    def spec(self) -> JobSpec:
+        """The submitted spec, without the values of `env`.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
+        return self.stored_spec.read(f"spec of job {self.id}")
+
+    @property
+    def pending(self) -> PendingLaunch | None:
+        """What its next placement starts.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
+        if self.stored_pending is None:
+            return None
+        return self.stored_pending.read(f"launch of job {self.id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +169,7 @@ class Attempt(TypedRow):
     failure: Failure | None
     layout: Layout
     device: DeviceKind
-    overrides: Overrides
+    stored_overrides: Annotated[StoredRecord[Overrides], tables.attempts.c.overrides]
     micro_batch_size: int
     parent_checkpoint_id: str | None
     start_step: int
@@ -165,6 +185,15 @@ class Attempt(TypedRow):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+
+    @property
+    def overrides(self) -> Overrides:
+        """Its differences from the submitted spec.
+
+        Raises:
+            UnreadableError: another version wrote them.
+        """
+        return self.stored_overrides.read(f"overrides of attempt {self.id}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from server.database.column_types import Json, Record, Typed, UtcDateTime
+from server.database.column_types import Json, Lazy, Record, Typed, UtcDateTime
 from server.database.metric_and_log_tables import (
     log_blocks,
     logs,
@@ -91,14 +91,14 @@ jobs = Table(
     Column("id", ID, primary_key=True),
     Column("name", String(80), nullable=False),
     Column("tags", Json, nullable=False),
-    Column("spec", Record(JobSpec), nullable=False),
+    Column("spec", Lazy(JobSpec), nullable=False),
     Column("spec_digest", String(64), nullable=False),
     Column("env", Json),  # the spec's own, encrypted value by value; `spec` has none
     Column("state", choice(JobState), nullable=False),
     Column("desired", choice(DesiredState, length=8), nullable=False),
     Column("reason", Text),  # why it waits or ended; null in a group, which has the reason
     Column("priority", Integer, nullable=False),
-    Column("pending", Record(PendingLaunch)),
+    Column("pending", Lazy(PendingLaunch)),
     Column("queued_at", UtcDateTime),
     Column("not_before", UtcDateTime),
     Column("demand", String(64)),  # key of its group in the queue; null while it is in none
@@ -149,7 +149,7 @@ attempts = Table(
     Column("failure", Record(Failure)),
     Column("layout", Record(Layout), nullable=False),
     Column("device", String(8), nullable=False, server_default="cpu"),  # kind of its slots
-    Column("overrides", Record(Overrides), nullable=False),
+    Column("overrides", Lazy(Overrides), nullable=False),
     Column("micro_batch_size", Integer, nullable=False),
     Column("parent_checkpoint_id", String(200)),
     Column("start_step", Integer, nullable=False, default=0),

@@ -8,6 +8,8 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 
 from server.attempts.queries import list_requests, read_request
 from server.auth.dependencies import Person, person
+from server.context import Context
+from server.errors import UnreadableError
 from server.http.dependencies import ServerContext
 from server.http.paging import PageRequest, page_by
 from server.http.path_params import CheckpointId, JobId
@@ -176,16 +178,28 @@ def delete(
 def stop(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
     """Order the job to save a checkpoint and to leave."""
     service.stop(context, job_id, actor=principal.actor, reason=body.reason)
-    with context.database.read() as connection:
-        return reply(job_view(context, connection, job_id))
+    return reply(_view_after("stopped", context, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel", response_model=CancelReply, summary="Leave now")
 def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
     """End the job at once; the reply names the steps that are lost."""
     lost = service.cancel(context, job_id, actor=principal.actor, reason=body.reason)
-    with context.database.read() as connection:
-        return reply(CancelReply(job=job_view(context, connection, job_id), lost=lost))
+    view = _view_after(f"cancelled, which loses {lost}", context, job_id)
+    return reply(CancelReply(job=view, lost=lost))
+
+
+def _view_after(done: str, context: Context, job_id: str) -> JobView:
+    """Return the view of a job after an order, which is carried out also where there is no view.
+
+    Raises:
+        UnreadableError: the spec of the job cannot be read.
+    """
+    try:
+        with context.database.read() as connection:
+            return job_view(context, connection, job_id)
+    except UnreadableError as error:
+        raise UnreadableError(f"{done}; {error.detail}") from None
 
 
 @router.post(

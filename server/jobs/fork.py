@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Table
 
 import trainyard.planner.plan
 from server.context import Context
+from server.database.column_types import StoredRecord
 from server.database.rows import TypedRow
 from server.database.tables import checkpoints, jobs
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, RefusalError
@@ -44,10 +45,19 @@ class ForkSource(TypedRow):
     manifest: Manifest
     verification: Verification | None
     deleting_since: datetime | None
-    spec: Annotated[JobSpec, jobs.c.spec]
+    stored_spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
     env: Annotated[dict[str, str] | None, jobs.c.env]
     name: Annotated[str, jobs.c.name]
     storage: Annotated[str | None, jobs.c.storage]
+
+    @property
+    def spec(self) -> JobSpec:
+        """The submitted spec of its job.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
+        return self.stored_spec.read(f"spec of the job of {self.id}")
 
 
 @dataclass(frozen=True)

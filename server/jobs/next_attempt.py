@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from server.errors import InvalidRequestError
 from trainyard.axes import MESH_AXES
 from trainyard.base.problems import Problem, SpecError
+from trainyard.planner.legal_layouts import own_layout
 from trainyard.planner.micro_batches import chosen_micro_batch_size, legal_micro_batch_size
 from trainyard.planner.plan import plan, resume_options
 from trainyard.planner.results import Plan
@@ -155,7 +156,7 @@ def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> Paralleli
     rules of `JobSpec.on_layout`.
     """
     section = spec.parallelism
-    if _own_layout(spec, layout.world_size) != layout:
+    if own_layout(spec, layout.world_size) != layout:
         section = section.model_copy(update=layout.model_dump())
     old = baseline.effective
     moved = old.on_layout(layout).parallelism
@@ -165,13 +166,6 @@ def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> Paralleli
         if getattr(section, name) == getattr(old.parallelism, name)
     }
     return section.model_copy(update=stale)
-
-
-def _own_layout(spec: JobSpec, world_size: int) -> Layout | None:
-    try:
-        return spec.layout(world_size)
-    except ValueError:
-        return None  # its axes give no layout of this size
 
 
 def _micro_batch_size(

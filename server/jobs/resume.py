@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 from server.attempts.launch import newest_attempt_id
 from server.attempts.parent import ParentCheckpoint, parent_checkpoint
 from server.context import Context
-from server.database.rows import Job
+from server.database.rows import Attempt, Job
 from server.database.tables import attempts, checkpoints
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.events.store import NewEvent
@@ -172,9 +172,7 @@ def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
     attempt_id = newest_attempt_id(connection, job.id)
     if attempt_id is None:
         return Baseline(job.spec, Overrides(), job.spec.layout()), 0
-    settings = (attempts.c.overrides, attempts.c.layout, attempts.c.device)
-    columns = (*settings, attempts.c.last_step, attempts.c.start_step)
-    row = connection.execute(select(*columns).where(attempts.c.id == attempt_id)).one()
+    row = Attempt.one(connection, Attempt.select().where(attempts.c.id == attempt_id))
     reached = max(row.last_step, row.start_step)
     return Baseline(job.spec, row.overrides, row.layout, row.device), reached
 

@@ -227,7 +227,7 @@ def _end(
     if job.state == JobState.QUEUED:
         _end_queued(context, connection, job, DESIRED_END[desired], actor=actor, reason=reason)
         return
-    again = job.state == JobState.STOPPING and job.desired == desired and job.pending is None
+    again = job.state == JobState.STOPPING and job.desired == desired and job.stored_pending is None
     if not again:
         end_running(context, connection, job, desired, actor=actor, reason=reason, lost=lost)
 

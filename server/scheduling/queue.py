@@ -14,32 +14,29 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
 import orjson
-from pydantic import ValidationError
 from sqlalchemy import (
     Connection,
     Table,
-    Text,
     bindparam,
     delete,
     exists,
     func,
     or_,
     select,
-    type_coerce,
     update,
 )
 
 from server.context import Context
+from server.database.column_types import StoredRecord
 from server.database.rows import TypedRow
 from server.database.tables import checkpoints, demands, jobs
 from server.database.upsert import insert_absent
+from server.errors import UnreadableError
 from server.events.notices import notify_all
 from server.jobs.checks import roots_of
 from server.nodes.capacity import Demand, Shape
 from server.protocol_2 import lacking
 from server.subject import Subject
-from trainyard.base.problems import spec_error
-from trainyard.protocol.record_parser import Record, parse_record
 from trainyard.protocol.rest.event_data import Waiting
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import JobState
@@ -71,9 +68,8 @@ class NewJob(TypedRow):
     id: str
     name: str
     queued_at: datetime | None
-    # As JSON text: parsed by the query, one unreadable row would hide all others.
-    spec: Annotated[str, type_coerce(jobs.c.spec, Text).label("spec")]
-    pending: Annotated[str | None, type_coerce(jobs.c.pending, Text).label("pending")]
+    spec: StoredRecord[JobSpec]
+    pending: StoredRecord[PendingLaunch] | None
     storage: str | None
     forked_from: str | None
     has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
@@ -154,9 +150,9 @@ class JobQueue:
         for row in rows:
             try:
                 shapes[row.id] = _shape(row)
-            except ValueError as error:
-                logger.error("the stored spec of job %s cannot be read: %s", row.id, error)
-                unreadable[row.id] = f"its stored spec cannot be read: {error}"
+            except UnreadableError as error:
+                logger.error("%s", error)
+                unreadable[row.id] = str(error)
         rows = [row for row in rows if row.id in shapes]
         keys = {shape: _key(shape) for shape in set(shapes.values())}
         unchanged = (
@@ -288,8 +284,10 @@ def forget_groups(context: Context) -> int:
 
 
 def _shape(row: NewJob) -> Shape:
-    submitted = parse_stored(JobSpec, row.spec)
-    pending = parse_stored(PendingLaunch, row.pending or "")
+    submitted = row.spec.read(f"spec of job {row.id}")
+    if row.pending is None:
+        raise UnreadableError(f"the launch of job {row.id} cannot be read: it is null")
+    pending = row.pending.read(f"launch of job {row.id}")
     spec = pending.overrides.apply(submitted)
     # A job that saved, or that starts from a checkpoint, is bound to the storage that holds it.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
@@ -301,18 +299,6 @@ def _shape(row: NewJob) -> Shape:
         (spec.checkpoint.root, bound) if bound is not None else None,
         lacking(submitted, pending.overrides),
     )
-
-
-def parse_stored(kind: type[Record], text: str) -> Record:
-    """Return the record of a stored JSON text.
-
-    Raises:
-        SpecError: the text holds no such record.
-    """
-    try:
-        return parse_record(kind, text)
-    except ValidationError as error:  # its own text shows stored values: also credentials in URLs
-        raise spec_error(error, text) from None
 
 
 def _key(shape: Shape) -> str:

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Table, Text, select, tuple_, type_coerce, update
+from sqlalchemy import Connection, Table, select, tuple_, update
 
 from server.attempts.finish import end_nodes
 from server.attempts.retry_policy import NodeEnd
 from server.context import Context
+from server.database.column_types import StoredRecord
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.errors import UnreadableError
 from server.events.store import NewEvent, append_event
 from server.jobs.service import forget_old_keys
 from server.leases import NODE_LEASES, Hearing
@@ -27,9 +29,8 @@ from server.liveness import hearing
 from server.nodes.workers import HEARTBEATS_MISSED
 from server.operations.cancel import prune_ended
 from server.scheduling.dispatch import Dispatcher
-from server.scheduling.queue import forget_groups, parse_stored
+from server.scheduling.queue import forget_groups
 from server.subject import SCHEDULER, Subject
-from trainyard.base.problems import SpecError
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.event_data import NodeOffline, Unreachable
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
@@ -54,9 +55,8 @@ class SilentShare(TypedRow):
     unreachable_since: datetime | None
     job_id: Annotated[str, attempts.c.job_id]
     number: Annotated[int, attempts.c.number]
-    # As JSON text: parsed by the query, one unreadable row would keep the leases of all others.
-    overrides: Annotated[str, type_coerce(attempts.c.overrides, Text).label("overrides")]
-    spec: Annotated[str, type_coerce(jobs.c.spec, Text).label("spec")]
+    overrides: Annotated[StoredRecord[Overrides], attempts.c.overrides]
+    spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +254,10 @@ class Reconciler:
 def _lost_after(share: SilentShare) -> timedelta | None:
     """Return the job's `node_lost_after_seconds`; None where its stored spec cannot be read."""
     try:
-        spec = parse_stored(JobSpec, share.spec)
-        retry = parse_stored(Overrides, share.overrides).apply(spec).retry
-    except SpecError as error:
+        overrides = share.overrides.read(f"overrides of attempt {share.attempt_id}")
+        retry = overrides.apply(share.spec.read(f"spec of job {share.job_id}")).retry
+    except UnreadableError as error:
         if share.unreachable_since is None:  # once, not in each round
-            logger.error("the stored spec of job %s cannot be read: %s", share.job_id, error)
+            logger.error("%s", error)
         return None
     return timedelta(seconds=retry.node_lost_after_seconds)

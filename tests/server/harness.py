@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from sqlalchemy import Row, insert, select
+from sqlalchemy import Row, insert, select, text
 
 from server.attempts.claim import claim
 from server.auth.tokens import hash_token
 from server.context import Context
+from server.database.rows import Attempt, Job
 from server.database.tables import (
     attempt_nodes,
     attempts,
@@ -53,6 +55,14 @@ from trainyard.spec.job import parse_job_spec
 Launched = tuple[str, "Supervisor"]
 """A job's id, and its supervisor."""
 AnyRow = Row[*tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownJob(Job):
+    """A job with the reason that people see."""
+
+    reason: Annotated[str | None, shown_reason]
+
 
 WORKER = WorkerIdentity(folder="0" * 32, boot_id="b007-0000")
 """The worker of every node, unless a test names another."""
@@ -247,19 +257,22 @@ class Harness:
             connection.execute(insert(checkpoints).values(row))
         return manifest.checkpoint_id
 
-    def job(self, job_id: str) -> AnyRow:
+    def job(self, job_id: str) -> Any:
         """Return the job's row, with the reason that people see."""
-        columns = [column for column in jobs.c if column.key != "reason"]
         with self.context.database.read() as connection:
-            return connection.execute(
-                select(*columns, shown_reason).where(jobs.c.id == job_id)
-            ).one()
+            return ShownJob.one(connection, ShownJob.select().where(jobs.c.id == job_id))
 
-    def attempt(self, job_id: str) -> AnyRow:
+    def attempt(self, job_id: str) -> Any:
         """Return the row of the newest attempt."""
-        newest = select(attempts).where(attempts.c.job_id == job_id)
+        newest = Attempt.select().where(attempts.c.job_id == job_id)
         with self.context.database.read() as connection:
-            return connection.execute(newest.order_by(attempts.c.number.desc()).limit(1)).one()
+            return Attempt.one(connection, newest.order_by(attempts.c.number.desc()).limit(1))
+
+    def spoil_spec(self, job_id: str) -> None:
+        """Store a spec with a field of a later version, which cannot be read."""
+        spec = {"spec": '{"name": "tiny", "of_a_later_version": 1}', "id": job_id}
+        with self.context.database.write() as connection:
+            connection.execute(text("UPDATE jobs SET spec = :spec WHERE id = :id"), spec)
 
     def shares(self, job_id: str) -> list[AnyRow]:
         """Return the rows of the newest attempt's nodes, by node rank."""

@@ -68,7 +68,7 @@ class LegalLayouts:
         except SpecError as error:
             reasons = dict.fromkeys(problem.detail for problem in error.problems)
             return ResumeOption(world_size=world_size, layouts=(), reason="; ".join(reasons))
-        own = _own_layout(self._spec, world_size)
+        own = own_layout(self._spec, world_size)
         candidates = list(self._candidates(world_size))
         candidates.sort(key=lambda layout: _distance(layout, own, self._spec))
         legal = [layout for layout in candidates if not self._problems(layout)]
@@ -182,7 +182,7 @@ def _on_layout(spec: JobSpec, layout: Layout) -> JobSpec:
     """
     training, given = spec.training, spec.training.micro_batch_size
     rounds = least_microbatches(spec.parallelism.pp_schedule, pp=layout.pp)
-    own = _own_layout(spec, spec.resources.world_size)
+    own = own_layout(spec, spec.resources.world_size)
     # The running layout keeps its micro-batch size, as in a resume without overrides.
     choose = legal_micro_batch_size if own and own.dp == layout.dp else chosen_micro_batch_size
     size = choose(training.global_batch_size, layout.dp, at_most=given, rounds=rounds)
@@ -196,7 +196,8 @@ def _on_layout(spec: JobSpec, layout: Layout) -> JobSpec:
     return spec.on_layout(layout).model_copy(update={"training": resized})
 
 
-def _own_layout(spec: JobSpec, world_size: int) -> Layout | None:
+def own_layout(spec: JobSpec, world_size: int) -> Layout | None:
+    """Return the layout of the spec's axes; None where they give none of this size."""
     try:
         return spec.layout(world_size)
     except ValueError:

@@ -222,6 +222,33 @@ def test_stop_and_cancel(client: TestClient) -> None:
     assert "stopped" in again.json()["detail"]
 
 
+def test_a_job_of_a_later_version_is_listed_and_can_be_cancelled(
+    client: TestClient, harness: Harness
+) -> None:
+    harness.add_node("a", slots=1)
+    running, queued = submit(client, name="running")["id"], submit(client, name="queued")["id"]
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(running)
+    supervisor.train(3)
+    for broken in (running, queued):
+        harness.spoil_spec(broken)
+    assert listed(client) == ["queued", "running"]
+    shown = client.get(f"{JOBS}/{running}")
+    assert (shown.status_code, shown.json()["type"]) == (500, "/problems/unreadable")
+    detail = f"the stored spec of job {running} cannot be read: /of_a_later_version"
+    assert shown.json()["detail"].startswith(detail)
+    for broken, lost in ((queued, "nothing: it has not started"), (running, "3 steps since ")):
+        refused = client.post(f"{JOBS}/{broken}/cancel")
+        assert (refused.status_code, refused.json()["type"]) == (500, "/problems/unreadable")
+        assert refused.json()["detail"].startswith(f"cancelled, which loses {lost}")
+    assert harness.job(queued).state == JobState.CANCELLED
+    assert harness.job(running).state == JobState.STOPPING
+    supervisor.end("cancelled")
+    assert harness.job(running).state == JobState.CANCELLED
+    for ended in (queued, running):
+        assert client.delete(f"{JOBS}/{ended}").status_code == 204
+
+
 def test_resume_compares_and_then_goes_on(client: TestClient, harness: Harness) -> None:
     harness.add_node(slots=4)
     job_id = submit(client, resources={"world_size": 2})["id"]

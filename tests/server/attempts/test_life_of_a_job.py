@@ -293,3 +293,14 @@ def test_a_stop_without_a_request_counts_as_preempted(harness: Harness) -> None:
     supervisor.end("stopped")
     assert harness.attempt(job_id).failure.reason == FailureReason.PREEMPTED
     assert harness.job(job_id).state == JobState.QUEUED
+
+
+def test_an_attempt_of_a_job_of_a_later_version_fails_without_a_retry(harness: Harness) -> None:
+    harness.add_node("a", slots=1)
+    job_id, (supervisor,) = harness.running()
+    harness.spoil_spec(job_id)
+    supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    job = harness.job(job_id)
+    assert job.state == JobState.FAILED
+    message = "trainer_error: trainer_error on a; "
+    assert job.reason.startswith(f"{message}the stored spec of job {job_id} cannot be read: ")

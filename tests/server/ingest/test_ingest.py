@@ -295,9 +295,8 @@ def test_steps_after_the_last_one_are_left_out_with_one_event(
 ) -> None:
     job_id, supervisor = launched
     with context.database.read() as connection:
-        spec = connection.scalar(select(jobs.c.spec).where(jobs.c.id == job_id))
-    assert spec is not None
-    last = spec.training.steps
+        stored = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
+    last = stored.read("spec").training.steps
     lines = metric_lines(last - 1, last + 3)
     assert send(context, supervisor, chunk("metrics", lines)).acknowledged == {
         "metrics": len(lines)

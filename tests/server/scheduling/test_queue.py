@@ -188,11 +188,7 @@ def test_an_unreadable_job_keeps_no_other_from_its_slots(
 ) -> None:
     harness.add_node("a", slots=1)
     broken, whole = harness.submit(), harness.submit()
-    with context.database.write() as connection:
-        connection.execute(
-            text("UPDATE jobs SET spec = :spec WHERE id = :id"),
-            {"spec": '{"name": "tiny", "of_a_later_version": 1}', "id": broken},
-        )
+    harness.spoil_spec(broken)
     assert harness.place() == 1
     assert harness.job(whole).state == JobState.STARTING
     assert f"the stored spec of job {broken} cannot be read" in caplog.text

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from sqlalchemy import text
 
 from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
@@ -169,11 +168,7 @@ def test_an_unreadable_spec_keeps_no_lease_of_another_job(
     }
     broken, _ = harness.running(**lost)
     whole, _ = harness.running(**lost)
-    with context.database.write() as connection:
-        connection.execute(
-            text("UPDATE jobs SET spec = :spec WHERE id = :id"),
-            {"spec": '{"name": "tiny", "of_a_later_version": 1}', "id": broken},
-        )
+    harness.spoil_spec(broken)
     for _ in range(7):
         harness.reconcile(seconds=10)
     (share,) = harness.shares(whole)
