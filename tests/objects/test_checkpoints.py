@@ -25,8 +25,8 @@ from tests.trainer.checkpoint.toy import (
     state_at,
 )
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint.commit import collect_leftovers
 from trainer.checkpoint.manifest import check_contents, committed_manifests, read_manifest
+from trainer.checkpoint.save_folder import collect_leftovers
 from trainer.checkpoint.writer.checkpoint_writer import check_room
 from trainer.checkpoint.writer.save_plan import is_shared
 from trainer.errors import CheckpointError, RunError

@@ -11,8 +11,8 @@ from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import pending_save
-from trainer.checkpoint.commit import Point
 from trainer.checkpoint.manifest import committed_manifests
+from trainer.checkpoint.save_folder import Point
 from trainer.storage.object_path import ObjectPath
 from trainyard.base.backoff import Backoff
 from trainyard.protocol.manifest import SaveFailed

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import commit
-from trainer.checkpoint.commit import Point
+from trainer.checkpoint import save_folder
+from trainer.checkpoint.save_folder import Point
 
 Action = Callable[[Point, Any], None]
 """Called, with the path on storage, in the rank and the thread that got to the point."""
@@ -34,13 +34,13 @@ class _Listener(logging.Handler):
 def at_points(action: Action) -> Iterator[None]:
     """Have `action` called at each point that a save of this process passes."""
     listener = _Listener(action)
-    commit.logger.addHandler(listener)
-    commit.logger.setLevel(logging.DEBUG)
+    save_folder.logger.addHandler(listener)
+    save_folder.logger.setLevel(logging.DEBUG)
     try:
         yield
     finally:
-        commit.logger.removeHandler(listener)
-        commit.logger.setLevel(logging.NOTSET)
+        save_folder.logger.removeHandler(listener)
+        save_folder.logger.setLevel(logging.NOTSET)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from typing import Any
 from tests.trainer.points import at_points
 from tests.trainer.ranks import StartedRanks, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint.commit import Point
 from trainer.checkpoint.manifest import check_contents
+from trainer.checkpoint.save_folder import Point
 from trainyard.protocol.manifest import Manifest, checkpoint_path
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.records import Heartbeat, MetricRecord

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from trainer.checkpoint.commit import Point, reached, write_durably
+from trainer.checkpoint.save_folder import Point, reached, write_durably
 from trainer.errors import CheckpointError, OutrunError
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath

@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from trainer.checkpoint.commit import Point, collect_leftovers, reached
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.pending_save import PendingSave, SaveObserver, SaveRetry, staging_of
+from trainer.checkpoint.save_folder import Point, collect_leftovers, reached
 from trainer.checkpoint.tensors import TrainTensors
 from trainer.checkpoint.writer.checkpoint_writer import PREFLIGHT, CheckpointOwner, CheckpointWriter
 from trainer.distributed import on_rank_0

@@ -22,7 +22,7 @@ from trainer.data.files.places import resolve
 from trainer.errors import LaunchError
 from trainer.models.attention import Positions
 from trainer.models.base import Model
-from trainer.models.plans import TENSOR, pieces, tensor_plan
+from trainer.models.parallel_plans import TENSOR, pieces, tensor_plan
 from trainer.models.stateless_rng import Noise
 from trainer.models.ties import Ties
 from trainyard.spec.job import JobSpec

@@ -28,9 +28,9 @@ from tests.trainer.checkpoint.toy import (
     train,
 )
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint.commit import create_folder, write_marker
 from trainer.checkpoint.manifest import committed_manifests
 from trainer.checkpoint.pending_save import SaveObserver, Staging
+from trainer.checkpoint.save_folder import create_folder, write_marker
 from trainer.checkpoint.writer import checkpoint_writer
 from trainer.errors import LaunchError, RunError
 from trainyard.protocol.manifest import COMMITTED, Manifest

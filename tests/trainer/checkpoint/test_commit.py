@@ -13,9 +13,9 @@ from tests.trainer.checkpoint.toy import (
 )
 from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint.commit import Point
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.manifest import check_contents, committed_manifests, read_manifest
+from trainer.checkpoint.save_folder import Point
 from trainer.errors import RunError
 from trainyard.protocol.manifest import COMMITTED, FENCE, MANIFEST, Manifest
 from trainyard.spec.job import JobSpec

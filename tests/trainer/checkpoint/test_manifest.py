@@ -11,8 +11,8 @@ import pytest
 
 from tests.manifests import make_manifest, state_at
 from tests.trainer.points import at_points
-from trainer.checkpoint.commit import Point, create_folder, write_manifest, write_marker
 from trainer.checkpoint.manifest import committed_manifests, metadata_digest, read_manifest
+from trainer.checkpoint.save_folder import Point, create_folder, write_manifest, write_marker
 from trainer.errors import CheckpointError
 from trainyard.protocol.manifest import COMMITTED, Manifest
 

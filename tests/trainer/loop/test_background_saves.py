@@ -11,7 +11,7 @@ import pytest
 from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
-from trainer.checkpoint.commit import Point
+from trainer.checkpoint.save_folder import Point
 from trainer.loop.train import train
 from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run

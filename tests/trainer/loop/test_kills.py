@@ -11,8 +11,8 @@ import pytest
 from tests.trainer.points import Moment, dying_at
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint.commit import Point
 from trainer.checkpoint.manifest import check_contents, read_manifest
+from trainer.checkpoint.save_folder import Point
 from trainer.checkpoint.writer import hashed_file
 from trainer.errors import CheckpointError
 from trainyard.protocol.manifest import (

@@ -17,7 +17,7 @@ from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import pending_save
-from trainer.checkpoint.commit import Point
+from trainer.checkpoint.save_folder import Point
 from trainer.storage.io_errors import storage_errors
 from trainyard.base.backoff import Backoff
 from trainyard.protocol.manifest import SaveFailed

@@ -17,7 +17,10 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
-from trainer.checkpoint.commit import (
+from trainer.checkpoint.fence import raised_fence
+from trainer.checkpoint.manifest import read_manifest
+from trainer.checkpoint.pending_save import PendingSave
+from trainer.checkpoint.save_folder import (
     Point,
     create_folder,
     discard,
@@ -25,9 +28,6 @@ from trainer.checkpoint.commit import (
     write_manifest,
     write_marker,
 )
-from trainer.checkpoint.fence import raised_fence
-from trainer.checkpoint.manifest import read_manifest
-from trainer.checkpoint.pending_save import PendingSave
 from trainer.checkpoint.writer.save_plan import SavePlanner, is_shared, writing_ranks
 from trainer.checkpoint.writer.storage_writer import ChecksumWriter
 from trainer.distributed import on_every_rank, on_rank_0, shared_error

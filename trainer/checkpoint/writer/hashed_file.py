@@ -11,7 +11,7 @@ from types import TracebackType
 
 import xxhash
 
-from trainer.checkpoint.commit import Point, reached
+from trainer.checkpoint.save_folder import Point, reached
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath

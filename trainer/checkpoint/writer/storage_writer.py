@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.planner import SavePlanner as AnyPlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from trainer.checkpoint.commit import Point, reached
+from trainer.checkpoint.save_folder import Point, reached
 from trainer.checkpoint.tensors import LARGEST_PIECE, byte_view, frame_of, memory_of
 from trainer.checkpoint.writer.hashed_file import HashedFile
 from trainer.checkpoint.writer.save_plan import FRAME_BYTES, RoutedPlan, SavePlanner, item_bytes
