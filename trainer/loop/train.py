@@ -37,7 +37,7 @@ from trainer.metrics.profiler import Profiler
 from trainer.metrics.run_writer import RunWriter
 from trainer.models.code import code_digest
 from trainer.parallel.compile import waiting_for_compilers
-from trainer.parallel.mesh import Place
+from trainer.parallel.mesh import MeshCoordinates
 from trainer.process import collecting_between_steps
 from trainer.provenance import provenance
 from trainer.run import Run
@@ -235,7 +235,7 @@ class Loop:
                 dataset,
                 position=self._state.data.position,
                 partition=self._run.partition,
-                dp_rank=Place.of(self._ranks.rank, self._run.attempt.layout).dp,
+                dp_rank=MeshCoordinates.of(self._ranks.rank, self._run.attempt.layout).dp,
                 prefetch=self._spec.data.prefetch_batches,
                 skipped=self._state.data.skipped,
             ) as batches,

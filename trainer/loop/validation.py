@@ -14,7 +14,7 @@ from trainer.data.batches import NO_LABEL, MicroBatch, micro_batches
 from trainer.data.dataset import Dataset
 from trainer.distributed import Ranks
 from trainer.metrics.run_writer import RunWriter
-from trainer.parallel.mesh import Place
+from trainer.parallel.mesh import MeshCoordinates
 from trainer.run import Run
 from trainyard.run.directory import Phase
 
@@ -38,7 +38,7 @@ class Validation:
         self._held_out = held_out
         self._partition = run.partition
         self._layout = run.attempt.layout
-        self._dp_rank = Place.of(ranks.rank, self._layout).dp
+        self._dp_rank = MeshCoordinates.of(ranks.rank, self._layout).dp
         self._device = ranks.device
         self._writer = writer
         self._evaluate = evaluate

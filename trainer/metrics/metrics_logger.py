@@ -21,7 +21,7 @@ from trainer.metrics.measure import (
     memory,
 )
 from trainer.metrics.timers import StepTimers
-from trainer.parallel.mesh import Place
+from trainer.parallel.mesh import MeshCoordinates
 from trainer.run import Run
 from trainyard.protocol.manifest import TrainState
 from trainyard.run.directory import RunDirectory
@@ -172,7 +172,7 @@ class StepLog:
         self._steps: list[_Step] = []
         # Ranks of one data-parallel rank run the same sequences: the lowest of them is the source.
         by_dp_rank = {
-            Place.of(rank, layout).dp: rank for rank in reversed(range(layout.world_size))
+            MeshCoordinates.of(rank, layout).dp: rank for rank in reversed(range(layout.world_size))
         }
         self._sources = [by_dp_rank[rank] for rank in range(layout.dp)]
 
@@ -223,7 +223,7 @@ class Losses:
 
     def __init__(self, run: Run, ranks: Ranks) -> None:
         self._layout = run.attempt.layout
-        self._place = Place.of(ranks.rank, self._layout)
+        self._dp_rank = MeshCoordinates.of(ranks.rank, self._layout).dp
         self._tokens_share_D = torch.tensor(
             [share_of(run.partition, dp_rank) for dp_rank in range(self._layout.dp)],
             device=ranks.device,
@@ -233,7 +233,7 @@ class Losses:
         """Return mean and largest loss and the gradient norm; the host waits for them."""
         loss_D = torch.zeros_like(self._tokens_share_D)
         # Tensor-parallel ranks all hold the whole loss; ranks of the other axes hold parts of it.
-        loss_D[self._place.dp] = metrics.loss / self._layout.tp
+        loss_D[self._dp_rank] = metrics.loss / self._layout.tp
         dist.all_reduce(loss_D)
         means_D = loss_D / self._tokens_share_D
         grad_norm = metrics.grad_norm.to(loss_D.device)

@@ -15,7 +15,7 @@ from torch import Tensor
 from trainer.data.batches import MicroBatch
 from trainer.models.base import Model
 from trainer.models.stateless_rng import sequence_keys
-from trainer.parallel.mesh import Place
+from trainer.parallel.mesh import MeshCoordinates
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
@@ -84,18 +84,18 @@ class InputMaker:
         return tensor.pin_memory().to(self._device, non_blocking=True)
 
 
-def take_tokens(model: Model, spec: JobSpec, layout: Layout, place: Place) -> None:
+def take_tokens(model: Model, spec: JobSpec, layout: Layout, coordinates: MeshCoordinates) -> None:
     """Set the tokens that this rank's attention, queries and residual stream cover."""
-    attended_S = attended_tokens(spec, layout, place)
+    attended_S = attended_tokens(spec, layout, coordinates)
     exchanged = spec.parallelism.cp_method == "ulysses"
     model.positions.take(
         attended_S=attended_S,
-        stream_S=stream_tokens(attended_S, spec, layout, place),
+        stream_S=stream_tokens(attended_S, spec, layout, coordinates),
         queries_S=torch.arange(spec.training.seq_len, device="cpu") if exchanged else attended_S,
     )
 
 
-def attended_tokens(spec: JobSpec, layout: Layout, place: Place) -> Tensor:
+def attended_tokens(spec: JobSpec, layout: Layout, coordinates: MeshCoordinates) -> Tensor:
     """Return the tokens whose queries, keys and values this rank computes, int64 on the host.
 
     Tensor-parallel ranks have the same tokens; context-parallel ranks share them. With
@@ -105,15 +105,17 @@ def attended_tokens(spec: JobSpec, layout: Layout, place: Place) -> Tensor:
     """
     tokens_S = torch.arange(spec.training.seq_len, device="cpu")
     if spec.parallelism.cp_method == "ulysses" or layout.cp == 1:
-        return tokens_S.chunk(layout.cp)[place.cp]
+        return tokens_S.chunk(layout.cp)[coordinates.cp]
     chunks = tokens_S.chunk(2 * layout.cp)
-    return torch.cat((chunks[place.cp], chunks[-1 - place.cp]))
+    return torch.cat((chunks[coordinates.cp], chunks[-1 - coordinates.cp]))
 
 
-def stream_tokens(attended_S: Tensor, spec: JobSpec, layout: Layout, place: Place) -> Tensor:
+def stream_tokens(
+    attended_S: Tensor, spec: JobSpec, layout: Layout, coordinates: MeshCoordinates
+) -> Tensor:
     """Return the attended tokens that this rank's residual stream holds, int64 on the host.
 
     With sequence parallelism the tensor-parallel ranks share them, in order.
     """
     parts = layout.tp if spec.parallelism.sequence_parallel else 1
-    return attended_S.chunk(parts)[place.tp if parts > 1 else 0]
+    return attended_S.chunk(parts)[coordinates.tp if parts > 1 else 0]

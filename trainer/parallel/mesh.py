@@ -54,7 +54,7 @@ def set_timeouts(mesh: DeviceMesh, timeout: timedelta) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class MeshCoordinates:
     """Coordinates of a rank on the axes, from 0; `dp` combines `dp_replicate` and `dp_shard`."""
 
     pp: int
@@ -63,7 +63,7 @@ class Place:
     tp: int
 
     @classmethod
-    def of(cls, rank: int, layout: Layout) -> Place:
+    def of(cls, rank: int, layout: Layout) -> MeshCoordinates:
         """Return the coordinates of a global rank; `pp` varies slowest, then dp, cp, tp."""
         rest, tp = divmod(rank, layout.tp)
         rest, cp = divmod(rest, layout.cp)
@@ -74,5 +74,5 @@ class Place:
 def ranks_of_replicas(rank: int, layout: Layout) -> list[int]:
     """Return the ranks that hold the same shards as `rank`, itself included: one per replica."""
     stride = layout.dp_shard * layout.cp * layout.tp
-    replica = Place.of(rank, layout).dp // layout.dp_shard
+    replica = MeshCoordinates.of(rank, layout).dp // layout.dp_shard
     return [rank + (other - replica) * stride for other in range(layout.dp_replicate)]

@@ -12,7 +12,7 @@ from trainer.parallel.activation_checkpoint import checkpoint_activations
 from trainer.parallel.compile import compile_blocks
 from trainer.parallel.fsdp import shard
 from trainer.parallel.inputs import take_tokens
-from trainer.parallel.mesh import Place
+from trainer.parallel.mesh import MeshCoordinates
 from trainer.parallel.quantize import quantize_linear_layers
 from trainyard.axes import AXES
 from trainyard.axes.pp import stages_of
@@ -40,7 +40,7 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     sharded = spec.is_sharded(layout)
     if layout.pp > 1:
         keep_own_modules(model, mesh, spec, layout)
-    take_tokens(model, spec, layout, Place.of(mesh.get_rank(), layout))
+    take_tokens(model, spec, layout, MeshCoordinates.of(mesh.get_rank(), layout))
     # A float8 all-gather scales weights on the device, where offloaded weights are not.
     gathers = sharded and not spec.optimizer.cpu_offload
     # Before TP: torchao replaces `nn.Linear` modules, and TP then shards the new ones.

@@ -20,7 +20,7 @@ from trainer.models.families import build_model
 from trainer.models.initial_weights import init_weights
 from trainer.parallel.cp import AllGatherAttention, UlyssesAttention
 from trainer.parallel.inputs import attended_tokens, stream_tokens
-from trainer.parallel.mesh import Place, build_mesh, fsdp_mesh
+from trainer.parallel.mesh import MeshCoordinates, build_mesh, fsdp_mesh
 from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
@@ -49,7 +49,7 @@ def make_spec(method: str = "allgather_kv", /, **sections: dict[str, Any]) -> Jo
 
 
 def _tokens(spec: JobSpec, layout: Layout) -> list[tuple[list[int], list[int]]]:
-    places = [Place.of(rank, layout) for rank in range(layout.world_size)]
+    places = [MeshCoordinates.of(rank, layout) for rank in range(layout.world_size)]
     attended = [attended_tokens(spec, layout, place) for place in places]
     streams = [stream_tokens(a, spec, layout, p) for a, p in zip(attended, places, strict=True)]
     return [(a.tolist(), s.tolist()) for a, s in zip(attended, streams, strict=True)]
@@ -109,7 +109,7 @@ def _attend(
 
 def _attend_on_a_rank(method: str, kv_heads: int, documents: bool) -> tuple[Tensor, list[Tensor]]:
     spec, layout = make_spec(method), Layout(cp=dist.get_world_size())
-    tokens_T = attended_tokens(spec, layout, Place.of(dist.get_rank(), layout))
+    tokens_T = attended_tokens(spec, layout, MeshCoordinates.of(dist.get_rank(), layout))
     group = build_mesh(layout, "cpu")["cp"].get_group()
     attend: CausalAttention
     if method == "ulysses":
@@ -148,7 +148,7 @@ def test_ranks_attend_as_one_does(method: str, cp: int, kv_heads: int, documents
 
 def _compiled_and_eager(method: str) -> tuple[list[Tensor], list[Tensor]]:
     spec, layout = make_spec(method), Layout(cp=2)
-    tokens_T = attended_tokens(spec, layout, Place.of(dist.get_rank(), layout))
+    tokens_T = attended_tokens(spec, layout, MeshCoordinates.of(dist.get_rank(), layout))
     group = build_mesh(layout, "cpu")["cp"].get_group()
     attend = UlyssesAttention(group) if method == "ulysses" else AllGatherAttention(group, SEQ_LEN)
     compiled: Any = torch.compile(attend, backend="aot_eager", fullgraph=True)
@@ -188,7 +188,7 @@ def train_on_layout(spec: JobSpec, layout: Layout) -> Course:
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
     partition = BatchPartition(16, spec.training.micro_batch_size, layout.dp)
-    return train(model, spec, partition, Place.of(dist.get_rank(), layout).dp)
+    return train(model, spec, partition, MeshCoordinates.of(dist.get_rank(), layout).dp)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from trainer.loop.step import MicroBatchLoop, clip_grad_norm
 from trainer.models.base import Model
 from trainer.models.families import Llama, build_model
 from trainer.models.initial_weights import init_weights
-from trainer.parallel.mesh import Place, build_mesh
+from trainer.parallel.mesh import MeshCoordinates, build_mesh
 from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
@@ -120,7 +120,7 @@ def _train_on_layout(spec: JobSpec, layout: Layout) -> Course:
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
     partition = BatchPartition(16, spec.training.micro_batch_size, layout.dp)
-    return train(model, spec, partition, Place.of(dist.get_rank(), layout).dp)
+    return train(model, spec, partition, MeshCoordinates.of(dist.get_rank(), layout).dp)
 
 
 @pytest.mark.parametrize(

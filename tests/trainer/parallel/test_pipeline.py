@@ -21,7 +21,7 @@ from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.data.batches import NO_LABEL, MicroBatch
 from trainer.loop.build import Assembly, assemble
 from trainer.loop.step import clip_grad_norm
-from trainer.parallel.mesh import Place
+from trainer.parallel.mesh import MeshCoordinates
 from trainyard.axes.pp import microbatches_of
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -85,7 +85,7 @@ def micro_batch(offsets: range, step: int) -> MicroBatch:
 
 def train(assembly: Assembly, spec: JobSpec, partition: BatchPartition, layout: Layout) -> Course:
     """Train a few steps, and evaluate some of their batches before they are trained on."""
-    dp_rank = Place.of(dist.get_rank(), layout).dp
+    dp_rank = MeshCoordinates.of(dist.get_rank(), layout).dp
     model, optimizer, engine = assembly.model, assembly.optimizer, assembly.forward_backward
     course = Course({n: whole(p.detach()) for n, p in model.named_parameters()}, {}, [], [], [])
     for step in range(1, STEPS + 1):

@@ -24,7 +24,7 @@ from trainer.models.families import build_model
 from trainer.models.head import TokenLoss
 from trainer.models.initial_weights import init_weights
 from trainer.parallel.compile import compile_blocks
-from trainer.parallel.mesh import Place, build_mesh
+from trainer.parallel.mesh import MeshCoordinates, build_mesh
 from trainer.parallel.parallelize import parallelize
 from trainer.parallel.split_loss import GatheredTokenLoss, SplitTokenLoss
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -71,7 +71,7 @@ def _train_on_layout(spec: JobSpec, layout: Layout, normed: bool, compiled: bool
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
     partition = BatchPartition(16, spec.training.micro_batch_size, layout.dp)
-    course = train(model, spec, partition, Place.of(dist.get_rank(), layout).dp)
+    course = train(model, spec, partition, MeshCoordinates.of(dist.get_rank(), layout).dp)
     course.losses = [loss / layout.tp for loss in course.losses]  # each rank of a group has it
     return course
 

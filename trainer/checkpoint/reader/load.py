@@ -25,7 +25,7 @@ from trainer.checkpoint.tensors import (
 )
 from trainer.distributed import on_every_rank, shared_error
 from trainer.errors import CheckpointError
-from trainer.parallel.mesh import Place, ranks_of_replicas
+from trainer.parallel.mesh import MeshCoordinates, ranks_of_replicas
 from trainer.parallel.quantize import refresh_scales
 from trainer.process import collector_disabled
 from trainer.storage.root import StoragePath, is_beneath
@@ -157,8 +157,8 @@ def _wanted_together(
     layout: Layout,
 ) -> tuple[dict[str, TensorKind], dict[str, str]]:
     """Return tensors and ties of all ranks; one rank of each pipeline stage lists its own."""
-    place = Place.of(dist.get_rank(group), layout)
-    lists = (place.dp, place.cp, place.tp) == (0, 0, 0)
+    own = MeshCoordinates.of(dist.get_rank(group), layout)
+    lists = (own.dp, own.cp, own.tp) == (0, 0, 0)
     stages = on_every_rank(group, lambda: (kinds_of(tensors), dict(tied)) if lists else ({}, {}))
     wanted = {name: kind for kinds, _ in stages for name, kind in kinds.items()}
     return wanted, {name: first for _, ties in stages for name, first in ties.items()}

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
-from trainer.parallel.mesh import Place
+from trainer.parallel.mesh import MeshCoordinates
 from trainer.storage.root import StoragePath
 from trainyard.spec.layout import Layout
 
@@ -167,7 +167,9 @@ def writing_ranks(writers: Writers, layout: Layout, *, shared: bool) -> tuple[in
     if writers == "all":
         return tuple(range(world_size))
     if writers == "one_replica":
-        return tuple(r for r in range(world_size) if Place.of(r, layout).dp < layout.dp_shard)
+        return tuple(
+            r for r in range(world_size) if MeshCoordinates.of(r, layout).dp < layout.dp_shard
+        )
     # Spread evenly, so that the nodes share the work.
     return tuple(number * world_size // writers for number in range(writers))
 
