@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -94,17 +95,33 @@ def _sockets() -> int:
     return sum(str(link).startswith("socket:") for link in links)
 
 
+def _meet(moment: str, world_size: int) -> None:
+    """Wait at the store, which is connected already, until every rank is here."""
+    store = torch.distributed.distributed_c10d._get_default_store()
+    store.add(moment, 1)
+    while store.add(moment, 0) < world_size:
+        time.sleep(0.01)
+
+
+def _settled_sockets(moment: str, world_size: int) -> int:
+    """Return the sockets of this rank while no rank opens one."""
+    _meet(f"{moment}, here", world_size)
+    count = _sockets()
+    _meet(f"{moment}, counted", world_size)
+    return count
+
+
 def _joined() -> tuple[int, int, int]:
     """Return the sockets before and after joining, and after what a step needs of the CPU group."""
     before = _sockets()
     with joined("cpu", hang_seconds=60) as ranks:
-        after = _sockets()
+        after = _settled_sockets("joined", ranks.world_size)
         decision = torch.ones(2)
         posted = torch.distributed.broadcast(decision, 0, group=ranks.cpu_group, async_op=True)
         assert posted is not None
         torch.distributed.barrier(group=ranks.cpu_group)  # of another kind, while that is under way
         posted.wait()
-        return before, after, _sockets()
+        return before, after, _settled_sockets("talked", ranks.world_size)
 
 
 def test_ranks_connect_to_those_that_they_talk_to() -> None:
