@@ -36,10 +36,12 @@ from trainer.checkpoint.manifest import metadata_digest
 from trainer.checkpoint.pending_save import PendingSave
 from trainer.checkpoint.reader.load import load
 from trainer.checkpoint.tensors import train_tensors
-from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
+from trainer.distributed import Ranks
 from trainer.loop.build import Assembly, assemble
-from trainyard.protocol.attempt import ResumePoint
+from trainer.run import Run
+from trainyard.protocol.attempt import AttemptSpec, ResumePoint
 from trainyard.protocol.manifest import DataState, Manifest, TrainState, checkpoint_path
+from trainyard.run.directory import RunDirectory
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
@@ -50,6 +52,7 @@ PIECE = 8 * 2**20
 PACKAGES = ("torch", "xxhash")
 WRITE, READ, BLOCKED, PLANNED = 0.8, 0.8, 0.05, 0.3
 JOB = "bench"
+CPU = torch.device("cpu")
 
 
 @dataclass
@@ -92,7 +95,7 @@ class Bench:
         group = dist.group.WORLD
         assert group is not None
         self._group = group
-        self._assembly: Assembly = assemble(self._spec, self._layout, torch.device("cpu"))
+        self._assembly: Assembly = assemble(self._spec, self._layout, CPU)
         self._background = self._manager("async")
         self._numbers = 0
         self.measured = Measured()
@@ -145,9 +148,9 @@ class Bench:
         steps = 0
         waited: list[float] = []
         while True:
-            self._step(lambda: waited.append(_seconds(save.wait_staged)))
+            self._step(lambda: waited.append(_seconds(save.staged.wait)))
             steps += 1
-            if self._everywhere(save.ended):
+            if self._everywhere(save.done()):
                 break
         ended = time.perf_counter() - started
         blocked += sum(waited) + _seconds(self._background.settle)
@@ -237,19 +240,16 @@ class Bench:
         return bool(all_of_them)
 
     def _manager(self, mode: str) -> CheckpointManager:
-        settings = parse_job_spec(
-            self._spec.model_dump(mode="json") | {"checkpoint": {"async_mode": mode}}
+        spec = self._spec.model_dump(mode="json") | {"checkpoint": {"async_mode": mode}}
+        run = Run(
+            directory=RunDirectory(self.folder),
+            submitted=self._spec,
+            spec=resolved(parse_job_spec(spec), "cpu"),
+            attempt=AttemptSpec(job_id=JOB, attempt=1, layout=self._layout),
+            checkpoint_root=self.folder,
+            cache_dir=self.folder,
         )
-        owner = CheckpointOwner(
-            root=self.folder,
-            job_id=JOB,
-            attempt=1,
-            spec=self._spec,
-            settings=resolved(settings, "cpu"),
-            layout=self._layout,
-            parent=None,
-        )
-        return CheckpointManager(owner, cpu_group=self._group, device=torch.device("cpu"))
+        return CheckpointManager(run, Ranks(dist.get_rank(), RANKS, CPU, self._group))
 
 
 def spec(layers: int) -> JobSpec:

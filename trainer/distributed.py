@@ -169,6 +169,30 @@ def on_every_rank(group: dist.ProcessGroup, action: Callable[[], T]) -> list[T]:
     return [value for value, _ in answers]  # type: ignore[misc]
 
 
+def same_on_every_rank(
+    group: dist.ProcessGroup, digest: Callable[[], T], *, of: str, error: type[RunError]
+) -> T:
+    """Return the digest that every rank of a CPU group computes of its node's files.
+
+    Args:
+        group: the ranks.
+        digest: computes this rank's digest.
+        of: the files, for messages.
+        error: type of the error of different files.
+
+    Raises:
+        RunError: it failed on a rank, or a rank has another digest than rank 0.
+    """
+    first, *others = on_every_rank(group, digest)
+    for rank, other in enumerate(others, start=1):
+        if other != first:
+            raise error(
+                f"rank {rank} sees other {of} than rank 0: digest {other} instead of {first}; "
+                "every node needs the same files"
+            )
+    return first
+
+
 def on_rank_0(group: dist.ProcessGroup, action: Callable[[], T]) -> T:
     """Run `action` on rank 0 of a CPU group and return its result on every rank.
 
@@ -199,7 +223,8 @@ def _try(action: Callable[[], T]) -> tuple[T | None, RunError | None]:
     except RunError as error:
         return None, error
     except Exception as error:
-        logger.exception("unexpected failure while checkpointing")
+        function = getattr(action, "func", action)  # of a `partial`
+        logger.exception("unexpected failure of %s", getattr(function, "__qualname__", function))
         return None, _as_run_error(error)
 
 

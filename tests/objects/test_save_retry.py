@@ -10,7 +10,7 @@ from tests.objects.store import Server
 from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint import pending_save
+from trainer.checkpoint import save_retry
 from trainer.checkpoint.manifest import committed_manifests
 from trainer.checkpoint.save_folder import Point
 from trainer.storage.object_path import ObjectPath
@@ -34,7 +34,7 @@ class Healing(Meddling):
 
 
 def _train(run: str, healing: Healing) -> str:
-    pending_save.BACKOFF = Backoff(first=0.0, longest=0.0, jitter=0.0)
+    save_retry.BACKOFF = Backoff(first=0.0, longest=0.0, jitter=0.0)
     os.environ["AWS_MAX_ATTEMPTS"] = "1"
 
     def spoil(point: Point, path: Path) -> None:

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.trainer.commits import write_manifest, write_marker
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.manifest import committed_manifests, metadata_digest
-from trainer.checkpoint.save_folder import write_manifest, write_marker
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from tests.trainer.ranks import run_ranks
 from trainer import distributed
 from trainer.devices import gpus_are_given
 from trainer.distributed import joined
-from trainer.errors import LaunchError
+from trainer.errors import LaunchError, RunError
 
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040)."
 
@@ -130,3 +131,16 @@ def test_ranks_connect_to_those_that_they_talk_to() -> None:
         # Every group of all ranks, connected at once, would be world_size - 1 more.
         assert joining - before < world_size - 1
         assert talking - before < 2 * (world_size - 1)
+
+
+def _read_the_index() -> None:
+    raise KeyError("index")
+
+
+def test_the_log_of_an_unexpected_failure_names_the_action(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for action in (_read_the_index, partial(_read_the_index)):
+        _, error = distributed._try(action)
+        assert isinstance(error, RunError)
+    assert caplog.messages == ["unexpected failure of _read_the_index"] * 2

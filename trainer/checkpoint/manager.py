@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 
@@ -20,55 +20,79 @@ from torch import nn
 from torch.optim import Optimizer
 
 from trainer.checkpoint.fence import raised_fence
-from trainer.checkpoint.pending_save import PendingSave, SaveObserver, SaveRetry, staging_of
+from trainer.checkpoint.manifest import committed_manifests
+from trainer.checkpoint.pending_save import PendingSave, staging_of
 from trainer.checkpoint.save_folder import Point, collect_leftovers, reached
+from trainer.checkpoint.save_retry import SaveRetry
 from trainer.checkpoint.tensors import TrainTensors
-from trainer.checkpoint.writer.checkpoint_writer import PREFLIGHT, CheckpointOwner, CheckpointWriter
-from trainer.distributed import on_rank_0
+from trainer.checkpoint.writer.checkpoint_writer import PREFLIGHT, CheckpointWriter
+from trainer.distributed import Ranks, on_rank_0
 from trainer.errors import CheckpointError, RunError
-from trainyard.protocol.manifest import Manifest, SaveSettled, TrainState
+from trainer.run import Run
+from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, TrainState
 from trainyard.spec.auto import explicit
 
 TIMEOUT = timedelta(hours=1)
 """Timeout of a background save's collectives: a rank waits in them for the slowest rank's write."""
-LOOK_SECONDS = 1.0
+WAIT_SECONDS = 1.0
 """Longest wait between two heartbeats while all ranks wait for the next try."""
 
 logger = logging.getLogger("trainer")
+
+
+class SaveObserver:
+    """Notified of each save by its manager; a base class whose methods do nothing."""
+
+    @property
+    def step(self) -> int:
+        """Completed steps of training by now."""
+        return 0
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Enter while training waits for a save."""
+        return nullcontext()
+
+    def begun(self) -> None:
+        """A save begins."""
+
+    def committed(self, manifest: Manifest) -> None:
+        """A checkpoint exists; called at once, in the thread that saves.
+
+        Not when the loop settles it: a run that dies in between has reported its checkpoint.
+        """
+
+    def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
+        """All ranks have the commit of a save; called between two steps."""
+
+    def failed(self, failure: SaveFailed) -> None:
+        """A save has failed and is tried again; called on rank 0 alone."""
 
 
 class CheckpointManager:
     """Saves the checkpoints of an attempt; `reader.load` loads the one from which it resumes.
 
     With `async_mode` a save runs during the next steps, one at a time. Rank 0 detects its end; all
-    ranks then settle it at the same step. A temporary failure is no error where the manager has a
-    `SaveRetry`: training continues, and rank 0 decides when the next try is due.
+    ranks then settle it at the same step. A temporary failure is no error before
+    `checkpoint.give_up_after_seconds` have passed: training continues, and rank 0 decides when the
+    next try is due.
     """
 
-    def __init__(
-        self,
-        owner: CheckpointOwner,
-        *,
-        cpu_group: dist.ProcessGroup,
-        device: torch.device,
-        retry: SaveRetry | None = None,
-    ) -> None:
+    def __init__(self, run: Run, ranks: Ranks, *, code_digest: str | None = None) -> None:
         """Write nothing yet.
 
         Args:
-            owner: job and attempt of the checkpoints.
-            cpu_group: gloo group of all ranks; its timeout covers the slowest rank's write.
-            device: where this rank computes.
-            retry: when a failed save is tried again; without it every failure is raised.
+            run: the attempt that owns the checkpoints.
+            ranks: the ranks that save; the timeout of their CPU group covers the slowest write.
+            code_digest: digest of the own model's code, if it has a folder.
 
         Raises:
             LaunchError: the spec's `checkpoint.async_mode` needs an accelerator.
         """
-        self._owner = owner
-        self._group = cpu_group
-        self._device = device
+        self._run = run
+        self._group = ranks.cpu_group
+        self._device = ranks.device
         self._tensors = TrainTensors()
-        self._retry = retry
+        self._retry = SaveRetry(run.spec.checkpoint.give_up_after_seconds)
         self._observer = SaveObserver()
         self._pending: PendingSave | None = None
         self._saved: Manifest | None = None
@@ -76,15 +100,15 @@ class CheckpointManager:
         self._stall_seconds = 0.0
         self.failed_kind: str | None = None
         """Why the save was due that failed and is to be tried again; None while saves succeed."""
-        self._staging = staging_of(explicit(owner.settings.checkpoint.async_mode), device)
+        self._staging = staging_of(explicit(run.spec.checkpoint.async_mode), ranks.device)
         # A separate group: collectives of one group pair up in the order of their calls, and a
         # background save would pair with those of the training thread.
-        group = cpu_group
+        group = ranks.cpu_group
         if self._staging is not None:
             own = dist.new_group(backend="gloo", timeout=TIMEOUT)
             assert own is not None
             group = own
-        self._writer = CheckpointWriter(owner, group=group)
+        self._writer = CheckpointWriter(run, code_digest, group=group)
 
     @property
     def plan_seconds(self) -> float:
@@ -99,12 +123,12 @@ class CheckpointManager:
     @property
     def ended(self) -> bool:
         """Whether a save has ended on this rank and is not settled yet."""
-        return self._pending is not None and self._pending.ended
+        return self._pending is not None and self._pending.done()
 
     @property
     def retry_due(self) -> bool:
         """Whether a save that failed is to be tried again, by the clock of this rank."""
-        return self._pending is None and self._retry is not None and self._retry.due
+        return self._pending is None and self._retry.due
 
     def raise_fence(self) -> None:
         """Forbid all older attempts of the job to commit, and remove their half-written folders.
@@ -114,7 +138,8 @@ class CheckpointManager:
 
         Raises:
             OutrunError: a newer attempt has raised the fence already.
-            CheckpointError: the storage refuses to be read or written.
+            CheckpointError: the storage refuses to be read or written, or another launch of this
+                attempt has saved checkpoints already.
         """
         on_rank_0(self._group, self._raise_fence)
 
@@ -173,7 +198,7 @@ class CheckpointManager:
         with self._waiting():
             self._observer.begun()
             pending = self._pending = self._begin(model, optimizer, state, kind)
-        # Not `pending.ended`: a background save may have ended on some ranks only, and all ranks
+        # Not `pending.done()`: a background save may have ended on some ranks only, and all ranks
         # must settle at the same step.
         if self._staging is None:
             self.settle()
@@ -181,9 +206,9 @@ class CheckpointManager:
 
     def wait_staged(self) -> None:
         """Wait until the tensors may change; called right before the optimizer's update."""
-        if self._pending is not None and not self._pending.staged:
+        if self._pending is not None and not self._pending.staged.is_set():
             with self._waiting():
-                self._pending.wait_staged()
+                self._pending.staged.wait()
 
     def settle(self) -> None:
         """Wait for the save that is under way, if one is.
@@ -200,8 +225,7 @@ class CheckpointManager:
         except CheckpointError as error:
             self._failed(pending, error)
             return
-        if self._retry is not None:
-            self._retry.succeeded()
+        self._retry.succeeded()
         self.failed_kind, self._saved, self._saved_step = None, manifest, pending.state.step
         stall_seconds, self._stall_seconds = self._stall_seconds, 0.0
         self._observer.settled(
@@ -228,11 +252,22 @@ class CheckpointManager:
             raise
 
     def _raise_fence(self) -> None:
-        owner = self._owner
-        with raised_fence(owner.job_folder, owner.attempt):
+        root, job, attempt = (
+            self._run.checkpoint_root,
+            self._run.attempt.job_id,
+            self._run.attempt.attempt,
+        )
+        with raised_fence(root / job, attempt):
             pass
-        for folder in collect_leftovers(owner.root, owner.job_id, attempt=owner.attempt):
+        for folder in collect_leftovers(root, job, attempt=attempt):
             logger.info("removed the half-written checkpoint %s", folder)
+        if saved := committed_manifests(root, job, attempt=attempt):
+            raise CheckpointError(
+                f"{root / job / f'a{attempt}'} holds checkpoints of another launch of this "
+                f"attempt, such as {saved[0].checkpoint_id}: give a higher attempt number, another "
+                "job name, or another storage root",
+                path=str(root / job / f"a{attempt}"),
+            )
 
     def _begin(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, kind: str
@@ -246,25 +281,27 @@ class CheckpointManager:
         dtype = next(model.parameters()).dtype
         save = PendingSave(state, kind=kind, staging=self._staging)
 
-        def work() -> Manifest:
-            manifest = self._writer.run(save, tensors, dtype=dtype, started=started)
-            self._observer.committed(manifest)
-            reached(Point.REPORTED, self._writer.folder)
-            return manifest
+        def write() -> None:
+            try:
+                if self._device.type != "cpu":
+                    torch.accelerator.set_device_index(self._device)  # each thread has its own
+                manifest = self._writer.run(save, tensors, dtype=dtype, started=started)
+                self._observer.committed(manifest)
+                reached(Point.REPORTED, self._writer.folder)
+            except BaseException as error:  # noqa: BLE001 -- DCP's own exception is no `Exception`
+                save.staged.set()
+                save.set_exception(error)
+            else:
+                save.staged.set()
+                save.set_result(manifest)
 
         if self._staging is None:
-            save.run(work)
+            write()
         else:
             self._staging.mark()
             # A daemon: a process that fails ends without waiting for ranks that may have ended.
-            in_background = partial(self._on_device, partial(save.run, work))
-            threading.Thread(target=in_background, name="checkpoint", daemon=True).start()
+            threading.Thread(target=write, name="checkpoint", daemon=True).start()
         return save
-
-    def _on_device(self, run: Callable[[], None]) -> None:
-        if self._device.type != "cpu":
-            torch.accelerator.set_device_index(self._device)
-        run()
 
     def _failed(self, save: PendingSave, error: CheckpointError) -> None:
         """Record on all ranks a failed save that is tried again.
@@ -272,10 +309,9 @@ class CheckpointManager:
         Raises:
             CheckpointError: the reason is permanent, or the time for tries is over.
         """
-        retry = self._retry
-        if retry is None or not error.transient or save.kind == PREFLIGHT:
+        if not error.transient or save.kind == PREFLIGHT:
             raise error
-        if not on_rank_0(self._group, retry.failed):
+        if on_rank_0(self._group, self._retry.failed) is None:
             raise CheckpointError(
                 f"{error}; no save has succeeded since step {self._saved_step}, for longer than "
                 "checkpoint.give_up_after_seconds",
@@ -287,15 +323,14 @@ class CheckpointManager:
         logger.warning("a save failed and is tried again: %s", error)
         if dist.get_rank(self._group) == 0:
             saved, now = self._saved_step, self._observer.step
-            self._observer.failed(retry.describe(save, error, saved_step=saved, step=now))
+            self._observer.failed(self._retry.describe(save, error, saved_step=saved, step=now))
 
     def _wait_for_retry(self) -> None:
         """Wait on all ranks until the next try is due; a cancel ends the processes meanwhile."""
-        assert self._retry is not None
         due = False
         while not due:
             with self._observer.waiting():
-                due = on_rank_0(self._group, partial(self._retry.wait, LOOK_SECONDS))
+                due = on_rank_0(self._group, partial(self._retry.wait, WAIT_SECONDS))
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

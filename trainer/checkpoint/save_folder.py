@@ -1,4 +1,4 @@
-"""The way of a checkpoint's folder to its commit: points of a save, writes, cleanup. No torch."""
+"""The folder of a save: its points, its creation, durable writes, and its removal. No torch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from trainer.checkpoint.manifest import checkpoint_folders
-from trainer.storage.io_errors import digest, storage_errors
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath
-from trainyard.protocol.manifest import COMMITTED, MANIFEST, Manifest
+from trainyard.protocol.manifest import COMMITTED
 from trainyard.run.atomic import replacing, sync_folder
 
 logger = logging.getLogger(__name__)
@@ -128,29 +128,6 @@ def discard(folder: StoragePath) -> None:
     except OSError:
         return
     _remove(folder)
-
-
-def write_manifest(folder: StoragePath, manifest: Manifest) -> None:
-    """Write `manifest.json`, durably; the checkpoint is still uncommitted.
-
-    Raises:
-        CheckpointError: it cannot be written.
-    """
-    write_durably(folder / MANIFEST, manifest.model_dump_json(indent=2).encode())
-
-
-def write_marker(folder: StoragePath) -> None:
-    """Write the marker that makes the folder a checkpoint; the caller holds the fence.
-
-    It comes last: `write_manifest` and the writers have synced every file and name before it.
-
-    Raises:
-        CheckpointError: it cannot be written.
-    """
-    path = folder / MANIFEST
-    with storage_errors("read", path):
-        text = path.read_bytes()
-    write_durably(folder / COMMITTED, digest(text).encode())
 
 
 def write_durably(path: StoragePath, content: bytes) -> None:

@@ -6,19 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from trainer.checkpoint.manager import CheckpointManager
-from trainer.checkpoint.manifest import committed_manifests
-from trainer.checkpoint.pending_save import SaveRetry
-from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
+from trainer.checkpoint.manager import CheckpointManager, SaveObserver
 from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
-from trainer.distributed import Ranks, joined, on_every_rank, on_rank_0
-from trainer.errors import CheckpointError, DataError, LaunchError
+from trainer.distributed import Ranks, joined, same_on_every_rank
+from trainer.errors import DataError, LaunchError
 from trainer.loop.build import (
     Assembly,
     assemble,
@@ -27,7 +23,6 @@ from trainer.loop.build import (
 )
 from trainer.loop.requests import Decision, RequestChannel
 from trainer.loop.resume import starting_state
-from trainer.loop.save_records import SaveRecords
 from trainer.loop.step import TrainStep
 from trainer.loop.train_state import one_step_on
 from trainer.loop.validation import Validation
@@ -41,31 +36,17 @@ from trainer.parallel.mesh import MeshCoordinates
 from trainer.process import collecting_between_steps
 from trainer.provenance import provenance
 from trainer.run import Run
-from trainyard.protocol.manifest import TrainState
+from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, TrainState
 from trainyard.run.directory import Phase
 from trainyard.run.records import Outcome
 from trainyard.spec.auto import explicit
-from trainyard.spec.job import JobSpec
-
-
-class OpenDataset(Protocol):
-    """Signature of `open_dataset`, which tests replace."""
-
-    def __call__(
-        self,
-        spec: JobSpec,
-        *,
-        roots: dict[str, str],
-        cache_dir: Path,
-        on_progress: Callable[[], None],
-    ) -> Dataset: ...
 
 
 def train(
     run: Run,
     writer: RunWriter,
     *,
-    open_dataset: OpenDataset = open_dataset,
+    open_dataset: Callable[..., Dataset] = open_dataset,
     after_step: Callable[[int], None] = lambda _step: None,
 ) -> Outcome:
     """Run an attempt; every rank of the launch calls this and returns the same outcome.
@@ -73,7 +54,7 @@ def train(
     Args:
         run: the attempt.
         writer: writes the records of this rank.
-        open_dataset: opens the dataset.
+        open_dataset: opens the dataset; tests replace it.
         after_step: called on each rank after each step, before the ranks read its requests.
 
     Raises:
@@ -89,17 +70,16 @@ def train(
     ) as ranks:
         start_history(ranks.device)  # before the first allocation
         writer.provenance(provenance)
-        code = _code_on_every_rank(run, ranks)
-        checkpoints = CheckpointManager(
-            _owner(run, code),
-            cpu_group=ranks.cpu_group,
-            device=ranks.device,
-            retry=SaveRetry(run.spec.checkpoint.give_up_after_seconds),
+        code = same_on_every_rank(
+            ranks.cpu_group,
+            lambda: code_digest(run.spec, run.attempt.roots),
+            of=f"code in model.code={run.spec.model.code!r}",
+            error=LaunchError,
         )
+        checkpoints = CheckpointManager(run, ranks, code_digest=code)
         # Before anything slow: an outrun attempt ends within seconds, and an older one that still
         # runs can no longer commit a checkpoint, so this attempt's parent stays the newest one.
         checkpoints.raise_fence()
-        on_rank_0(ranks.cpu_group, lambda: _refuse_second_launch(run))
         # Data before the model: tokenization takes longest and needs no GPU memory.
         writer.enter(Phase.BUILDING_CACHE)
         dataset = _open_on_every_rank(run, ranks, writer, open_dataset)
@@ -117,46 +97,8 @@ def train(
     return outcome
 
 
-def _code_on_every_rank(run: Run, ranks: Ranks) -> str | None:
-    """Return the digest of an own model's code, which must be equal on all nodes."""
-    digests = on_every_rank(ranks.cpu_group, lambda: code_digest(run.spec, run.attempt.roots))
-    for rank, other in enumerate(digests):
-        if other != digests[0]:
-            raise LaunchError(
-                f"rank {rank} sees other code in model.code={run.spec.model.code!r} than rank 0: "
-                f"digest {other} instead of {digests[0]}; every node needs the same files"
-            )
-    return digests[0]
-
-
-def _owner(run: Run, code_digest: str | None) -> CheckpointOwner:
-    return CheckpointOwner(
-        root=run.checkpoint_root,
-        job_id=run.attempt.job_id,
-        attempt=run.attempt.attempt,
-        spec=run.submitted,
-        settings=run.spec,
-        layout=run.attempt.layout,
-        parent=run.attempt.resume.checkpoint_id if run.attempt.resume else None,
-        code_digest=code_digest,
-    )
-
-
-def _refuse_second_launch(run: Run) -> None:
-    """Raise CheckpointError if another launch of this attempt has saved checkpoints already."""
-    job, attempt = run.attempt.job_id, run.attempt.attempt
-    if saved := committed_manifests(run.checkpoint_root, job, attempt=attempt):
-        folder = run.checkpoint_root / job / f"a{attempt}"
-        raise CheckpointError(
-            f"{folder} holds checkpoints of another launch of this attempt, such as "
-            f"{saved[0].checkpoint_id}: give a higher attempt number, another job name, or "
-            "another storage root",
-            path=str(folder),
-        )
-
-
 def _open_on_every_rank(
-    run: Run, ranks: Ranks, writer: RunWriter, open_dataset: OpenDataset
+    run: Run, ranks: Ranks, writer: RunWriter, open_dataset: Callable[..., Dataset]
 ) -> Dataset:
     """Open the dataset on every rank; its digest must be equal on all nodes."""
     opened: list[Dataset] = []
@@ -172,18 +114,12 @@ def _open_on_every_rank(
         )
         return opened[0].digest
 
-    digests = on_every_rank(ranks.cpu_group, digest)
-    for rank, other in enumerate(digests):
-        if other != digests[0]:
-            raise DataError(
-                f"rank {rank} sees other data than rank 0: dataset digest {other} instead of "
-                f"{digests[0]}; every node needs the same files"
-            )
+    same_on_every_rank(ranks.cpu_group, digest, of="data", error=DataError)
     return opened[0]
 
 
-class Loop:
-    """The steps of an attempt, and what happens between them."""
+class Loop(SaveObserver):
+    """The steps of an attempt, what happens between them, and the records of its saves."""
 
     def __init__(
         self,
@@ -214,7 +150,7 @@ class Loop:
         )
         self._profiler = Profiler(run.directory, ranks)
         self._checkpoints = checkpoints
-        checkpoints.starts_at(state, SaveRecords(writer, self._requests, self._metrics_logger))
+        checkpoints.starts_at(state, self)
         self._assembly = assembly
         self._train_step = TrainStep(
             assembly.forward_backward,
@@ -348,3 +284,39 @@ class Loop:
         # An interval by time starts no save during another one: training would wait for its end.
         by_clock = Decision.SAVE_DUE in decision and not self._checkpoints.under_way
         return "interval" if by_steps or by_clock else None
+
+    @property
+    def step(self) -> int:
+        """Completed steps of training."""
+        return self._state.step
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Show a save in the heartbeat, and exclude its time from the step's."""
+        self._writer.beat(Phase.SAVING)
+        with self._metrics_logger.timers.pausing():
+            yield
+
+    def begun(self) -> None:
+        """Assign the pending save requests to this save."""
+        self._requests.save_begun()
+
+    def committed(self, manifest: Manifest) -> None:
+        """Record a commit."""
+        self._writer.checkpoint_id = manifest.checkpoint_id
+        self._writer.event("checkpoint_committed", manifest.model_dump(mode="json"))
+
+    def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
+        """Answer requests, and record the durations, which are known only now."""
+        self._requests.saved(manifest.checkpoint_id)
+        self._metrics_logger.keep(
+            {
+                "checkpoint/save_seconds": manifest.save_seconds,
+                "checkpoint/stall_seconds": settled.stall_seconds,
+            }
+        )
+        self._writer.event("checkpoint_settled", settled.model_dump(mode="json"))
+
+    def failed(self, failure: SaveFailed) -> None:
+        """Record why a save failed, and when the next try is due."""
+        self._writer.event("save_failed", failure.model_dump(mode="json"))

@@ -28,9 +28,10 @@ from tests.trainer.checkpoint.toy import (
     train,
 )
 from tests.trainer.ranks import run_ranks
+from trainer.checkpoint.manager import SaveObserver
 from trainer.checkpoint.manifest import committed_manifests
-from trainer.checkpoint.pending_save import SaveObserver, Staging
-from trainer.checkpoint.save_folder import create_folder, write_marker
+from trainer.checkpoint.pending_save import Staging
+from trainer.checkpoint.save_folder import create_folder, write_durably
 from trainer.checkpoint.writer import checkpoint_writer
 from trainer.errors import LaunchError, RunError
 from trainyard.protocol.manifest import COMMITTED, Manifest
@@ -69,9 +70,9 @@ def _train_beside(root: Path) -> tuple[list[Manifest], list[dict[str, Tensor]], 
         staging.let.clear()
         save = saver.begin(model, optimizer, state_at(step), kind="interval")
         time.sleep(0.2)
-        staged_early.append(save.staged)
+        staged_early.append(save.staged.is_set())
         staging.let.set()
-        save.wait_staged()
+        save.staged.wait()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.fill_(9.0)
@@ -110,10 +111,10 @@ def _fail_in_background(root: Path) -> tuple[Refusal, bool]:
         (root / JOB / "a1").write_text("in the way")
     dist.barrier()
     save = saver.begin(model, optimizer, state_at(2), kind="interval")
-    save.wait_staged()  # lets training go on, and raises nothing
+    save.staged.wait()  # lets training go on, and raises nothing
     with pytest.raises(RunError) as caught:
         saver.begin(model, optimizer, state_at(3), kind="interval")
-    return refusal(caught.value), save.ended
+    return refusal(caught.value), save.done()
 
 
 def test_a_failure_reaches_every_rank_at_the_next_call(tmp_path: Path) -> None:
@@ -139,14 +140,14 @@ def _begin_two(root: Path) -> tuple[list[int], list[str]]:
 
     saver.starts_at(state_at(0), Commits())
 
-    def slow_commit(folder: Path) -> None:
-        under_way.append(threading.active_count())
-        time.sleep(0.3)
-        write_marker(folder)
-        assert (folder / COMMITTED).exists()
+    def slow_commit(path: Path, content: bytes) -> None:
+        if path.name == COMMITTED:
+            under_way.append(threading.active_count())
+            time.sleep(0.3)
+        write_durably(path, content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint_writer, "write_marker", slow_commit)
+        patch.setattr(checkpoint_writer, "write_durably", slow_commit)
         for step in (1, 2):
             saver.begin(model, optimizer, state_at(step), kind="interval")
             seen.append(f"begun {step}")

@@ -18,10 +18,10 @@ from tests.trainer.checkpoint.toy import (
     resume_point,
     save_trained,
 )
+from tests.trainer.commits import write_manifest, write_marker
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.manifest import read_manifest
 from trainer.checkpoint.reader.metadata import read_metadata
-from trainer.checkpoint.save_folder import write_manifest, write_marker
 from trainer.errors import RunError
 from trainer.storage.io_errors import digest
 from trainyard.protocol.attempt import ResumePoint

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.manifests import make_manifest, state_at
+from tests.trainer.commits import write_manifest, write_marker
 from tests.trainer.points import at_points
 from trainer.checkpoint.manifest import committed_manifests, metadata_digest, read_manifest
-from trainer.checkpoint.save_folder import Point, create_folder, write_manifest, write_marker
+from trainer.checkpoint.save_folder import Point, create_folder
 from trainer.errors import CheckpointError
 from trainyard.protocol.manifest import COMMITTED, Manifest
 

@@ -6,7 +6,8 @@ import errno
 
 import pytest
 
-from trainer.checkpoint.pending_save import BACKOFF, PendingSave, SaveRetry
+from trainer.checkpoint.pending_save import PendingSave
+from trainer.checkpoint.save_retry import BACKOFF, SaveRetry
 from trainer.errors import CheckpointError
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import StoragePath

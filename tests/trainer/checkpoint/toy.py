@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -15,12 +17,14 @@ from trainer.checkpoint.manifest import metadata_digest
 from trainer.checkpoint.reader.load import Loaded
 from trainer.checkpoint.reader.load import load as load_checkpoint
 from trainer.checkpoint.tensors import train_tensors
-from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
+from trainer.distributed import Ranks
 from trainer.errors import RunError
 from trainer.loop.optimizer import materialize_state
+from trainer.run import Run
 from trainer.storage.root import StoragePath
-from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.attempt import AttemptSpec, ResumePoint
 from trainyard.protocol.manifest import DataState, Manifest, TrainState, checkpoint_path
+from trainyard.run.directory import RunDirectory
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
@@ -72,22 +76,27 @@ def manager(
     *,
     attempt: int = 1,
     spec: JobSpec | None = None,
-    parent: str | None = None,
+    resume: ResumePoint | None = None,
     section: CheckpointSection | None = None,
 ) -> CheckpointManager:
-    """Return the manager of an attempt of the toy job; `section` sets how it saves."""
+    """Return the manager of an attempt of the toy job, which tries no failed save again.
+
+    `section` sets how it saves.
+    """
     group = dist.group.WORLD
     assert group is not None
-    owner = CheckpointOwner(
-        root=root,
-        job_id=JOB,
-        attempt=attempt,
-        spec=spec or JobSpec(),
-        settings=resolved(JobSpec(checkpoint=section) if section else spec or JobSpec(), "cpu"),
-        layout=layout,
-        parent=parent,
+    settings = resolved(JobSpec(checkpoint=section) if section else spec or JobSpec(), "cpu")
+    once = settings.checkpoint.model_copy(update={"give_up_after_seconds": 0.0})
+    run = Run(
+        directory=RunDirectory(Path()),
+        submitted=spec or JobSpec(),
+        spec=settings.model_copy(update={"checkpoint": once}),
+        attempt=AttemptSpec(job_id=JOB, attempt=attempt, layout=layout, resume=resume),
+        checkpoint_root=root,
+        cache_dir=Path(),
     )
-    return CheckpointManager(owner, cpu_group=group, device=torch.device("cpu"))
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), torch.device("cpu"), group)
+    return CheckpointManager(run, ranks)
 
 
 def load(
@@ -134,7 +143,6 @@ def save_trained(
     model, optimizer = build(layout, seed=1)
     train(model, optimizer, steps=steps)
     saver = manager(root, layout)
-    saver.raise_fence()
     manifest = saver.save(model, optimizer, state_at(steps), kind="interval")
     return manifest, full_tensors(model, optimizer)
 

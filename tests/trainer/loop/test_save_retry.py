@@ -16,7 +16,7 @@ import pytest
 from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint import pending_save
+from trainer.checkpoint import save_retry
 from trainer.checkpoint.save_folder import Point
 from trainer.storage.io_errors import storage_errors
 from trainyard.base.backoff import Backoff
@@ -60,7 +60,7 @@ class Disk(Meddling):
 
 
 def _train(run: str, disk: Disk) -> str:
-    pending_save.BACKOFF = Backoff(first=0.0, longest=0.0, jitter=0.0)
+    save_retry.BACKOFF = Backoff(first=0.0, longest=0.0, jitter=0.0)
 
     def spoil(point: Point, path: Path) -> None:
         if os.environ["RANK"] != "0" or point is not Point.BEGUN or path.name != disk.full_at:
@@ -179,7 +179,7 @@ def test_a_disk_that_stays_full_ends_the_attempt_when_the_time_is_up(tmp_path: P
 
 
 def _fail_on_rank_1(run: str, disk: Disk) -> str:
-    pending_save.BACKOFF = Backoff(first=0.0, longest=0.0, jitter=0.0)
+    save_retry.BACKOFF = Backoff(first=0.0, longest=0.0, jitter=0.0)
 
     def refuse(point: Point, path: Path) -> None:
         if os.environ["RANK"] == "1" and point is Point.FILE_MADE and path.parent.name == "step-4":

@@ -14,11 +14,11 @@ import pytest
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from tests.trainer.checkpoint.toy import JOB, resume_point, save_trained
+from tests.trainer.commits import write_manifest, write_marker
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import manifest as manifests
 from trainer.checkpoint.manifest import committed_manifests, read_manifest
 from trainer.checkpoint.reader.metadata import read_metadata
-from trainer.checkpoint.save_folder import write_manifest, write_marker
 from trainer.operations import delete
 from trainer.operations.__main__ import _command, main
 from trainer.operations.operation_folder import ProgressWriter

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.manifests import make_manifest, state_at
+from tests.trainer.commits import write_manifest, write_marker
 from trainer.checkpoint.fence import raised_fence, read_fence
-from trainer.checkpoint.save_folder import write_manifest, write_marker
 from trainer.operations import recover
 from trainer.operations.__main__ import main
 from trainer.storage.io_errors import digest

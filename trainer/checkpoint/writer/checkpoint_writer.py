@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -20,25 +19,18 @@ from torch.distributed.checkpoint.api import CheckpointException
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.manifest import read_manifest
 from trainer.checkpoint.pending_save import PendingSave
-from trainer.checkpoint.save_folder import (
-    Point,
-    create_folder,
-    discard,
-    reached,
-    write_manifest,
-    write_marker,
-)
+from trainer.checkpoint.save_folder import Point, create_folder, discard, reached, write_durably
 from trainer.checkpoint.writer.save_plan import SavePlanner, is_shared, writing_ranks
 from trainer.checkpoint.writer.storage_writer import ChecksumWriter
 from trainer.distributed import on_every_rank, on_rank_0, shared_error
 from trainer.errors import CheckpointError, RunError
-from trainer.storage.io_errors import storage_errors
+from trainer.run import Run
+from trainer.storage.io_errors import digest, storage_errors
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import (
     COMMITTED,
+    MANIFEST,
     Manifest,
-    ManifestFile,
-    ManifestWriter,
     TrainState,
     checkpoint_id,
     checkpoint_path,
@@ -46,49 +38,25 @@ from trainyard.protocol.manifest import (
 from trainyard.spec.auto import explicit
 from trainyard.spec.checkpoint_rules import kept_for_good, most_kept, saves_to_come
 from trainyard.spec.job import JobSpec
-from trainyard.spec.layout import Layout
 
 PREFLIGHT = "preflight"
-
-
-@dataclass(frozen=True)
-class CheckpointOwner:
-    """The job and attempt that own the checkpoints; all of it goes into the manifest."""
-
-    root: StoragePath
-    """Storage root; every rank sees the same one."""
-    job_id: str
-    """Id of the job, and name of its folder below the root."""
-    attempt: int
-    """Number of the attempt, which is also its fencing number."""
-    spec: JobSpec
-    """The job's spec as submitted."""
-    settings: JobSpec
-    """The spec with the attempt's overrides: how it trains and saves now."""
-    layout: Layout
-    """Layout of this attempt."""
-    parent: str | None
-    """Id of the checkpoint that the attempt resumed from."""
-    code_digest: str | None = None
-    """Digest of the own model's code, where the job names a folder of it."""
-
-    @property
-    def job_folder(self) -> StoragePath:
-        """Folder of the job below the root."""
-        return self.root / self.job_id
 
 
 class CheckpointWriter:
     """Writes and commits checkpoints, one after the other, in the thread that calls `run`."""
 
-    def __init__(self, owner: CheckpointOwner, *, group: dist.ProcessGroup) -> None:
+    def __init__(self, run: Run, code_digest: str | None, *, group: dist.ProcessGroup) -> None:
         """Write nothing yet.
 
         Args:
-            owner: job and attempt of the checkpoints.
+            run: the attempt that owns the checkpoints.
+            code_digest: digest of the own model's code, if it has a folder.
             group: gloo group of all ranks; a save has it to itself while it runs.
         """
-        self._owner = owner
+        self._run = run
+        self._parent = run.attempt.resume.checkpoint_id if run.attempt.resume else None
+        self._job_folder = run.checkpoint_root / run.attempt.job_id
+        self._code_digest = code_digest
         self._group = group
         self._planner: SavePlanner | None = None
         self.start: TrainState | None = None
@@ -116,9 +84,9 @@ class CheckpointWriter:
             OutrunError: a newer attempt has raised the fence; nothing is committed.
             CheckpointError: a rank could not write; the text names path and cause.
         """
-        owner = self._owner
-        path = checkpoint_path(owner.job_id, owner.attempt, save.state.step)
-        self.folder = owner.root / path
+        attempt = self._run.attempt
+        path = checkpoint_path(attempt.job_id, attempt.attempt, save.state.step)
+        self.folder = self._run.checkpoint_root / path
         reached(Point.BEGUN, self.folder)
         # `on_rank_0` and `on_every_rank` are barriers: no rank writes before the folder exists, and
         # the marker comes when the file of every rank is durable.
@@ -137,7 +105,7 @@ class CheckpointWriter:
         """Return the manifest if this attempt has committed this step, else create the folder."""
         folder = self.folder
         # The fence is checked before the data too: an outrun attempt ends without writing it.
-        with raised_fence(self._owner.job_folder, self._owner.attempt):
+        with raised_fence(self._job_folder, self._run.attempt.attempt):
             pass
         with storage_errors("read", folder):
             committed = (folder / COMMITTED).exists()
@@ -145,7 +113,7 @@ class CheckpointWriter:
             create_folder(folder)
             return None
         existing = read_manifest(folder)
-        mine = (state, self._owner.spec.digest, self._owner.parent)
+        mine = (state, self._run.submitted.digest, self._parent)
         if (existing.train_state, existing.spec_digest, existing.parent) != mine:
             raise CheckpointError(
                 f"{folder} is a checkpoint of another run with the same job id and attempt",
@@ -161,7 +129,7 @@ class CheckpointWriter:
         writer = ChecksumWriter(
             self.folder,
             group=self._group,
-            ceiling=int(self._owner.settings.checkpoint.staging_gib * 2**30),
+            ceiling=int(self._run.spec.checkpoint.staging_gib * 2**30),
             stage=save.stage,
         )
         try:
@@ -176,9 +144,25 @@ class CheckpointWriter:
         written = on_every_rank(self._group, lambda: (writer.files, writer.record))
         reached(Point.PARTS_KNOWN, self.folder)
         files = chain.from_iterable(files for files, _ in written)
-        return self._describe(
-            save,
-            dtype=dtype,
+        attempt, submitted = self._run.attempt, self._run.submitted
+        return Manifest(
+            checkpoint_id=checkpoint_id(attempt.job_id, attempt.attempt, save.state.step),
+            job_id=attempt.job_id,
+            attempt=attempt.attempt,
+            created_at=datetime.now(UTC),
+            train_state=save.state,
+            start=self.start,
+            layout=attempt.layout,
+            seed=submitted.training.seed,
+            spec_digest=submitted.digest,
+            spec=self._run.spec.model_copy(update={"env": {}}),
+            code_digest=self._code_digest,
+            parent=self._parent,
+            kind=save.kind,
+            param_dtype=str(dtype).removeprefix("torch."),
+            model=submitted.model,
+            seq_len=submitted.training.seq_len,
+            torch_version=torch.__version__,
             save_seconds=time.monotonic() - started,
             files=tuple(sorted(files, key=lambda file: file.path)),
             writers=tuple(chain.from_iterable(record for _, record in written)),
@@ -186,43 +170,10 @@ class CheckpointWriter:
 
     def _writers(self) -> tuple[int, ...]:
         """Return the ranks that write; storage is shared where it is on any rank."""
-        writers, shared = self._owner.settings.checkpoint.writers, False
+        writers, shared = self._run.spec.checkpoint.writers, False
         if writers == "auto":
-            shared = any(on_every_rank(self._group, lambda: is_shared(self._owner.root)))
-        return writing_ranks(writers, self._owner.layout, shared=shared)
-
-    def _describe(
-        self,
-        save: PendingSave,
-        *,
-        dtype: torch.dtype,
-        save_seconds: float,
-        files: tuple[ManifestFile, ...],
-        writers: tuple[ManifestWriter, ...],
-    ) -> Manifest:
-        owner = self._owner
-        return Manifest(
-            checkpoint_id=checkpoint_id(owner.job_id, owner.attempt, save.state.step),
-            job_id=owner.job_id,
-            attempt=owner.attempt,
-            created_at=datetime.now(UTC),
-            train_state=save.state,
-            start=self.start,
-            layout=owner.layout,
-            seed=owner.spec.training.seed,
-            spec_digest=owner.spec.digest,
-            spec=owner.settings.model_copy(update={"env": {}}),
-            code_digest=owner.code_digest,
-            parent=owner.parent,
-            kind=save.kind,
-            param_dtype=str(dtype).removeprefix("torch."),
-            model=owner.spec.model,
-            seq_len=owner.spec.training.seq_len,
-            torch_version=torch.__version__,
-            save_seconds=save_seconds,
-            files=files,
-            writers=writers,
-        )
+            shared = any(on_every_rank(self._group, lambda: is_shared(self._run.checkpoint_root)))
+        return writing_ranks(writers, self._run.attempt.layout, shared=shared)
 
     def _commit(self, manifest: Manifest) -> Manifest:
         if manifest.kind == PREFLIGHT:
@@ -230,14 +181,15 @@ class CheckpointWriter:
                 self.folder,
                 size=manifest.size,
                 state=manifest.train_state,
-                spec=self._owner.settings,
+                spec=self._run.spec,
             )
         # The manifest before the fence: its write and sync take no time of the lock. The marker
-        # under the lock: once a newer attempt has raised the fence, each older commit is complete
-        # or is refused here.
-        write_manifest(self.folder, manifest)
-        with raised_fence(self._owner.job_folder, self._owner.attempt):
-            write_marker(self.folder)
+        # last, when all files and names are durable, and under the lock: once a newer attempt has
+        # raised the fence, each older commit is complete or is refused here.
+        text = manifest.model_dump_json(indent=2).encode()
+        write_durably(self.folder / MANIFEST, text)
+        with raised_fence(self._job_folder, self._run.attempt.attempt):
+            write_durably(self.folder / COMMITTED, digest(text).encode())
         reached(Point.COMMITTED, self.folder)
         return manifest
 
