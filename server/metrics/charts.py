@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -109,27 +110,29 @@ def chart(
         InvalidRequestError: too many names, or a number of buckets that is not legal.
     """
     wanted = list(dict.fromkeys(names))
-    if len(wanted) > MAX_NAMES:
-        raise InvalidRequestError.at("query/names", f"{len(wanted)} names; at most {MAX_NAMES}")
-    if not 1 <= max_points <= MAX_POINTS:
-        raise InvalidRequestError.at("query/max_points", f"{max_points} is not 1 to {MAX_POINTS}")
+    check_size(wanted, max_points)
     first = 0 if from_step is None else from_step
     last = NEVER if to_step is None else to_step
     with context.database.read() as connection:
-        keys = _keys(connection, job_id, attempt)
+        keys = attempt_keys(connection, job_id, attempt)
         lineage = lineage_of(keys)
         drawn = _curves(wanted, keys, lineage, attempt)
         limit = max(min(max_points, MAX_BUCKETS // max(len(drawn), 1)), 1)
         curves = draw(connection, drawn, first=first, last=last, limit=limit)
         return MetricsView(
             job_id=job_id,
-            names=_names(connection, job_id),
+            names=series_names(connection, [job_id])[job_id],
             last_step=last_step_of(connection, job_id),
             curves=curves,
         )
 
 
-def _keys(connection: Connection, job_id: str, attempt: int | None) -> dict[int, AttemptKey]:
+def attempt_keys(connection: Connection, job_id: str, attempt: int | None) -> dict[int, AttemptKey]:
+    """Return the attempts of a job by number.
+
+    Raises:
+        NotFoundError: there is no such job, or no `attempt` of it.
+    """
     keys = attempts_of(connection, job_id)
     if not keys:
         check_job(connection, job_id)
@@ -150,15 +153,31 @@ def _curves(
     return [Curve(name, branch, segments) for name in names for branch, segments in branches]
 
 
-def _names(connection: Connection, job_id: str) -> list[str]:
+def check_size(names: Sequence[str], max_points: int) -> None:
+    """Refuse a request for too many series or buckets.
+
+    Raises:
+        InvalidRequestError: too many names, or a number of buckets that is not legal.
+    """
+    if len(names) > MAX_NAMES:
+        raise InvalidRequestError.at("query/names", f"{len(names)} names; at most {MAX_NAMES}")
+    if not 1 <= max_points <= MAX_POINTS:
+        raise InvalidRequestError.at("query/max_points", f"{max_points} is not 1 to {MAX_POINTS}")
+
+
+def series_names(connection: Connection, job_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the series that each job has, the abandoned branches' included."""
     query = (
-        select(metric_series.c.name)
+        select(attempts.c.job_id, metric_series.c.name)
         .join(attempts, attempts.c.id == metric_series.c.attempt_id)
-        .where(attempts.c.job_id == job_id)
+        .where(attempts.c.job_id.in_(job_ids))
         .distinct()
         .order_by(metric_series.c.name)
     )
-    return list(connection.scalars(query))
+    names: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
+    for job_id, name in connection.execute(query):
+        names[job_id].append(name)
+    return names
 
 
 def last_step_of(connection: Connection, job_id: str) -> int:
@@ -254,13 +273,14 @@ def _view(curve: Curve, buckets: Spans) -> CurveView:
         branch=curve.branch,
         steps=buckets.last.tolist(),
         first_steps=buckets.first.tolist(),
-        min=_or_none(buckets.low),
-        max=_or_none(buckets.high),
-        last=_or_none(buckets.last_value),
+        min=or_none(buckets.low),
+        max=or_none(buckets.high),
+        last=or_none(buckets.last_value),
         count=buckets.count.tolist(),
         non_finite=buckets.non_finite.tolist(),
     )
 
 
-def _or_none(values: Floats) -> list[float | None]:
-    return [None if value != value else value for value in values.tolist()]
+def or_none(values: Floats) -> list[float | None]:
+    """Return the values for a view, with None for those that are not finite."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]

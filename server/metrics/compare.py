@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table
 
 from server.attempts.lineage import attempts_of, lineage_of
 from server.context import Context
 from server.database.rows import TypedRow
-from server.database.tables import attempts, jobs, metric_series
+from server.database.tables import jobs
 from server.errors import InvalidRequestError, NotFoundError
-from server.metrics.charts import MAX_BUCKETS, MAX_NAMES, MAX_POINTS, Curve, draw, last_step_of
-from server.metrics.points import Floats
+from server.metrics.charts import (
+    MAX_BUCKETS,
+    Curve,
+    check_size,
+    draw,
+    last_step_of,
+    or_none,
+    series_names,
+)
 from server.metrics.time_axis import Axis, StepTimes, Stretch, read_step_times
 from trainyard.base.problems import Problem
 from trainyard.protocol.rest.metrics_and_logs import (
@@ -79,8 +86,10 @@ def compare(
     wanted, drawn = list(dict.fromkeys(job_ids)), list(dict.fromkeys(names))
     with context.database.read() as connection:
         rows = _rows(connection, wanted)
-        _check_numbers(drawn, max_points, low=low, high=high)
-        known = _names(connection, wanted)
+        check_size(drawn, max_points)
+        if low > high:
+            raise InvalidRequestError.at("query/from_x", f"{low:g} lies after to_x={high:g}")
+        known = series_names(connection, wanted)
         _check_names(drawn, set().union(*known.values()))
         limit = max(min(max_points, MAX_BUCKETS // max(len(wanted) * len(drawn), 1)), 1)
         views = []
@@ -91,8 +100,8 @@ def compare(
             step_times, stretch = step_times.sharpened(connection, axis, low, high)
             curves = _curves(connection, own, step_times, stretch, limit=limit)
             views.append(
-                _job_view(
-                    rows[job_id],
+                ComparedJobView(
+                    **asdict(rows[job_id]),
                     start_time=step_times.start,
                     last_step=last_step_of(connection, job_id),
                     names=known[job_id],
@@ -115,30 +124,6 @@ def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, ComparedJ
             ],
         )
     return rows
-
-
-def _check_numbers(names: Sequence[str], max_points: int, *, low: float, high: float) -> None:
-    if len(names) > MAX_NAMES:
-        raise InvalidRequestError.at("query/names", f"{len(names)} names; at most {MAX_NAMES}")
-    if not 1 <= max_points <= MAX_POINTS:
-        raise InvalidRequestError.at("query/max_points", f"{max_points} is not 1 to {MAX_POINTS}")
-    if low > high:
-        raise InvalidRequestError.at("query/from_x", f"{low:g} lies after to_x={high:g}")
-
-
-def _names(connection: Connection, job_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the series that each job has, the abandoned branches' included."""
-    query = (
-        select(attempts.c.job_id, metric_series.c.name)
-        .join(attempts, attempts.c.id == metric_series.c.attempt_id)
-        .where(attempts.c.job_id.in_(job_ids))
-        .distinct()
-        .order_by(metric_series.c.name)
-    )
-    names: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
-    for job_id, name in connection.execute(query):
-        names[job_id].append(name)
-    return names
 
 
 def _check_names(names: Iterable[str], known: Collection[str]) -> None:
@@ -175,14 +160,6 @@ def _timed(curve: CurveView, step_times: StepTimes) -> ComparedCurveView:
     times, tokens = step_times.at(np.array(curve.steps, dtype=np.int64))
     return ComparedCurveView(
         **{name: getattr(curve, name) for name in CurveView.model_fields},
-        times=_or_none(times),
-        tokens=_or_none(tokens),
+        times=or_none(times),
+        tokens=or_none(tokens),
     )
-
-
-def _or_none(values: Floats) -> list[float | None]:
-    return [value if np.isfinite(value) else None for value in values.tolist()]
-
-
-def _job_view(row: ComparedJob, **more: Any) -> ComparedJobView:
-    return ComparedJobView.model_validate({**asdict(row), **more})

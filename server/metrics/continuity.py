@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from sqlalchemy import Connection, select
@@ -67,7 +68,11 @@ def check(
             attempts.c.number,
             attempts.c.start_step,
             attempts.c.parent_checkpoint_id,
-        ).where(attempts.c.id == attempt_id)
+            jobs.c.forked_from,
+            jobs.c.fork_parts,
+        )
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(attempts.c.id == attempt_id)
     ).one()
     step = attempt.start_step + 1
     record = next((record for record in records if record.step == step), None)
@@ -84,13 +89,10 @@ def check(
     same = _same_data(connection, attempt.job_id, attempt.number, sequences)
     every = explicit(spec.training.log_every_steps)
     past = _past(connection, keys, keys[attempt.number], step, every, same)
-    job = connection.execute(
-        select(jobs.c.forked_from, jobs.c.fork_parts).where(jobs.c.id == attempt.job_id)
-    ).one()
     parent = manifest.train_state
-    if attempt.parent_checkpoint_id == job.forked_from:
+    if attempt.parent_checkpoint_id == attempt.forked_from:
         digest = parent.data.dataset_digest  # any digest: no check reads it
-        parent = start_state(parent, job.fork_parts, dataset_digest=digest)
+        parent = start_state(parent, attempt.fork_parts, dataset_digest=digest)
     code = _code_digests(connection, attempt.job_id, attempt.number)
     return compare(spec, parent, record, past, code=code)
 
@@ -137,23 +139,19 @@ def _summary(checks: Sequence[ContinuityCheck]) -> str:
 
 
 def _counters(spec: JobSpec, parent: TrainState, record: MetricRecord) -> Iterator[ContinuityCheck]:
-    sequences = parent.data.consumed + spec.training.global_batch_size
-    tokens = parent.tokens + spec.tokens_per_step
+    counted: tuple[tuple[Literal["sequences", "tokens"], int], ...] = (
+        ("sequences", parent.data.consumed + spec.training.global_batch_size),
+        ("tokens", parent.tokens + spec.tokens_per_step),
+    )
+    for name, expected in counted:
+        got = record.values.get(f"train/{name}", math.nan)
+        yield ContinuityCheck(
+            name=name, ok=got == expected, expected=str(expected), got=f"{got:.0f}"
+        )
     lr = spec.schedule.rate(record.step)
-    got_sequences = record.values.get("train/sequences", math.nan)
-    got_tokens = record.values.get("train/tokens", math.nan)
-    got_lr = record.values.get("train/lr", math.nan)
+    got = record.values.get("train/lr", math.nan)
     yield ContinuityCheck(
-        name="sequences",
-        ok=got_sequences == sequences,
-        expected=str(sequences),
-        got=f"{got_sequences:.0f}",
-    )
-    yield ContinuityCheck(
-        name="tokens", ok=got_tokens == tokens, expected=str(tokens), got=f"{got_tokens:.0f}"
-    )
-    yield ContinuityCheck(
-        name="lr", ok=math.isclose(got_lr, lr, rel_tol=1e-9), expected=repr(lr), got=repr(got_lr)
+        name="lr", ok=math.isclose(got, lr, rel_tol=1e-9), expected=repr(lr), got=repr(got)
     )
 
 

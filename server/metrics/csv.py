@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection, select
 
-from server.attempts.lineage import NEVER, Segment, attempts_of, lineage_of, own_steps
+from server.attempts.lineage import NEVER, Segment, lineage_of, own_steps
 from server.context import Context
 from server.database.tables import metric_chunks, metric_series, step_digests
-from server.errors import NotFoundError
-from server.lifecycle import check_job
-from server.metrics.points import Points, unpack_floats, unpack_steps
+from server.metrics.charts import attempt_keys
+from server.metrics.points import PACKED, Points, unpack
 from server.metrics.store import read_tails
 
 HEADER = "attempt,step,time,name,value\n"
@@ -40,15 +39,8 @@ def csv_rows(
         NotFoundError: there is no such job or attempt (raised before the first row is read).
     """
     with context.database.read() as connection:
-        keys = attempts_of(connection, job_id)
-        if not keys:
-            check_job(connection, job_id)
-    if attempt is None:
-        segments = lineage_of(keys).segments
-    elif attempt in keys:
-        segments = (own_steps(keys[attempt]),)
-    else:
-        raise NotFoundError(f"job {job_id} has no attempt {attempt}")
+        keys = attempt_keys(connection, job_id, attempt)
+    segments = lineage_of(keys).segments if attempt is None else (own_steps(keys[attempt]),)
     return _rows(context, segments, frozenset(names))
 
 
@@ -94,14 +86,7 @@ def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Poin
     """Read a series a few chunks at a time, and its tail with the last of them."""
     columns = metric_chunks.c
     query = (
-        select(
-            columns.first_step,
-            columns.last_step,
-            columns.count.label("points"),
-            columns.steps,
-            columns.times,
-            columns.numbers,
-        )
+        select(*(columns[name] for name in PACKED))
         .where(columns.series_id == series_id, columns.first_step <= segment.until)
         .order_by(columns.first_step)
         .limit(CHUNKS_AT_ONCE)
@@ -113,19 +98,7 @@ def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Poin
             tails = read_tails(connection, [series_id], first=after + 1, last=segment.until)
             rows = connection.execute(query.where(columns.last_step > after)).all()
         more = len(rows) == CHUNKS_AT_ONCE
-        parts = [
-            Points(
-                unpack_steps(
-                    first_step=row.first_step,
-                    last_step=row.last_step,
-                    count=row.points,
-                    steps=row.steps,
-                ),
-                unpack_floats(row.times),
-                unpack_floats(row.numbers),
-            )
-            for row in rows
-        ]
+        parts = [unpack(*row) for row in rows]
         if not more:
             parts += tails.values()
         found = Points.joined(parts).rising_after(after).between(0, min(segment.until, NEVER - 1))

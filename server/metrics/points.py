@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 CHUNK_POINTS = 1000
 """Points of a chunk."""
 
+PACKED = ("first_step", "last_step", "count", "steps", "times", "numbers")
+"""Columns of `metric_chunks` from which the points of a chunk are unpacked."""
+
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -88,17 +91,21 @@ def pack(points: Points) -> dict[str, Any]:
     }
 
 
-def unpack_steps(*, first_step: int, last_step: int, count: int, steps: bytes | None) -> Integers:
-    """Return the steps of a chunk."""
+def unpack(
+    first_step: int,
+    last_step: int,
+    count: int,
+    steps: bytes | None,
+    times: bytes,
+    numbers: bytes,
+) -> Points:
+    """Return the points of a chunk by its columns `PACKED`."""
     if steps is not None:
-        return np.frombuffer(steps, dtype="<i8")
-    gap = (last_step - first_step) // max(count - 1, 1)
-    return first_step + gap * np.arange(count, dtype=np.int64)
-
-
-def unpack_floats(array: bytes) -> Floats:
-    """Return the times or the values of a chunk."""
-    return np.frombuffer(array, dtype="<f8")
+        taken = np.frombuffer(steps, dtype="<i8")
+    else:
+        gap = (last_step - first_step) // max(count - 1, 1)
+        taken = first_step + gap * np.arange(count, dtype=np.int64)
+    return Points(taken, np.frombuffer(times, dtype="<f8"), np.frombuffer(numbers, dtype="<f8"))
 
 
 def code_of(value: float) -> int:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, select
 
 from server.database.tables import metric_chunks
-from server.metrics.points import Floats, Integers, Points, unpack_floats, unpack_steps
+from server.metrics.points import PACKED, Floats, Integers, Points, unpack
 from server.metrics.store import read_tails
 
 STEPS_AT_ONCE = 10_000
@@ -142,30 +142,16 @@ def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, P
     series_ids = {series_id for series_id, _ in wanted}
     first_steps = sorted({first_step for _, first_step in wanted})
     columns = metric_chunks.c
-    query = select(
-        columns.series_id,
-        columns.first_step,
-        columns.last_step,
-        columns.count,
-        columns.steps,
-        columns.times,
-        columns.numbers,
-    ).where(columns.series_id.in_(series_ids))
+    packed = (columns[name] for name in PACKED)
+    query = select(columns.series_id, *packed).where(columns.series_id.in_(series_ids))
     decoded = {}
     for start in range(0, len(first_steps), STEPS_AT_ONCE):
         # Not pairs: SQLite reads the whole table for `(a, b) IN (...)`. Series of one attempt are
         # cut at the same steps, so few chunks are fetched twice.
         some = first_steps[start : start + STEPS_AT_ONCE]
         for row in connection.execute(query.where(columns.first_step.in_(some))):
-            series_id, first_step, last_step, count, steps, times, numbers = row
-            if (series_id, first_step) in wanted:
-                decoded[series_id, first_step] = Points(
-                    unpack_steps(
-                        first_step=first_step, last_step=last_step, count=count, steps=steps
-                    ),
-                    unpack_floats(times),
-                    unpack_floats(numbers),
-                )
+            if (key := (row.series_id, row.first_step)) in wanted:
+                decoded[key] = unpack(*row[1:])
     return decoded
 
 
@@ -242,16 +228,9 @@ def bucketed(series: Spans, *, first: int, last: int, limit: int) -> Spans:
 
 
 def _spans(rows: Sequence[Sequence[Any]]) -> Spans:
-    _, first, last, count, non_finite, low, high, last_value = zip(*rows, strict=True)
-    return Spans(
-        first=np.array(first, dtype=np.int64),
-        last=np.array(last, dtype=np.int64),
-        count=np.array(count, dtype=np.int64),
-        non_finite=np.array(non_finite, dtype=np.int64),
-        low=np.array(low, dtype=np.float64),  # None becomes NaN
-        high=np.array(high, dtype=np.float64),
-        last_value=np.array(last_value, dtype=np.float64),
-    )
+    _, *columns = zip(*rows, strict=True)
+    types: list[Any] = [np.int64] * 4 + [np.float64] * 3  # as a float, None becomes NaN
+    return Spans(*(np.array(column, kind) for column, kind in zip(columns, types, strict=True)))
 
 
 def _last_finite(values: Floats, starts: NDArray[np.intp], ends: NDArray[np.intp]) -> Floats:
@@ -261,12 +240,4 @@ def _last_finite(values: Floats, starts: NDArray[np.intp], ends: NDArray[np.intp
 
 
 def _columns(spans: Spans) -> tuple[NDArray[Any], ...]:
-    return (
-        spans.first,
-        spans.last,
-        spans.count,
-        spans.non_finite,
-        spans.low,
-        spans.high,
-        spans.last_value,
-    )
+    return tuple(vars(spans).values())
