@@ -30,11 +30,11 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import deleted_notices, notices
+from server.database.upsert import insert_or_replace
 from server.subject import Subject
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.rest.event_data import LogStored, OperationData
@@ -108,13 +108,7 @@ def notify_all(
 ) -> None:
     """Store notices by one statement; callers sort them by job, so that none waits crosswise."""
     rows = [_row(context, subject, data) for subject, data in new]
-    if not rows:
-        return
-    dialect = sqlite if context.database.is_sqlite else postgresql
-    statement = dialect.insert(notices).values(seq=_next(connection))
-    key = (notices.c.job_id, notices.c.kind, notices.c.part)
-    replaced = {name: statement.excluded[name] for name in ("seq", "at", "attempt", "node", "data")}
-    connection.execute(statement.on_conflict_do_update(index_elements=key, set_=replaced), rows)
+    insert_or_replace(connection, notices, rows, seq=_next(connection))
 
 
 def forget(connection: Connection, job_id: str, *, part: str | None = None) -> None:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -74,11 +74,6 @@ class UnpackedChunk:
         """Offset after the last byte."""
         return self.start + len(self.content)
 
-    def after(self, offset: int) -> UnpackedChunk:
-        """Return what comes after the first `offset` bytes of the file."""
-        cut = max(offset - self.start, 0)
-        return UnpackedChunk(self.pointer, self.file, self.start + cut, self.content[cut:])
-
 
 @dataclass(frozen=True)
 class SkippedLine:
@@ -101,14 +96,6 @@ class ReportContent:
     output: list[tuple[int, bytes]] = field(default_factory=list)
     """Global rank and bytes."""
     skipped: list[SkippedLine] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class ParsedLines(Generic[Record]):
-    """The lines of a chunk."""
-
-    records: list[Record]
-    skipped: list[SkippedLine]
 
 
 def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
@@ -144,17 +131,12 @@ def parse_chunks(
     content = ReportContent(_fresh([_first_lines(chunk) for chunk in chunks], offsets))
     as_event = partial(event_line, job_id=share.job_id, attempt=share.number)
     for chunk in content.chunks:
-        found: ParsedLines[MetricRecord] | ParsedLines[RunEvent]
         if chunk.file == "metrics":
-            found = _parse_lines(chunk, metric_line)
-            content.metrics += found.records
+            content.metrics += _parse_lines(chunk, metric_line, content.skipped)
         elif chunk.file == "events":
-            found = _parse_lines(chunk, as_event)
-            content.events += found.records
+            content.events += _parse_lines(chunk, as_event, content.skipped)
         else:
             content.output.append((_rank(chunk.file), chunk.content))
-            continue
-        content.skipped += found.skipped
     return content
 
 
@@ -264,13 +246,17 @@ def _fresh(chunks: Iterable[UnpackedChunk], offsets: Mapping[str, int]) -> list[
     for chunk in chunks:
         offset = reached.get(chunk.file, 0)
         if chunk.start <= offset < chunk.end:
-            new.append(chunk.after(offset))
+            new.append(replace(chunk, start=offset, content=chunk.content[offset - chunk.start :]))
             reached[chunk.file] = chunk.end
     return new
 
 
-def _parse_lines(chunk: UnpackedChunk, parse: Callable[[bytes], Record]) -> ParsedLines[Record]:
-    """Return the records of a chunk; `parse` raises ValueError for a line that is none.
+def _parse_lines(
+    chunk: UnpackedChunk, parse: Callable[[bytes], Record], skipped: list[SkippedLine]
+) -> list[Record]:
+    """Return the records of a chunk, and add a line that is left out to `skipped`.
+
+    `parse` raises ValueError for a line that is no record.
 
     Raises:
         InvalidRequestError: the chunk ends within a line, or one of several lines is no record.
@@ -286,16 +272,15 @@ def _parse_lines(chunk: UnpackedChunk, parse: Callable[[bytes], Record]) -> Pars
         try:
             records.append(parse(text))
         except ValueError as error:
-            skipped = SkippedLine(chunk.file, offset, _reason(error))
             if len(texts) > 1:
                 raise InvalidRequestError.at(
                     f"{chunk.pointer}/content",
                     f"{chunk.file} holds a line at byte {offset} that cannot be read "
-                    f"({skipped.error}); sent alone it is skipped",
+                    f"({_reason(error)}); sent alone it is skipped",
                 ) from None
-            return ParsedLines([], [skipped])
+            skipped.append(SkippedLine(chunk.file, offset, _reason(error)))
         offset += len(text) + 1
-    return ParsedLines(records, [])
+    return records
 
 
 @lru_cache(maxsize=4096)  # every line of a run holds the same names

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
 from server.attempts.finish import end_nodes
@@ -16,10 +16,11 @@ from server.attempts.retry_policy import NodeEnd
 from server.attempts.service import ReportedShare, check_identity, read_reported_share
 from server.context import Context
 from server.database.tables import events, requests, spool_offsets
+from server.database.upsert import insert_or_replace
 from server.errors import InvalidRequestError
-from server.ingest.parse import ReportContent, UnpackedChunk, parse_chunks, unpack
+from server.ingest.parse import ReportContent, parse_chunks, unpack
 from server.ingest.report import IncomingReport
-from server.ingest.subscribers import AFTER_THE_END, SUBSCRIBERS, publish
+from server.ingest.subscribers import SUBSCRIBERS, notify_logs
 from server.lifecycle import lock_job
 from server.logs.store import close_output, store_output
 from server.metrics.store import MAX_SERIES, store_metrics
@@ -72,7 +73,10 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
         offsets = _read_offsets(connection, attempt_id, report.node)
     chunks = unpack(report.chunks)
     content = parse_chunks(chunks, offsets, share)
-    last_step = _last_step(context, attempt_id) if content.metrics else 0
+    last_step = 0
+    if content.metrics:
+        with context.database.read() as connection:
+            last_step = effective_spec(connection, attempt_id).training.steps
     with context.database.write() as connection:
         lock_job(connection, share.job_id)
         share = read_reported_share(connection, attempt_id, **key)
@@ -83,9 +87,10 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
         if share.node_state == AttemptNodeState.ENDED:
             return _take_output(incoming, before=present)
         _drop_steps_beyond(incoming, last_step=last_step)
-        _store_content(incoming, before=present)
+        _store_content(incoming)
         _close_logs(incoming)
-        publish(incoming, SUBSCRIBERS)
+        for subscriber in SUBSCRIBERS:
+            subscriber(incoming)
         _end_share(incoming)  # last: an ended attempt takes neither commits nor answers
         stored = present | {chunk.file: chunk.end for chunk in content.chunks}
         return ReportReply(
@@ -93,11 +98,6 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
             desired=share.desired,
             requests=_pending_requests(connection, share),
         )
-
-
-def _last_step(context: Context, attempt_id: str) -> int:
-    with context.database.read() as connection:
-        return effective_spec(connection, attempt_id).training.steps
 
 
 def _drop_steps_beyond(incoming: IncomingReport, *, last_step: int) -> None:
@@ -109,13 +109,8 @@ def _drop_steps_beyond(incoming: IncomingReport, *, last_step: int) -> None:
         _append_dropped(incoming, what="steps", limit=last_step, first=beyond[0])
 
 
-def _store_content(incoming: IncomingReport, *, before: Mapping[str, int]) -> None:
-    """Store metrics and output with their offsets.
-
-    Args:
-        incoming: the report; its `logs` are filled.
-        before: the offsets that are stored.
-    """
+def _store_content(incoming: IncomingReport) -> None:
+    """Store metrics and output with their offsets, and fill `logs` of the report."""
     connection, attempt_id = incoming.connection, incoming.share.attempt_id
     content, quota = incoming.content, incoming.context.settings.log_quota_bytes
     if content.metrics:
@@ -126,8 +121,10 @@ def _store_content(incoming: IncomingReport, *, before: Mapping[str, int]) -> No
         store_output(connection, attempt_id, rank, output, quota=quota)
         for rank, output in content.output
     ]
-    node = incoming.share.node
-    _write_offsets(connection, attempt_id, node, before=before, chunks=content.chunks)
+    ends = {chunk.file: chunk.end for chunk in content.chunks}
+    key = {"attempt_id": attempt_id, "node": incoming.share.node}
+    acknowledged = [{**key, "file": file, "acknowledged": end} for file, end in ends.items()]
+    insert_or_replace(connection, spool_offsets, acknowledged)
 
 
 def _close_logs(incoming: IncomingReport) -> None:
@@ -193,35 +190,6 @@ def _read_offsets(connection: Connection, attempt_id: str, node: str) -> dict[st
     return {row.file: row.acknowledged for row in connection.execute(query)}
 
 
-def _write_offsets(
-    connection: Connection,
-    attempt_id: str,
-    node: str,
-    *,
-    before: Mapping[str, int],
-    chunks: Iterable[UnpackedChunk],
-) -> None:
-    """Acknowledge chunks that this very transaction stores."""
-    columns = spool_offsets.c
-    ends = {chunk.file: chunk.end for chunk in chunks}
-    key = {"attempt_id": attempt_id, "node": node}
-    if new := [
-        {**key, "file": f, "acknowledged": end} for f, end in ends.items() if f not in before
-    ]:
-        connection.execute(insert(spool_offsets), new)
-    if old := [{"name": f, "end": end} for f, end in ends.items() if f in before]:
-        connection.execute(
-            update(spool_offsets)
-            .where(
-                columns.attempt_id == attempt_id,
-                columns.node == node,
-                columns.file == bindparam("name"),
-            )
-            .values(acknowledged=bindparam("end")),
-            old,
-        )
-
-
 def _take_output(incoming: IncomingReport, *, before: Mapping[str, int]) -> ReportReply:
     """Store the output of a share that has ended, drop all else, and order what runs to end.
 
@@ -231,8 +199,8 @@ def _take_output(incoming: IncomingReport, *, before: Mapping[str, int]) -> Repo
     check_identity(incoming.share, report.identity)
     output = [chunk for chunk in content.chunks if chunk.file not in {"metrics", "events"}]
     incoming.content = ReportContent(chunks=output, output=content.output)
-    _store_content(incoming, before=before)
-    publish(incoming, AFTER_THE_END)
+    _store_content(incoming)
+    notify_logs(incoming)
     stored = dict(before) | {chunk.file: chunk.end for chunk in output}
     acknowledged = {
         chunk.file: chunk.end if chunk.file in {"metrics", "events"} else stored.get(chunk.file, 0)

@@ -8,7 +8,7 @@ from server.attempts.launch import effective_spec
 from server.checkpoints.catalog import record_commit, record_stall
 from server.checkpoints.deletion import apply_retention
 from server.database.tables import attempts, requests
-from server.ingest.parse import AnsweredRequest, TrainerEvent
+from server.ingest.parse import AnsweredRequest
 from server.ingest.report import IncomingReport
 from server.subject import TRAINER
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
@@ -35,8 +35,10 @@ def apply_run_events(incoming: IncomingReport) -> None:
                 _note_failed_save(incoming, event)
             case AnsweredRequest():
                 _store_answer(incoming, event.request_id, event.answer)
+            case PhaseEntered():
+                incoming.notify(event)
             case _:
-                _append(incoming, event)
+                incoming.append(event, message=_in_words(event))
 
 
 def store_answers(incoming: IncomingReport) -> None:
@@ -85,13 +87,6 @@ def _store_answer(incoming: IncomingReport, request_id: str, answer: RequestAnsw
             RequestAnswered(request_id=request_id, ok=answer.ok, message=answer.message),
             message=answer.message,
         )
-
-
-def _append(incoming: IncomingReport, event: TrainerEvent) -> None:
-    if isinstance(event, PhaseEntered):
-        incoming.notify(event)
-    else:
-        incoming.append(event, message=_in_words(event))
 
 
 def _in_words(event: WeightsLoaded | Resumed | StopAgreed) -> str:

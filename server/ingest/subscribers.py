@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from sqlalchemy import update
 
@@ -15,12 +15,6 @@ from server.subject import SERVER
 from trainyard.protocol.rest.event_data import LineSkipped, LogStored
 
 Subscriber = Callable[[IncomingReport], None]
-
-
-def publish(incoming: IncomingReport, subscribers: Sequence[Subscriber]) -> None:
-    """Pass a stored report to its subscribers; one that raises undoes the whole report."""
-    for subscriber in subscribers:
-        subscriber(incoming)
 
 
 def renew_lease(incoming: IncomingReport) -> None:
@@ -61,8 +55,8 @@ def notify_logs(incoming: IncomingReport) -> None:
         )
 
 
-# The lease comes first: the first report of a step moves the attempt to `running` before the
-# events of that step are appended.
+# A subscriber that raises undoes the whole report. The lease comes first: the first report of a
+# step moves the attempt to `running` before the events of that step are appended.
 SUBSCRIBERS: tuple[Subscriber, ...] = (
     renew_lease,
     keep_provenance,
@@ -72,5 +66,3 @@ SUBSCRIBERS: tuple[Subscriber, ...] = (
     advance_progress,
     store_answers,
 )
-AFTER_THE_END: tuple[Subscriber, ...] = (notify_logs,)
-"""What follows from the output of a share that has ended."""
