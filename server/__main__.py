@@ -27,8 +27,6 @@ logger = logging.getLogger("server")
 
 def api(context: Context) -> int:
     """Serve the REST API and the dashboard until SIGTERM."""
-    if not _is_ready(context):
-        return 1
     path = ensure_admin_token(context)
     if path is not None:
         logger.info("the admin token lies in %s", path)
@@ -46,8 +44,6 @@ def scheduler(context: Context) -> int:
     """Place jobs and watch leases until SIGTERM."""
     from server.scheduling.loop import run  # only this process needs Celery
 
-    if not _is_ready(context):
-        return 1
     run(context)
     return 0
 
@@ -60,8 +56,6 @@ def migrate(context: Context) -> int:
 
 def rotate_key(context: Context) -> int:
     """Encrypt every stored value of `env` with a new key."""
-    if not _is_ready(context):
-        return 1
     try:
         count = rotate(context)
     except KeyFileError as error:
@@ -73,8 +67,6 @@ def rotate_key(context: Context) -> int:
 
 def admin_token(context: Context) -> int:
     """Replace the admin token and print the new one."""
-    if not _is_ready(context):
-        return 1
     sys.stdout.write(replace_admin_token(context) + "\n")
     return 0
 
@@ -98,14 +90,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    if name != "migrate":  # Alembic would report on each look at the schema's version
+    is_migration = name == "migrate"
+    if not is_migration:  # Alembic would report on each look at the schema's version
         logging.getLogger("alembic").setLevel(logging.WARNING)
     settings = Settings()
     context = Context(
         settings=settings, database=Database(settings.database_url), clock=SystemClock()
     )
     try:
-        return COMMANDS[name](context)
+        return COMMANDS[name](context) if is_migration or _is_ready(context) else 1
     finally:
         context.database.dispose()
 

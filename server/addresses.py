@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 IPV6_PREFIX = 64
 """A customer of a provider gets at least a /64, so its addresses count as one."""
@@ -11,15 +11,12 @@ IPV6_PREFIX = 64
 
 def counted_as(host: str) -> str:
     """Return the key under which a client is counted: its IPv4 address or its IPv6 /64."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:  # a unix socket, or what a proxy wrote instead of an address
+    address = _address(host)
+    if address is None:  # a unix socket, or what a proxy wrote instead of an address
         return host[:100]
-    if not isinstance(address, IPv6Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(IPv6Network((address, IPV6_PREFIX), strict=False))
+    if isinstance(address, IPv6Address):
+        return str(IPv6Network((address, IPV6_PREFIX), strict=False))
+    return str(address)
 
 
 class Networks:
@@ -31,9 +28,15 @@ class Networks:
 
     def __contains__(self, host: str) -> bool:
         """Whether a host lies in one of them."""
-        try:
-            address = ip_address(host.partition("%")[0])
-        except ValueError:
-            return False
-        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-        return any((mapped or address) in network for network in self._networks)
+        address = _address(host)
+        return address is not None and any(address in network for network in self._networks)
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address of a host, IPv4 where IPv6 maps it; None where it is no address."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address

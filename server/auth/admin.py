@@ -26,15 +26,15 @@ def ensure_admin_token(context: Context) -> Path | None:
     Returns:
         None where the token existed, or where another machine has the file.
     """
-    stored = _stored_hash(context)
-    if stored is not None:
+    if _stored_hash(context) is not None:
         return None
     path = context.settings.state_dir / "admin.token"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     create_file(path, make_token(TokenKind.ADMIN) + "\n", mode=0o600)
     token = path.read_text(encoding="utf-8").strip()
     try:
-        _store(context, token)
+        with context.database.write() as connection:
+            connection.execute(insert(tokens).values(_row(context, token)))
     except IntegrityError:
         if _stored_hash(context) != hash_token(token):
             path.unlink(missing_ok=True)
@@ -54,11 +54,6 @@ def replace_admin_token(context: Context) -> str:
 def _stored_hash(context: Context) -> str | None:
     with context.database.read() as connection:
         return connection.scalar(select(tokens.c.hash).where(tokens.c.id == ADMIN_ID))
-
-
-def _store(context: Context, token: str) -> None:
-    with context.database.write() as connection:
-        connection.execute(insert(tokens).values(_row(context, token)))
 
 
 def _row(context: Context, token: str) -> dict[str, object]:

@@ -60,7 +60,8 @@ def parse_json(model: type[Model], content: bytes) -> Model:
         raise InvalidRequestError.of([problem])
     if b"\\u0000" in content:  # PostgreSQL stores no NUL in text
         problems = [
-            Problem(pointer=p, detail="holds a NUL character") for p in _nul_places(content)
+            Problem(pointer=pointer_to(location), detail="holds a NUL character")
+            for location in _find_nul(_document(content), ())
         ]
         if problems:
             raise InvalidRequestError.of(problems)
@@ -75,10 +76,6 @@ def _document(content: bytes) -> Any:
         return from_json(content, allow_inf_nan=True)
     except ValueError:
         return None
-
-
-def _nul_places(content: bytes) -> list[str]:
-    return [pointer_to(location) for location in _find_nul(_document(content), ())]
 
 
 def _find_nul(value: Any, location: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:

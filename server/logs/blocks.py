@@ -45,10 +45,6 @@ class PackedBlock:
         text = "".join(f"{line}\n" for line in lines).encode()
         return cls(first_line, len(lines), len(text), zlib.compress(text))
 
-    def unpack(self) -> list[str]:
-        """Return the lines."""
-        return unpack_lines(self.content)
-
 
 def unpack_lines(content: bytes) -> list[str]:
     """Return the lines of a block."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
@@ -233,17 +233,7 @@ def _add_blocks(connection: Connection, row: RankLog, lines: Sequence[str]) -> i
     blocks = blocks_of(first_line, lines)
     connection.execute(
         insert(log_blocks),
-        [
-            {
-                "attempt_id": row.attempt_id,
-                "rank": row.rank,
-                "first_line": block.first_line,
-                "lines": block.lines,
-                "size": block.size,
-                "content": block.content,
-            }
-            for block in blocks
-        ],
+        [{"attempt_id": row.attempt_id, "rank": row.rank, **asdict(block)} for block in blocks],
     )
     return sum(block.size for block in blocks) - replaced
 

@@ -14,7 +14,15 @@ from server.database.tables import log_blocks
 from server.database.tables import logs as log_table
 from server.errors import InvalidRequestError, NotFoundError
 from server.logs import store as log_store
-from server.logs.blocks import LINE_BYTES, Partial, blocks_of, closed, first_error, split
+from server.logs.blocks import (
+    LINE_BYTES,
+    Partial,
+    blocks_of,
+    closed,
+    first_error,
+    split,
+    unpack_lines,
+)
 from server.logs.store import close_output, page, search, store_output
 from tests.server.records import add_attempt, add_job
 
@@ -73,11 +81,11 @@ def test_a_very_long_line_is_cut_and_marked() -> None:
 def test_blocks_hold_all_lines_in_order() -> None:
     lines = [f"{number} {'x' * (number % 997)}" for number in range(3000)]
     blocks = blocks_of(10, lines)
-    assert [line for block in blocks for line in block.unpack()] == lines
+    assert [line for block in blocks for line in unpack_lines(block.content)] == lines
     assert len(blocks) > 10
     first = 10
     for block in blocks:
-        assert (block.first_line, block.lines) == (first, len(block.unpack()))
+        assert (block.first_line, block.lines) == (first, len(unpack_lines(block.content)))
         first += block.lines
 
 
