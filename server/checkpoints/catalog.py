@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
@@ -32,29 +35,51 @@ DIGEST = re.compile(r"[0-9a-f]{1,32}")
 CHECKPOINT_KIND = re.compile(r"[a-z_]{1,16}")
 
 
-def record_commit(
+def record_commits(
     context: Context,
     connection: Connection,
     attempt_id: str,
-    manifest: Manifest,
+    manifests: Sequence[Manifest],
     *,
-    root: str,
     actor: Actor,
     found_by: str | None = None,
-) -> bool:
-    """Store a commit of an attempt with its event; return whether it was new.
+) -> None:
+    """Store commits of an attempt with their events, and apply retention where one is new.
 
     Args:
         context: the server's context.
-        connection: a transaction that holds the job's lock.
-        attempt_id: the attempt that saved it.
-        manifest: its manifest.
-        root: its storage root.
-        actor: who reports it.
-        found_by: the node that found it on storage, if the attempt did not report it.
+        connection: a transaction that holds the job's lock: another commit must not decide over
+            the same checkpoints.
+        attempt_id: the attempt that saved them.
+        manifests: their manifests, by step.
+        actor: who reports them.
+        found_by: the node that found them on storage, if the attempt did not report them.
     """
+    section = effective_spec(connection, attempt_id).checkpoint
+    # A report is repeated until it is acknowledged: the second one changes nothing.
+    new = [
+        manifest
+        for manifest in manifests
+        if insert_absent(connection, checkpoints, [_row(attempt_id, manifest, section.root)])
+    ]
+    found = f", found on storage by {found_by}" if found_by else ""
+    for manifest in new:
+        step = manifest.train_state.step
+        committed = CheckpointCommitted(
+            checkpoint_id=manifest.checkpoint_id, step=step, size=manifest.size, kind=manifest.kind
+        )
+        subject = Subject(manifest.job_id, attempt=manifest.attempt, node=found_by)
+        message = f"step {step} saved ({manifest.kind}){found}"
+        append_event(context, connection, NewEvent(committed, actor, subject, message))
+    if new:
+        saved = update(attempts).where(attempts.c.id == attempt_id)
+        connection.execute(saved.values(save_failed=None))
+        apply_retention(context, connection, new[0].job_id, section)
+
+
+def _row(attempt_id: str, manifest: Manifest, root: str) -> dict[str, Any]:
     step = manifest.train_state.step
-    row = {
+    return {
         "id": manifest.checkpoint_id,
         "job_id": manifest.job_id,
         "attempt_id": attempt_id,
@@ -75,23 +100,6 @@ def record_commit(
         "manifest": manifest,
         "created_at": manifest.created_at,
     }
-    # A report is repeated until it is acknowledged: the second one changes nothing.
-    if not insert_absent(connection, checkpoints, [row]):
-        return False
-    found = f", found on storage by {found_by}" if found_by else ""
-    event = NewEvent(
-        CheckpointCommitted(
-            checkpoint_id=manifest.checkpoint_id,
-            step=step,
-            size=manifest.size,
-            kind=manifest.kind,
-        ),
-        actor,
-        Subject(manifest.job_id, attempt=manifest.attempt, node=found_by),
-        f"step {step} saved ({manifest.kind}){found}",
-    )
-    append_event(context, connection, event)
-    return True
 
 
 def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) -> bool:
@@ -157,7 +165,9 @@ def apply_outcome(
     if operation.checkpoint_id is None:
         return outcome, None
     if operation.kind == OperationKind.DELETE:
-        _remove_row(connection, operation.checkpoint_id)
+        marked = checkpoints.c.deleting_since.is_not(None)
+        mine = checkpoints.c.id == operation.checkpoint_id
+        connection.execute(delete(checkpoints).where(mine, marked))
         return outcome, None
     if outcome.verification is None:
         return outcome, None
@@ -175,28 +185,21 @@ def _enter_recovered(
     attempt_id = connection.scalar(select(attempts.c.id).where(*of_attempt))
     if attempt_id is None:
         return  # the job was deleted meanwhile
-    found = [
-        m for text in texts if (m := _manifest(text, operation.job_id, task.attempt)) is not None
-    ]
-    for manifest in sorted(found, key=lambda manifest: manifest.train_state.step):
-        record_commit(
-            context,
-            connection,
-            attempt_id,
-            manifest,
-            root=operation.task.root,
-            actor=RECOVERY,
-            found_by=operation.node,
-        )
-    if found:
-        last = max(manifest.train_state.step for manifest in found)
-        connection.execute(
-            update(attempts)
-            .where(attempts.c.id == attempt_id, attempts.c.last_step < last)
-            .values(last_step=last)
-        )
-        section = effective_spec(connection, attempt_id).checkpoint
-        apply_retention(context, connection, operation.job_id, section)
+    found: list[Manifest] = []
+    for text in texts:
+        with suppress(ValueError):  # the catalog cannot hold it
+            manifest = Manifest.model_validate_json(text)
+            check_manifest(manifest, job_id=operation.job_id, attempt=task.attempt)
+            found.append(manifest)
+    if not found:
+        return
+    found.sort(key=lambda manifest: manifest.train_state.step)
+    last = found[-1].train_state.step
+    further = (attempts.c.id == attempt_id) & (attempts.c.last_step < last)
+    # First: retention looks at the lineage, which ends with the attempt's last step.
+    connection.execute(update(attempts).where(further).values(last_step=last))
+    node = operation.node
+    record_commits(context, connection, attempt_id, found, actor=RECOVERY, found_by=node)
 
 
 def _note_verification(
@@ -214,21 +217,3 @@ def _note_verification(
         .where(checkpoints.c.id == checkpoint_id)
         .values(verified=found.ok, verification=found, checked_at=context.now())
     )
-
-
-def _remove_row(connection: Connection, checkpoint_id: str) -> None:
-    connection.execute(
-        delete(checkpoints).where(
-            checkpoints.c.id == checkpoint_id, checkpoints.c.deleting_since.is_not(None)
-        )
-    )
-
-
-def _manifest(text: str, job_id: str, attempt: int) -> Manifest | None:
-    """Return a manifest of the attempt; None if the catalog cannot hold it."""
-    try:
-        manifest = Manifest.model_validate_json(text)
-        check_manifest(manifest, job_id=job_id, attempt=attempt)
-    except ValueError:
-        return None
-    return manifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select, update
 
-from server.checkpoints.deletion import locked_to_stay
+from server.checkpoints.guards import locked_to_stay
 from server.context import Context
 from server.database.rows import Checkpoint, CheckpointHead, JobHead
 from server.database.tables import checkpoints, jobs
@@ -29,10 +29,10 @@ def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
     """
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
-        return queue_look(context, connection, job, checkpoint, OperationKind.VERIFY, actor=actor)
+        return queue_on(context, connection, job, checkpoint, OperationKind.VERIFY, actor=actor)
 
 
-def queue_look(
+def queue_on(
     context: Context,
     connection: Connection,
     job: JobHead,
@@ -41,14 +41,23 @@ def queue_look(
     *,
     actor: Actor,
     reason: str = "",
+    **wanted: ExportTask | SampleTask,
 ) -> str:
-    """Queue a verification or a scrub of a checkpoint; the job is locked."""
-    task = OperationTask(
-        kind=kind,
-        job_id=job.id,
-        root=checkpoint.root,
-        paths=(checkpoint.path,),
-        checkpoint=point_of(checkpoint),
+    """Queue an operation that reads a checkpoint, and return its id; the job is locked."""
+    task = OperationTask.model_validate(
+        {
+            "kind": kind,
+            "job_id": job.id,
+            "root": checkpoint.root,
+            "paths": (checkpoint.path,),
+            "checkpoint": ResumePoint(
+                checkpoint_id=checkpoint.id,
+                path=checkpoint.path,
+                step=checkpoint.step,
+                metadata_digest=checkpoint.metadata_digest,
+            ),
+            **wanted,
+        }
     )
     return queue_operation(
         context,
@@ -58,16 +67,6 @@ def queue_look(
         checkpoint_id=checkpoint.id,
         actor=actor,
         reason=reason,
-    )
-
-
-def point_of(checkpoint: CheckpointHead) -> ResumePoint:
-    """Return the identity that an operation compares with the checkpoint on storage."""
-    return ResumePoint(
-        checkpoint_id=checkpoint.id,
-        path=checkpoint.path,
-        step=checkpoint.step,
-        metadata_digest=checkpoint.metadata_digest,
     )
 
 
@@ -111,24 +110,18 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
         _check_whole(checkpoint)
         wanted = _export_task(context, _spec(connection, job.id), checkpoint, request)
-        task = _task(OperationKind.EXPORT, checkpoint, export=wanted)
         # Two jobs can export to one folder: the job's lock alone would let both find no other one.
         context.database.lock_events(connection)
         for other in open_operations(connection, {OperationKind.EXPORT}):
-            export = other.task.export
-            if export is not None and export.place == wanted.place and other.task != task:
+            export, same = other.task.export, other.checkpoint_id == checkpoint_id
+            if export and export.place == wanted.place and not (same and export == wanted):
                 raise ConflictError(
                     f"operation {other.id} writes another export to {wanted.place} and is "
                     f"{other.state}; name another folder"
                 )
-        return queue_operation(
-            context,
-            connection,
-            task,
-            job=job,
-            checkpoint_id=checkpoint_id,
-            actor=actor,
-            reason=f"as {wanted.dtype} to {wanted.place}",
+        kind, reason = OperationKind.EXPORT, f"as {wanted.dtype} to {wanted.place}"
+        return queue_on(
+            context, connection, job, checkpoint, kind, actor=actor, reason=reason, export=wanted
         )
 
 
@@ -149,30 +142,10 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
                 "job brings; TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows it"
             )
         wanted = SampleTask(spec=spec, **request.model_dump())
-        return queue_operation(
-            context,
-            connection,
-            _task(OperationKind.SAMPLE, checkpoint, sample=wanted),
-            job=job,
-            checkpoint_id=checkpoint_id,
-            actor=actor,
-            reason=f"{request.max_tokens} tokens",
+        kind, reason = OperationKind.SAMPLE, f"{request.max_tokens} tokens"
+        return queue_on(
+            context, connection, job, checkpoint, kind, actor=actor, reason=reason, sample=wanted
         )
-
-
-def _task(
-    kind: OperationKind, checkpoint: Checkpoint, **wanted: ExportTask | SampleTask
-) -> OperationTask:
-    return OperationTask.model_validate(
-        {
-            "kind": kind,
-            "job_id": checkpoint.job_id,
-            "root": checkpoint.root,
-            "paths": (checkpoint.path,),
-            "checkpoint": point_of(checkpoint),
-            **wanted,
-        }
-    )
 
 
 def _export_task(

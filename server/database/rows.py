@@ -16,7 +16,6 @@ from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest, SaveFailed
 from trainyard.protocol.operations import (
     OperationKind,
-    OperationOutcome,
     OperationProgress,
     OperationTask,
     Verification,
@@ -277,8 +276,8 @@ class Checkpoint(CheckpointHead):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation(TypedRow):
-    """An operation, whole."""
+class OperationHead(TypedRow):
+    """An operation without its task: all that its moves and its events need."""
 
     table: ClassVar[Table] = tables.operations
     id: str
@@ -287,22 +286,27 @@ class Operation(TypedRow):
     job_id: str
     job_name: str
     checkpoint_id: str | None
-    actor: str
-    reason: str
-    task: OperationTask
-    storage: str | None
     node: str | None
     fence: int
-    sent_at: datetime | None
-    given_at: datetime | None
-    waiting: str | None
-    awaited_since: datetime | None
-    last_report_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(OperationHead):
+    """An operation with its task."""
+
+    actor: str
+    stored_task: Annotated[StoredRecord[OperationTask], tables.operations.c.task]
+    storage: str | None
     progress: OperationProgress | None
-    outcome: OperationOutcome | None
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
+
+    @property
+    def task(self) -> OperationTask:
+        """The task.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
+        return self.stored_task.read(f"task of operation {self.id}")
 
 
 @dataclass(frozen=True, slots=True)

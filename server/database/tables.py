@@ -324,7 +324,7 @@ operations = Table(
     Column("checkpoint_id", String(200)),
     Column("actor", String(100), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("task", Record(OperationTask), nullable=False),
+    Column("task", Lazy(OperationTask), nullable=False),
     Column("storage", String(64)),  # UUID of the storage root
     Column("node", String(100)),
     Column("fence", Integer, nullable=False, default=0),  # claims so far

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import update
 
-from server.attempts.launch import effective_spec
-from server.checkpoints.catalog import record_commit, record_stall
-from server.checkpoints.deletion import apply_retention
+from server.checkpoints.catalog import record_commits, record_stall
 from server.database.tables import attempts, requests
 from server.ingest.parse import AnsweredRequest
 from server.ingest.report import IncomingReport
@@ -24,12 +22,14 @@ from trainyard.run.records import RequestAnswer
 
 def apply_run_events(incoming: IncomingReport) -> None:
     """Apply the events of `events.jsonl` in the order in which they were written."""
+    context, connection = incoming.context, incoming.connection
+    attempt_id = incoming.share.attempt_id
     for event in incoming.content.events:
         match event:
             case Manifest():
-                _commit(incoming, event)
+                record_commits(context, connection, attempt_id, [event], actor=TRAINER)
             case SaveSettled():
-                if record_stall(incoming.connection, incoming.share.attempt_id, event):
+                if record_stall(connection, attempt_id, event):
                     incoming.notify(event)
             case SaveFailed():
                 _note_failed_save(incoming, event)
@@ -45,19 +45,6 @@ def store_answers(incoming: IncomingReport) -> None:
     """Store the answers that the supervisor read from the run directory."""
     for request_id, answer in incoming.report.answers.items():
         _store_answer(incoming, request_id, answer)
-
-
-def _commit(incoming: IncomingReport, manifest: Manifest) -> None:
-    connection, share = incoming.connection, incoming.share
-    section = effective_spec(connection, share.attempt_id).checkpoint
-    if not record_commit(
-        incoming.context, connection, share.attempt_id, manifest, root=section.root, actor=TRAINER
-    ):
-        return
-    mine = attempts.c.id == share.attempt_id
-    connection.execute(update(attempts).where(mine).values(save_failed=None))
-    # In this transaction: another commit must not decide over the same checkpoints.
-    apply_retention(incoming.context, connection, share.job_id, section)
 
 
 def _note_failed_save(incoming: IncomingReport, failed: SaveFailed) -> None:

@@ -75,8 +75,6 @@ def options(context: Context, job_id: str) -> ResumeOptions:
     views = []
     for option in resume_options(spec, world_sizes=_world_sizes(offers), slots=slots):
         demand = Demand(
-            job_id,
-            job.name,
             option.world_size,
             nodes=spec.resources.nodes,
             device=spec.resources.device,

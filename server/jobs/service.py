@@ -13,7 +13,8 @@ from sqlalchemy import Connection
 from server.attempts.finish import order
 from server.attempts.launch import newest_attempt_id, read_launch
 from server.attempts.parent import parent_checkpoint
-from server.checkpoints.deletion import refuse_while_needed, remove_with_job
+from server.checkpoints.deletion import remove_with_job
+from server.checkpoints.guards import refuse_while_needed
 from server.context import Context
 from server.database import tables
 from server.database.rows import Job

@@ -15,7 +15,6 @@ from trainyard.protocol.states import AttemptNodeState
 from trainyard.protocol.worker_messages import PROTOCOL
 
 Device = Literal["auto", "cpu", "cuda"]
-Shape = tuple[int, int | None, Device, tuple[str, ...], tuple[str, str] | None, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,10 @@ class Offer:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a queued job needs."""
+    """What a queued job or operation needs: equal for all jobs of a group."""
 
-    job_id: str
-    name: str
     world_size: int
+    """Slots; 0 for an operation."""
     nodes: int | None = None
     """Spread evenly over exactly so many nodes; as few as fit when absent."""
     device: Device = "auto"
@@ -50,12 +48,7 @@ class Demand:
     storage: tuple[str, str] | None = None
     """Root that holds what it goes on from: its name and UUID."""
     new_fields: tuple[str, ...] = ()
-    """Fields of its spec that a worker of an older protocol cannot read."""
-
-    @property
-    def shape(self) -> Shape:
-        """What decides where it fits, without who it is: equal for all jobs of a group."""
-        return (self.world_size, self.nodes, self.device, self.roots, self.storage, self.new_fields)
+    """Fields of its spec or task that a worker of an older protocol cannot read."""
 
 
 def read_offers(connection: Connection, *, without_job: str | None = None) -> list[Offer]:
@@ -102,9 +95,9 @@ def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
     return choose(demand, groups(demand, offers)) is not None
 
 
-def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
-    """Return the sets of nodes that one attempt may span: one kind of slot, the same roots."""
-    eligible = [
+def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
+    """Return the nodes that could run a demand, if their slots were free."""
+    return [
         offer
         for offer in offers
         if demand.device in {"auto", offer.device}
@@ -112,6 +105,11 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
         and (demand.storage is None or offer.roots.get(demand.storage[0]) == demand.storage[1])
         and (offer.protocol == PROTOCOL or not demand.new_fields)
     ]
+
+
+def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
+    """Return the sets of nodes that one attempt may span: one kind of slot, the same roots."""
+    eligible = eligible_for(demand, offers)
     if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
         eligible = [offer for offer in eligible if offer.device == "cuda"]
     groups: dict[tuple[str, ...], list[Offer]] = {}

@@ -7,7 +7,7 @@ from datetime import timedelta
 from sqlalchemy import Connection, delete, exists, select, update
 
 from server.context import Context
-from server.database.rows import Operation
+from server.database.rows import OperationHead
 from server.database.tables import checkpoints, operations
 from server.errors import ConflictError
 from server.operations.service import end_operation, lock_operation
@@ -65,7 +65,7 @@ def prune_ended(context: Context) -> int:
         return connection.execute(delete(operations).where(operations.c.id.in_(old))).rowcount
 
 
-def _take_back_deletion(connection: Connection, operation: Operation) -> None:
+def _take_back_deletion(connection: Connection, operation: OperationHead) -> None:
     if operation.checkpoint_id is None:
         raise ConflictError(
             f"{operation.job_name} is no longer in the catalog: without this operation its "

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
+from sqlalchemy import ColumnElement
 
 from server.auth.dependencies import Person, person
+from server.database.tables import operations
 from server.http.dependencies import ServerContext
 from server.http.paging import PageRequest, page_by
 from server.http.path_params import CHECKPOINT_ID, OperationId
 from server.http.responses import reply
 from server.operations.cancel import cancel as cancel_operation
-from server.operations.queries import list_operations, read_operation
+from server.operations.queries import ARE_OPEN, list_operations, read_operation
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.operations import OperationView
@@ -40,15 +42,13 @@ def list_(
     ] = False,
 ) -> Response:
     """List operations, those of deleted jobs too."""
+    columns = operations.c
+    where: list[ColumnElement[bool]] = [ARE_OPEN] if open_only else []
+    where += [columns.job_id == job] if job is not None else []
+    where += [columns.checkpoint_id == checkpoint] if checkpoint is not None else []
+    where += [columns.id < page.after] if page.after is not None else []
     with context.database.read() as connection:
-        views = list_operations(
-            connection,
-            job_id=job,
-            checkpoint_id=checkpoint,
-            open_only=open_only,
-            before=page.after,
-            limit=page.limit,
-        )
+        views = list_operations(connection, *where, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.id)
     return reply(Page[OperationView](items=tuple(shown), next_page_token=next_page_token))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, insert, select, update
 
 from server.context import Context
-from server.database.rows import JobHead, Operation
+from server.database.rows import JobHead, Operation, OperationHead
 from server.database.tables import operations
 from server.errors import ConflictError, NotFoundError
 from server.events.notices import notify
@@ -22,7 +23,6 @@ from server.subject import Actor, Subject
 from trainyard.protocol.operations import (
     LOOKS,
     OperationOutcome,
-    OperationProgress,
     OperationTask,
 )
 from trainyard.protocol.rest.event_data import (
@@ -65,77 +65,63 @@ def queue_operation(
         actor: who requests it.
         reason: why.
     """
-    if checkpoint_id is not None and (open_one := _same_one(connection, checkpoint_id, task)):
-        return open_one
-    operation_id = context.new_id()
-    row = {
-        "id": operation_id,
-        "kind": task.kind.value,
-        "state": OperationState.QUEUED.value,
-        "job_id": job.id,
-        "job_name": job.name,
-        "checkpoint_id": checkpoint_id,
-        "actor": actor.name,
-        "reason": reason,
-        "task": task,
-        "storage": job.storage,
-        "fence": 0,
-        "created_at": context.now(),
-    }
-    connection.execute(insert(operations).values(row))
-    event = NewEvent(
-        OperationQueued(**identity(operation_id, task.kind, checkpoint_id), reason=reason),
-        actor,
-        Subject(job.id),
-        describe(task.kind, checkpoint_id) + (reason and f": {reason}"),
+    if checkpoint_id is not None:
+        mine = operations.c.checkpoint_id == checkpoint_id
+        for found in open_operations(connection, {task.kind}, mine):
+            if found.task == task:
+                return found.id
+    operation = OperationHead(
+        id=context.new_id(),
+        kind=task.kind,
+        state=OperationState.QUEUED,
+        job_id=job.id,
+        job_name=job.name,
+        checkpoint_id=checkpoint_id,
+        node=None,
+        fence=0,
     )
-    append_event(context, connection, event)
-    return operation_id
+    connection.execute(
+        insert(operations).values(
+            **asdict(operation),
+            actor=actor.name,
+            reason=reason,
+            task=task,
+            storage=job.storage,
+            created_at=context.now(),
+        )
+    )
+    message = describe(operation) + (reason and f": {reason}")
+    queued = OperationQueued(**identity(operation), reason=reason)
+    append_event(context, connection, NewEvent(queued, actor, Subject(job.id), message))
+    return operation.id
 
 
-def describe(kind: str, checkpoint_id: str | None) -> str:
+def describe(operation: OperationHead) -> str:
     """Return kind and target of an operation, for messages."""
-    return f"{kind} {checkpoint_id or 'all checkpoints'}"
+    return f"{operation.kind} {operation.checkpoint_id or 'all checkpoints'}"
 
 
-def identity(operation_id: str, kind: str, checkpoint_id: str | None) -> dict[str, Any]:
+def identity(operation: OperationHead) -> dict[str, Any]:
     """Return the part of an event's data that identifies the operation."""
-    return {"operation_id": operation_id, "kind": kind, "checkpoint_id": checkpoint_id}
-
-
-def _same_one(connection: Connection, checkpoint_id: str, task: OperationTask) -> str | None:
-    """Return the id of the open operation on a checkpoint with the same task."""
-    found = open_operations(connection, {task.kind}, operations.c.checkpoint_id == checkpoint_id)
-    return next((row.id for row in found if row.task == task), None)
+    kind, checkpoint_id = operation.kind, operation.checkpoint_id
+    return {"operation_id": operation.id, "kind": kind, "checkpoint_id": checkpoint_id}
 
 
 def cancel_looks(
-    context: Context,
-    connection: Connection,
-    *,
-    job_id: str,
-    checkpoint_id: str | None,
-    actor: Actor,
+    context: Context, connection: Connection, where: ColumnElement[bool], *, actor: Actor
 ) -> None:
     """Cancel the open verifications of a checkpoint, or of all of a job, before a deletion."""
-    where = [operations.c.job_id == job_id]
-    if checkpoint_id is not None:
-        where.append(operations.c.checkpoint_id == checkpoint_id)
-    for operation in open_operations(connection, LOOKS, *where):
+    message = "the checkpoint is to be deleted"
+    for found in open_operations(connection, LOOKS, where):
         end_operation(
-            context,
-            connection,
-            operation,
-            OperationState.CANCELLED,
-            message="the checkpoint is to be deleted",
-            actor=actor,
+            context, connection, found, OperationState.CANCELLED, message=message, actor=actor
         )
 
 
 def end_operation(
     context: Context,
     connection: Connection,
-    operation: Operation,
+    operation: OperationHead,
     state: OperationState,
     *,
     message: str,
@@ -149,19 +135,13 @@ def end_operation(
         IllegalMoveError: it has ended already.
     """
     event = NewEvent(
-        OperationEnded(
-            **identity(operation.id, operation.kind, operation.checkpoint_id), state=state, ok=ok
-        ),
+        OperationEnded(**identity(operation), state=state, ok=ok),
         actor,
         Subject(operation.job_id, node=operation.node),
-        f"{describe(operation.kind, operation.checkpoint_id)} {state}: {message}",
+        f"{describe(operation)} {state}: {message}",
     )
-    move(
-        context,
-        connection,
-        event,
-        operation_to(operation.id, state, ended_at=context.now(), **values),
-    )
+    ended = operation_to(operation.id, state, ended_at=context.now(), **values)
+    move(context, connection, event, ended)
 
 
 ApplyOutcome = Callable[
@@ -197,25 +177,16 @@ def claim_operation(
             )
         fence = operation.fence + 1
         event = NewEvent(
-            OperationStarted(
-                **identity(operation_id, operation.kind, operation.checkpoint_id), fence=fence
-            ),
+            OperationStarted(**identity(operation), fence=fence),
             Actor(node),
             Subject(operation.job_id, node=node),
-            f"{node} begins to {describe(operation.kind, operation.checkpoint_id)}",
+            f"{node} begins to {describe(operation)}",
         )
-        move(
-            context,
-            connection,
-            event,
-            operation_to(
-                operation_id,
-                OperationState.RUNNING,
-                fence=fence,
-                progress=None,
-                **OPERATION_LEASES.claim(context.now()),
-            ),
+        claimed = OPERATION_LEASES.claim(context.now())
+        running = operation_to(
+            operation_id, OperationState.RUNNING, fence=fence, progress=None, **claimed
         )
+        move(context, connection, event, running)
         reply = OperationClaimReply(
             task=operation.task,
             storage=operation.storage,
@@ -248,11 +219,28 @@ def report_operation(
             (OperationState.RUNNING, report.node, report.fence),
             refusal=f"operation {operation_id} is no longer this node's: it is {operation.state}",
         )
+        renewal = OPERATION_LEASES.renewal(context.now())
         if report.outcome is not None:
-            _end(context, connection, operation, report.outcome, node=report.node, apply=apply)
-        else:
-            _note(context, connection, operation, report.progress, node=report.node)
-    return OperationReportReply(ended=report.outcome is not None)
+            outcome, ok = apply(context, connection, operation, report.outcome)
+            end_operation(
+                context,
+                connection,
+                operation,
+                OperationState(outcome.outcome),
+                message=outcome.message,
+                actor=Actor(report.node),
+                ok=ok,
+                outcome=outcome,
+                **renewal,
+            )
+            return OperationReportReply(ended=True)
+        progress = report.progress or operation.progress
+        mine = operations.c.id == operation_id
+        connection.execute(update(operations).where(mine).values(**renewal, progress=progress))
+        if progress is not None and progress != operation.progress:
+            event = OperationProgressed(**identity(operation), progress=progress)
+            notify(context, connection, Subject(operation.job_id, node=report.node), event)
+    return OperationReportReply(ended=False)
 
 
 def lock_operation(connection: Connection, operation_id: str) -> Operation:
@@ -275,49 +263,3 @@ def lock_job_if_there(connection: Connection, job_id: str) -> None:
         lock_job(connection, job_id)
     except NotFoundError:
         return
-
-
-def _note(
-    context: Context,
-    connection: Connection,
-    operation: Operation,
-    progress: OperationProgress | None,
-    *,
-    node: str,
-) -> None:
-    changed = progress is not None and progress != operation.progress
-    values = OPERATION_LEASES.renewal(context.now()) | ({"progress": progress} if changed else {})
-    connection.execute(update(operations).where(operations.c.id == operation.id).values(values))
-    if progress is not None and changed:
-        notify(
-            context,
-            connection,
-            Subject(operation.job_id, node=node),
-            OperationProgressed(
-                **identity(operation.id, operation.kind, operation.checkpoint_id),
-                progress=progress,
-            ),
-        )
-
-
-def _end(
-    context: Context,
-    connection: Connection,
-    operation: Operation,
-    outcome: OperationOutcome,
-    *,
-    node: str,
-    apply: ApplyOutcome,
-) -> None:
-    outcome, ok = apply(context, connection, operation, outcome)
-    end_operation(
-        context,
-        connection,
-        operation,
-        OperationState(outcome.outcome),
-        message=outcome.message,
-        actor=Actor(node),
-        ok=ok,
-        outcome=outcome,
-        **OPERATION_LEASES.renewal(context.now()),
-    )

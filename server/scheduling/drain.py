@@ -12,42 +12,32 @@ from server.subject import Actor
 from trainyard.protocol.states import AttemptNodeState, DesiredState
 
 
-class Drainer:
-    """Orders attempts off nodes that are drained, round by round.
+def run_drain(context: Context) -> int:
+    """Order each share on a node that is drained to save and leave; return the number of shares.
 
     Each round compares all rows, so attempts that were placed during the drain leave as well, and a
     scheduler that takes over continues (docs/lifecycle.md, 42-43).
     """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def run(self) -> int:
-        """Order each share on such a node to save and leave; return the number of shares."""
-        share, attempt = attempt_nodes.c, attempts.c
-        with self._context.database.read() as connection:
-            rows = connection.execute(
-                select(
-                    share.attempt_id, attempt.job_id, nodes.c.name, nodes.c.drain, nodes.c.notice
-                )
-                .join(attempts, attempt.id == share.attempt_id)
-                .join(nodes, nodes.c.name == share.node)
-                .where(
-                    share.state != AttemptNodeState.ENDED,
-                    attempt.desired == DesiredState.RUN,
-                    or_(nodes.c.drain.is_not(None), nodes.c.notice.is_not(None)),
-                )
-                .order_by(share.attempt_id, share.node_rank)
-            ).all()
-        leaving = [row for row in rows if row.notice or row.drain.running == "move"]
-        for row in leaving:
-            actor = Actor(row.name if row.notice else row.drain.by)
-            because = (
-                f"{row.name} is about to go: {row.notice}"
-                if row.notice
-                else f"{row.name} was drained by {row.drain.by}"
+    share, attempt = attempt_nodes.c, attempts.c
+    with context.database.read() as connection:
+        rows = connection.execute(
+            select(share.attempt_id, attempt.job_id, nodes.c.name, nodes.c.drain, nodes.c.notice)
+            .join(attempts, attempt.id == share.attempt_id)
+            .join(nodes, nodes.c.name == share.node)
+            .where(
+                share.state != AttemptNodeState.ENDED,
+                attempt.desired == DesiredState.RUN,
+                or_(nodes.c.drain.is_not(None), nodes.c.notice.is_not(None)),
             )
-            with self._context.database.write() as connection:
-                lock_job(connection, row.job_id)
-                preempt(self._context, connection, row.attempt_id, actor=actor, because=because)
-        return len(leaving)
+            .order_by(share.attempt_id, share.node_rank)
+        ).all()
+    leaving = [row for row in rows if row.notice or row.drain.running == "move"]
+    for row in leaving:
+        if row.notice:
+            actor, because = Actor(row.name), f"{row.name} is about to go: {row.notice}"
+        else:
+            actor, because = Actor(row.drain.by), f"{row.name} was drained by {row.drain.by}"
+        with context.database.write() as connection:
+            lock_job(connection, row.job_id)
+            preempt(context, connection, row.attempt_id, actor=actor, because=because)
+    return len(leaving)

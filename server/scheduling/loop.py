@@ -8,7 +8,7 @@ import threading
 
 from server.context import Context
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
-from server.scheduling.drain import Drainer
+from server.scheduling.drain import run_drain
 from server.scheduling.leader import Leadership, leadership
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
@@ -26,9 +26,9 @@ class Scheduler:
     """Rounds of reconciling and placing, while this process leads."""
 
     def __init__(self, context: Context, dispatcher: Dispatcher, leader: Leadership) -> None:
+        self._context = context
         self._leader = leader
         self._reconciler = Reconciler(context, dispatcher)
-        self._drainer = Drainer(context)
         self._placer = Placer(context, dispatcher)
         self._operations = OperationKeeper(context, dispatcher)
 
@@ -41,9 +41,15 @@ class Scheduler:
         if not self._leader.held():
             return False
         errors: list[Exception] = []
-        for part in (self._reconciler, self._drainer, self._placer, self._operations):
+        parts = (
+            self._reconciler.run,
+            lambda: run_drain(self._context),
+            self._placer.run,
+            self._operations.run,
+        )
+        for run_part in parts:
             try:
-                part.run()
+                run_part()
             except Exception as error:  # noqa: BLE001 - raised below, after the other parts
                 errors.append(error)
         if errors:

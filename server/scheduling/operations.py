@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, ClassVar
+from typing import Annotated, Any
 
-from sqlalchemy import Connection, Table, case, func, select, update
+from sqlalchemy import Connection, case, func, select, update
 
-from server.checkpoints.service import queue_look
+from server.checkpoints.guards import locked_to_stay
+from server.checkpoints.service import queue_on
 from server.context import Context
-from server.database.rows import CheckpointHead, JobHead, Operation, TypedRow
-from server.database.tables import checkpoints, jobs, nodes, operations
+from server.database.column_types import StoredRecord
+from server.database.rows import OperationHead
+from server.database.tables import checkpoints, nodes, operations
+from server.errors import ConflictError, NotFoundError, UnreadableError
 from server.events.notices import notify_all
 from server.events.store import NewEvent
 from server.leases import OPERATION_LEASES
-from server.lifecycle import lock_job, move, operation_to
+from server.lifecycle import move, operation_to
 from server.liveness import hearing
-from server.nodes.capacity import read_offers
+from server.nodes.capacity import Demand, read_offers
+from server.operations.queries import ARE_OPEN
 from server.operations.service import describe, end_operation, identity, lock_job_if_there
 from server.protocol_2 import ChoreMessage, lacking
 from server.scheduling.dispatch import Dispatcher, Message
-from server.scheduling.operation_placement import Wanted, choose
+from server.scheduling.placement import QueuedOperation, give
 from server.subject import SCHEDULER, SCRUBBING, Subject
 from trainyard.protocol.operations import MAX_TRIES, OperationKind, OperationTask
 from trainyard.protocol.rest.event_data import OperationQueued, OperationWaiting
-from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
+from trainyard.protocol.states import OperationState
 from trainyard.protocol.worker_messages import PROTOCOL, OperationMessage
 
 logger = logging.getLogger(__name__)
@@ -39,34 +44,20 @@ SCRUB_EVERY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class QueuedOperation(TypedRow):
+class UnclaimedOperation(OperationHead):
     """An operation that has not started."""
 
-    table: ClassVar[Table] = operations
-    id: str
-    kind: OperationKind
-    task: OperationTask
+    task: StoredRecord[OperationTask]
     storage: str | None
-    node: str | None
     given_at: datetime | None
     sent_at: datetime | None
-    fence: int
     waiting: str | None
-    job_id: str
-    checkpoint_id: str | None
-
-    def is_given(self, *, since: datetime) -> bool:
-        """Return whether it was assigned to a node after a time."""
-        return self.node is not None and self.given_at is not None and self.given_at > since
 
 
 @dataclass(frozen=True, slots=True)
-class SilentOperation(TypedRow):
+class SilentOperation(OperationHead):
     """An operation whose lease may have run out."""
 
-    table: ClassVar[Table] = operations
-    id: str
-    job_id: str
     heard_at: Annotated[datetime, OPERATION_LEASES.heard_at]
 
 
@@ -94,38 +85,46 @@ class OperationKeeper:
             queue = self._queue(connection)
             if not queue:
                 return []
-            given = [row for row in queue if row.is_given(since=claim_by)]
-            due = [row for row in given if row.sent_at is not None and row.sent_at <= resend]
-            waiting = [row for row in queue if row not in given]
             running = connection.scalars(
                 select(operations.c.node).where(operations.c.state == OperationState.RUNNING)
             )
-            busy = frozenset(running) | {row.node for row in given if row.node is not None}
-            choices = choose([_wanted(row) for row in waiting], read_offers(connection), busy)
-        given_to = {row.id: f"was given to {row.node}, which has not begun it yet" for row in given}
-        reasons = {**given_to, **choices.waiting}
+            busy, offers = {node for node in running if node}, read_offers(connection)
+        given = [row for row in queue if row.node and row.given_at and row.given_at > claim_by]
+        waiting, reasons = _wanted([row for row in queue if row not in given])
+        placed, why = give(waiting, offers, busy | {row.node for row in given if row.node})
+        reasons |= why
+        for row in given:
+            reasons[row.id] = f"was given to {row.node}, which has not begun it yet"
+        due: list[tuple[UnclaimedOperation, dict[str, Any]]] = [
+            (row, {"node": row.node, "sent_at": now})
+            for row in given
+            if row.sent_at is not None and row.sent_at <= resend
+        ]
+        due += [
+            (row, {"node": placed[row.id], "sent_at": now, "given_at": now})
+            for row in queue
+            if row.id in placed
+        ]
         unexplained = [row for row in queue if row.id in reasons and row.waiting != reasons[row.id]]
-        if not choices.given and not due and not unexplained:
+        if not due and not unexplained:
             return []
         with self._context.database.write() as connection:
-            still = [row for row in due if _mark(connection, row, sent_at=now)]
             older = nodes.c.protocol < PROTOCOL
             on_protocol_2 = frozenset(connection.scalars(select(nodes.c.name).where(older)))
-            assigned = [(row.id, row.node) for row in still if row.node]
-            for row in waiting:
-                node = choices.given.get(row.id)
-                if node and _mark(connection, row, node=node, sent_at=now, given_at=now):
-                    assigned.append((row.id, node))
+            sent = [(r.id, new["node"]) for r, new in due if _mark(connection, r, **new)]
             self._explain(connection, unexplained, reasons)
         return [
             ChoreMessage(chore_id=operation_id, node=node)
             if node in on_protocol_2
             else OperationMessage(operation_id=operation_id, node=node)
-            for operation_id, node in assigned
+            for operation_id, node in sent
         ]
 
     def _explain(
-        self, connection: Connection, rows: Sequence[QueuedOperation], reasons: Mapping[str, str]
+        self,
+        connection: Connection,
+        rows: Sequence[UnclaimedOperation],
+        reasons: Mapping[str, str],
     ) -> None:
         """Store changed reasons on the operations, then as notices.
 
@@ -133,21 +132,16 @@ class OperationKeeper:
         """
         stored = [
             row
-            for row in sorted(rows, key=lambda row: str(row.id))
+            for row in sorted(rows, key=lambda row: row.id)
             if _mark(connection, row, waiting=reasons[row.id])
         ]
         changed = [
-            (
-                Subject(row.job_id),
-                OperationWaiting(
-                    **identity(row.id, row.kind, row.checkpoint_id), waiting=reasons[row.id]
-                ),
-            )
+            (Subject(row.job_id), OperationWaiting(**identity(row), waiting=reasons[row.id]))
             for row in sorted(stored, key=lambda row: (row.job_id, row.id))
         ]
         notify_all(self._context, connection, changed)
 
-    def _queue(self, connection: Connection) -> Sequence[QueuedOperation]:
+    def _queue(self, connection: Connection) -> Sequence[UnclaimedOperation]:
         """Return the queued operations: those that block a job or a person first, scrubs last."""
         kind = operations.c.kind
         turn = case(
@@ -155,8 +149,8 @@ class OperationKeeper:
             (kind == OperationKind.SCRUB, 3),
             else_=2,
         )
-        queued = QueuedOperation.select().where(operations.c.state == OperationState.QUEUED)
-        return QueuedOperation.all(
+        queued = UnclaimedOperation.select().where(operations.c.state == OperationState.QUEUED)
+        return UnclaimedOperation.all(
             connection, queued.order_by(turn, operations.c.id).limit(LOOKED_AT)
         )
 
@@ -176,43 +170,29 @@ class OperationKeeper:
         context = self._context
         with context.database.write() as connection:
             lock_job_if_there(connection, row.job_id)
-            query = Operation.select().where(OPERATION_LEASES.unheard_since(row)).with_for_update()
-            operation = Operation.one_or_none(connection, query)
-            if operation is None:
+            same = select(operations.c.id).where(OPERATION_LEASES.unheard_since(row))
+            if connection.execute(same.with_for_update()).one_or_none() is None:
                 return  # a report or the end came between the read and the lock
-            reason = f"{operation.node} has been silent for {context.settings.lease_seconds:g} s"
-            if operation.fence >= MAX_TRIES:
-                message = f"{reason}; given up after {operation.fence} tries"
+            reason = f"{row.node} has been silent for {context.settings.lease_seconds:g} s"
+            if row.fence >= MAX_TRIES:
                 end_operation(
                     context,
                     connection,
-                    operation,
+                    row,
                     OperationState.FAILED,
-                    message=message,
+                    message=f"{reason}; given up after {row.fence} tries",
                     actor=SCHEDULER,
                 )
                 return
             event = NewEvent(
-                OperationQueued(
-                    **identity(operation.id, operation.kind, operation.checkpoint_id), reason=reason
-                ),
+                OperationQueued(**identity(row), reason=reason),
                 SCHEDULER,
-                Subject(operation.job_id, node=operation.node),
-                f"{describe(operation.kind, operation.checkpoint_id)} again: {reason}",
+                Subject(row.job_id, node=row.node),
+                f"{describe(row)} again: {reason}",
             )
-            move(
-                context,
-                connection,
-                event,
-                operation_to(
-                    operation.id,
-                    OperationState.QUEUED,
-                    node=None,
-                    sent_at=None,
-                    given_at=None,
-                    waiting=None,
-                ),
-            )
+            given = dict.fromkeys(("node", "sent_at", "given_at", "waiting"))
+            queued = operation_to(row.id, OperationState.QUEUED, **given)
+            move(context, connection, event, queued)
 
     def _scrub(self, now: datetime) -> None:
         """Queue a scrub of the checkpoint with the oldest check, one at a time."""
@@ -222,7 +202,7 @@ class OperationKeeper:
         self._scrubbed_at = now
         seen_at = func.coalesce(checkpoints.c.checked_at, checkpoints.c.created_at)
         oldest = (
-            select(checkpoints.c.id, checkpoints.c.job_id)
+            select(checkpoints.c.id)
             .where(
                 checkpoints.c.deleting_since.is_(None),
                 checkpoints.c.verified.is_not(False),  # a damaged one stays damaged
@@ -232,44 +212,46 @@ class OperationKeeper:
             .limit(1)
         )
         scrubbing = select(operations.c.id).where(
-            operations.c.kind == OperationKind.SCRUB,
-            operations.c.state.in_(sorted(OPEN_OPERATION_STATES)),
+            operations.c.kind == OperationKind.SCRUB, ARE_OPEN
         )
-        with self._context.database.read() as connection:
-            found = connection.execute(oldest).one_or_none()
-            if found is None or connection.execute(scrubbing.limit(1)).one_or_none():
-                return
-        self._queue_scrub(found.id, found.job_id)
-
-    def _queue_scrub(self, checkpoint_id: str, job_id: str) -> None:
         context = self._context
-        with context.database.write() as connection:
-            lock_job(connection, job_id)
-            staying = CheckpointHead.select().where(
-                checkpoints.c.id == checkpoint_id, checkpoints.c.deleting_since.is_(None)
-            )
-            row = CheckpointHead.one_or_none(connection, staying)
-            job = JobHead.one(connection, JobHead.select().where(jobs.c.id == job_id))
-            if row is not None:
-                reason = f"not looked at for {context.settings.scrub_interval_days:g} days"
-                queue_look(
-                    context,
-                    connection,
-                    job,
-                    row,
-                    OperationKind.SCRUB,
-                    actor=SCRUBBING,
-                    reason=reason,
-                )
+        with context.database.read() as connection:
+            checkpoint_id = connection.scalar(oldest)
+            if checkpoint_id is None or connection.scalar(scrubbing.limit(1)) is not None:
+                return
+        gone = suppress(NotFoundError, ConflictError)  # between the read and the lock
+        with context.database.write() as connection, gone:
+            job, checkpoint = locked_to_stay(connection, checkpoint_id)
+            reason = f"not looked at for {days:g} days"
+            kind = OperationKind.SCRUB
+            queue_on(context, connection, job, checkpoint, kind, actor=SCRUBBING, reason=reason)
 
 
-def _wanted(row: QueuedOperation) -> Wanted:
-    task = row.task
-    fields = lacking(task)
-    return Wanted(row.id, task.kind, task.root, row.storage, task.other_roots, fields)
+def _wanted(
+    rows: Sequence[UnclaimedOperation],
+) -> tuple[list[QueuedOperation], dict[str, str]]:
+    """Return what operations need of a node, and of those that cannot be read why, by id."""
+    wanted: list[QueuedOperation] = []
+    unreadable: dict[str, str] = {}
+    for row in rows:
+        try:
+            task = row.task.read(f"task of operation {row.id}")
+        except UnreadableError as error:
+            unreadable[row.id] = str(error)
+            if row.waiting != str(error):  # once, not in each round
+                logger.error("%s", error)
+            continue
+        demand = Demand(
+            world_size=0,
+            roots=(task.root, *sorted(task.other_roots)),
+            storage=None if row.storage is None else (task.root, row.storage),
+            new_fields=lacking(task),
+        )
+        wanted.append(QueuedOperation(row.id, demand, row.kind == OperationKind.SCRUB))
+    return wanted, unreadable
 
 
-def _mark(connection: Connection, row: QueuedOperation, **values: object) -> bool:
+def _mark(connection: Connection, row: UnclaimedOperation, **values: object) -> bool:
     """Store values of a queued operation; False where a claim or a takeover came first.
 
     A claim raises the fence, so the comparison also covers one that was taken back since.

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from server.nodes.capacity import Demand, Offer, Shape, choose, groups, spread
+from server.nodes.capacity import Demand, Offer, choose, eligible_for, groups, spread
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.worker_messages import PROTOCOL
+
+NO_NODE = "no node is online that takes new work"
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job of the queue."""
+
+    id: str
+    name: str
+    demand: Demand
+
+
+@dataclass(frozen=True)
+class QueuedOperation:
+    """An operation of the queue."""
+
+    id: str
+    demand: Demand
+    needs_idle_node: bool = False
+    """Whether it waits for a node without a held slot."""
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What becomes of each demand; of those behind a cut, nothing."""
+    """What becomes of each job; of those behind a cut, nothing."""
 
     placed: Mapping[str, tuple[NodeAllocation, ...]]
     """Allocation of each job that starts, by job id."""
@@ -22,55 +43,89 @@ class Decisions:
 
 
 def decide(
-    demands: Sequence[Demand], offers: Sequence[Offer], *, cut: Collection[Shape] = ()
+    jobs: Sequence[QueuedJob], offers: Sequence[Offer], *, cut: Collection[Demand] = ()
 ) -> Decisions:
-    """Place the demands, in their order, on the offers: each whole or not at all.
+    """Place the jobs, in their order, on the offers: each whole or not at all.
 
-    A demand that the nodes could hold, were they empty, keeps all of them from those behind it, so
+    A job that the nodes could hold, were they empty, keeps all of them from those behind it, so
     that a large job does not wait for ever; one that is larger than what is online keeps nothing.
-    Where one of a shape does not fit, none behind it with the same shape does: slots are only taken
-    and nodes only kept.
+    Where one does not fit, none behind it with the same demand does: slots are only taken and
+    nodes only kept.
 
     Args:
-        demands: what jobs need, in the order of the queue.
+        jobs: the jobs, in the order of the queue.
         offers: the nodes.
-        cut: shapes of which the queue holds more than `demands` has. When the last one of such a
-            shape is placed, nothing behind it is decided: it could overtake one that is left out.
+        cut: demands of which the queue holds more than `jobs` has. When the last job of such a
+            demand is placed, nothing behind it is decided: it could overtake one that is left out.
     """
     placed: dict[str, tuple[NodeAllocation, ...]] = {}
     waiting: dict[str, str] = {}
     left = list(offers)
     kept_for: dict[str, str] = {}  # node -> name of the job that keeps it
-    reasons: dict[Shape, str] = {}
-    last = {demand.shape: demand.job_id for demand in demands if demand.shape in cut}
-    for demand in demands:
-        if demand.shape in reasons:
-            waiting[demand.job_id] = reasons[demand.shape]
+    reasons: dict[Demand, str] = {}
+    last = {job.demand: job.id for job in jobs if job.demand in cut}
+    for job in jobs:
+        demand = job.demand
+        if demand in reasons:
+            waiting[job.id] = reasons[demand]
             continue
         eligible = groups(demand, left)
         unkept = [[o for o in group if o.node not in kept_for] for group in eligible]
         chosen = choose(demand, unkept)
         if chosen is not None:
-            placed[demand.job_id] = chosen
-            left = [_take(offer, demand, chosen) for offer in left]
-            if last.get(demand.shape) == demand.job_id:
+            placed[job.id] = chosen
+            left = [_take(offer, job.name, chosen) for offer in left]
+            if last.get(demand) == job.id:
                 break
             continue
         reason = _reason(demand, eligible, kept_for, offers=offers)
-        waiting[demand.job_id] = reasons[demand.shape] = reason
+        waiting[job.id] = reasons[demand] = reason
         for group in eligible:
             if spread(demand, group, free=lambda offer: offer.slots) is not None:
-                kept_for |= {o.node: kept_for.get(o.node, demand.name) for o in group}
+                kept_for |= {o.node: kept_for.get(o.node, job.name) for o in group}
     return Decisions(placed, waiting)
 
 
-def _take(offer: Offer, demand: Demand, allocation: Sequence[NodeAllocation]) -> Offer:
+def give(
+    queue: Sequence[QueuedOperation], offers: Sequence[Offer], busy: Collection[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Assign each operation, in order, to the node with the fewest held slots; one a node.
+
+    Args:
+        queue: operations by precedence.
+        offers: nodes that are online and not draining.
+        busy: nodes that have an operation.
+
+    Returns:
+        The node of each operation that can start now, and why each other one waits, by its id.
+    """
+    given: dict[str, str] = {}
+    waiting: dict[str, str] = {}
+    for operation in queue:
+        able = eligible_for(operation.demand, offers)
+        idle = [o for o in able if len(o.free) == o.slots] if operation.needs_idle_node else able
+        fit = [o for o in idle if o.node not in busy and o.node not in given.values()]
+        if fit:
+            given[operation.id] = min(fit, key=lambda o: (o.slots - len(o.free), o.node)).node
+        elif not offers:
+            waiting[operation.id] = NO_NODE
+        elif not able:
+            waiting[operation.id] = f"no node that is online {_missing(operation.demand, offers)}"
+        elif not idle:
+            waiting[operation.id] = f"waits until no slot is held on {_names(able)}"
+        else:
+            have = "has" if len(idle) == 1 else "have"
+            waiting[operation.id] = f"waits for {_names(idle)}, which {have} another operation"
+    return given, waiting
+
+
+def _take(offer: Offer, name: str, allocation: Sequence[NodeAllocation]) -> Offer:
     taken = {slot for share in allocation if share.node == offer.node for slot in share.slots}
     if not taken:
         return offer
-    holders = Counter(offer.holders) + Counter({demand.name: len(taken)})
+    holders = Counter(offer.holders) + Counter({name: len(taken)})
     free = tuple(slot for slot in offer.free if slot not in taken)
-    return Offer(offer.node, offer.device, offer.slots, free, offer.roots, holders, offer.protocol)
+    return replace(offer, free=free, holders=holders)
 
 
 def _reason(
@@ -82,7 +137,7 @@ def _reason(
 ) -> str:
     """Say why a demand waits, as in `needs 4 slots, 2 free, 2 held by llama-7`."""
     if not offers:
-        return "no node is online that takes new work"
+        return NO_NODE
     needs = f"needs {demand.world_size} {'' if demand.device == 'auto' else demand.device + ' '}"
     needs += "slot" if demand.world_size == 1 else "slots"
     if demand.nodes is not None:
@@ -139,3 +194,10 @@ def _held(group: Sequence[Offer], most: int = 3) -> list[str]:
     named = [f"{slots} held by {name}" for name, slots in holders.most_common(most)]
     others = sum(slots for _, slots in holders.most_common()[most:])
     return [*named, *([f"{others} by others"] if others else [])]
+
+
+def _names(offers: Sequence[Offer], most: int = 3) -> str:
+    names = sorted(offer.node for offer in offers)
+    more = [f"{len(names) - most} others"] if len(names) > most else []
+    listed = [*names[:most], *more]
+    return f"{', '.join(listed[:-1])} or {listed[-1]}" if len(listed) > 1 else listed[0]

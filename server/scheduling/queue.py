@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
 import orjson
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Table,
+    and_,
     bindparam,
     delete,
     exists,
@@ -29,15 +31,16 @@ from sqlalchemy import (
 from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.rows import TypedRow
-from server.database.tables import checkpoints, demands, jobs
+from server.database.tables import checkpoints, demands, jobs, notices
 from server.database.upsert import insert_absent
 from server.errors import UnreadableError
-from server.events.notices import notify_all
+from server.events.notices import notify, notify_all
 from server.jobs.checks import roots_of
-from server.nodes.capacity import Demand, Shape
+from server.nodes.capacity import Demand
 from server.protocol_2 import lacking
 from server.subject import Subject
-from trainyard.protocol.rest.event_data import Waiting
+from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
+from trainyard.protocol.rest.events import NOTICE_KIND_OF
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import JobState
 from trainyard.spec.job import JobSpec
@@ -58,6 +61,9 @@ _GROUPED = (jobs.c.state == JobState.QUEUED) & jobs.c.demand.is_not(None)
 _ORDER = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 _TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=_ORDER).label("turn")
 _RANKED = select(jobs.c.id, _TURN).where(_GROUPED).subquery()
+
+Waiting = tuple[str, datetime | None, str]
+"""A job, the time at which it was queued, and why it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +89,21 @@ class HeadJob(TypedRow):
     id: str
     name: str
     queued_at: datetime | None
-    demand: Annotated[str, jobs.c.demand]
+    group: Annotated[str, jobs.c.demand.label("group")]
     turn: Annotated[int, _RANKED.c.turn]
     """Place in its group, from 1."""
     shape: Annotated[Any, demands.c.shape]
+    """The fields of its demand, in their order."""
     reason: Annotated[str | None, demands.c.reason]
     """Why its group waits, as stored."""
 
-
-@dataclass(frozen=True, slots=True)
-class WaitingJob(TypedRow):
-    """A queued job with a reason of its own."""
-
-    table: ClassVar[Table] = jobs
-    id: str
-    reason: Annotated[str, jobs.c.reason]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupedJob(WaitingJob):
-    """A queued job with the reason of its group."""
-
-    reason: Annotated[str, demands.c.reason]
+    @property
+    def demand(self) -> Demand:
+        """What it needs."""
+        size, nodes, device, roots, storage, new_fields = self.shape
+        return Demand(
+            size, nodes, device, tuple(roots), storage and tuple(storage), tuple(new_fields)
+        )
 
 
 @dataclass(frozen=True)
@@ -112,161 +111,155 @@ class Heads:
     """The next jobs of each group, in the order of the queue."""
 
     rows: Sequence[HeadJob]
-    demands: Sequence[Demand]
-    """What each needs, in the same order."""
-    cut: frozenset[Shape]
-    """Shapes of groups that hold more jobs than are here."""
+    cut: frozenset[Demand]
+    """Demands of groups that hold more jobs than are here."""
 
 
-class JobQueue:
-    """The queued jobs whose `not_before` has passed."""
+def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozenset[str]:
+    """Assign jobs that have just come into the queue to their group, and return their ids.
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    A grouped job has the reason of its group and none of its own. One that cannot be read is put
+    off, with its error as the reason.
 
-    def group(self, *, without: Collection[str] = ()) -> Sequence[NewJob]:
-        """Assign jobs that have just come into the queue to their group, and return them.
-
-        A grouped job has the reason of its group and none of its own. One that cannot be read is
-        put off, with its error as the reason.
-
-        Args:
-            without: jobs that must not be placed yet; the next round considers them again.
-        """
-        due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= self._context.now())
-        new = (
-            NewJob.select()
-            .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None), due)
-            .where(jobs.c.id.not_in(without))
-            .order_by(*_ORDER)
-            .limit(GROUPED_AT_ONCE)
-        )
-        with self._context.database.read() as connection:
-            rows = NewJob.all(connection, new)
-        if not rows:
-            return ()
-        shapes: dict[str, Shape] = {}
-        unreadable: dict[str, str] = {}
-        for row in rows:
-            try:
-                shapes[row.id] = _shape(row)
-            except UnreadableError as error:
-                logger.error("%s", error)
-                unreadable[row.id] = str(error)
-        rows = [row for row in rows if row.id in shapes]
-        keys = {shape: _key(shape) for shape in set(shapes.values())}
-        unchanged = (
-            (jobs.c.id == bindparam("job"))
-            & (jobs.c.state == JobState.QUEUED)
-            & (jobs.c.queued_at == bindparam("since"))
-        )
-        with self._context.database.write() as connection:
-            put_off(self._context, connection, unreadable)
-            if rows:
-                insert_absent(
-                    connection,
-                    demands,
-                    [{"key": key, "shape": shape} for shape, key in keys.items()],
-                )
-                connection.execute(
-                    update(jobs).where(unchanged).values(demand=bindparam("group"), reason=None),
-                    [
-                        {"job": row.id, "since": row.queued_at, "group": keys[shapes[row.id]]}
-                        # By id, as every statement that locks several jobs: no two wait crosswise.
-                        for row in sorted(rows, key=lambda row: str(row.id))
-                    ],
-                )
-        return rows
-
-    def sizes(self, connection: Connection) -> dict[str, int]:
-        """Return the number of jobs of each group, from the index alone."""
-        size = func.count().label("size")
-        grouped = select(jobs.c.demand, size).where(_GROUPED).group_by(jobs.c.demand)
-        return {row.demand: row.size for row in connection.execute(grouped)}
-
-    def heads(self, connection: Connection, *, free_slots: int) -> Heads:
-        """Return the next jobs of each group, at least one more than could find a slot.
-
-        Args:
-            connection: a transaction.
-            free_slots: free slots of the cluster; no job needs fewer than one.
-        """
-        most = min(max(free_slots + 1, NOTIFIED), PLACED_AT_ONCE)
-        found = HeadJob.all(
-            connection,
-            HeadJob.select()
-            .select_from(_RANKED)
-            .join(jobs, jobs.c.id == _RANKED.c.id)
-            .join(demands, demands.c.key == jobs.c.demand)
-            .where(_RANKED.c.turn <= most + 1)
-            .order_by(*_ORDER),
-        )
-        rows = [row for row in found if row.turn <= most]
-        return Heads(
-            rows=rows,
-            demands=[Demand(row.id, row.name, *_read_shape(row.shape)) for row in rows],
-            cut=frozenset(_read_shape(row.shape) for row in found if row.turn > most),
-        )
-
-    def explain(self, heads: Heads, waiting: Mapping[str, str], *, new: Collection[NewJob]) -> None:
-        """Store changed reasons, one a group, and notify live views.
-
-        Args:
-            heads: the next jobs of each group.
-            waiting: why some of them wait, by job id.
-            new: jobs that entered the queue in this round; each gets a notice.
-        """
-        waits = [row for row in heads.rows if row.id in waiting]
-        changed = {row.demand: waiting[row.id] for row in waits if waiting[row.id] != row.reason}
-        if not changed and not new:
-            return
-        notified = {row.id for row in waits if row.demand in changed and row.turn <= NOTIFIED}
-        notified |= {row.id for row in new}
-        with self._context.database.write() as connection:
-            if changed:
-                connection.execute(
-                    update(demands)
-                    .where(demands.c.key == bindparam("group"))
-                    .values(reason=bindparam("because")),
-                    [{"group": key, "because": changed[key]} for key in sorted(changed)],
-                )
-            still = GroupedJob.select().where(
-                jobs.c.id.in_(notified),
-                jobs.c.state == JobState.QUEUED,
-                demands.c.key == jobs.c.demand,
-                demands.c.reason.is_not(None),
-            )
-            rows = GroupedJob.all(connection, still.order_by(jobs.c.id))
-            notify_waiting(self._context, connection, rows)
-
-
-def notify_waiting(context: Context, connection: Connection, waiting: Sequence[WaitingJob]) -> None:
-    """Notify live views of why jobs wait; `waiting` is sorted by job id."""
-    notify_all(
-        context, connection, [(Subject(job.id), Waiting(reason=job.reason)) for job in waiting]
+    Args:
+        context: the server's surroundings.
+        without: jobs that must not be placed yet; the next round considers them again.
+    """
+    due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= context.now())
+    new = (
+        NewJob.select()
+        .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None), due)
+        .where(jobs.c.id.not_in(without))
+        .order_by(*_ORDER)
+        .limit(GROUPED_AT_ONCE)
     )
+    with context.database.read() as connection:
+        rows = NewJob.all(connection, new)
+    if not rows:
+        return frozenset()
+    keys: dict[str, Demand] = {}
+    grouped: list[dict[str, Any]] = []
+    unreadable: list[Waiting] = []
+    # By id, as every statement that locks several jobs: no two wait crosswise.
+    for row in sorted(rows, key=lambda row: str(row.id)):
+        try:
+            demand = _demand(row)
+        except UnreadableError as error:
+            logger.error("%s", error)
+            unreadable.append((row.id, row.queued_at, str(error)))
+            continue
+        key = hashlib.sha256(orjson.dumps(astuple(demand))).hexdigest()
+        keys[key] = demand
+        grouped.append({"job": row.id, "since": row.queued_at, "group": key})
+    with context.database.write() as connection:
+        put_off(context, connection, unreadable)
+        if grouped:
+            shapes = [{"key": key, "shape": astuple(demand)} for key, demand in keys.items()]
+            insert_absent(connection, demands, shapes)
+            entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
+            connection.execute(entered.values(demand=bindparam("group"), reason=None), grouped)
+    return frozenset(row["job"] for row in grouped)
 
 
-def put_off(context: Context, connection: Connection, reasons: Mapping[str, str]) -> None:
-    """Take queued jobs out of the queue for a while, so that they keep no slots from others.
+def group_sizes(connection: Connection) -> dict[str, int]:
+    """Return the number of jobs of each group, from the index alone."""
+    size = func.count().label("size")
+    grouped = select(jobs.c.demand, size).where(_GROUPED).group_by(jobs.c.demand)
+    return {row.demand: row.size for row in connection.execute(grouped)}
+
+
+def read_heads(connection: Connection, *, free_slots: int) -> Heads:
+    """Return the next jobs of each group, at least one more than could find a slot.
+
+    Args:
+        connection: a transaction.
+        free_slots: free slots of the cluster; no job needs fewer than one.
+    """
+    most = min(max(free_slots + 1, NOTIFIED), PLACED_AT_ONCE)
+    found = HeadJob.all(
+        connection,
+        HeadJob.select()
+        .select_from(_RANKED)
+        .join(jobs, jobs.c.id == _RANKED.c.id)
+        .join(demands, demands.c.key == jobs.c.demand)
+        .where(_RANKED.c.turn <= most + 1)
+        .order_by(*_ORDER),
+    )
+    cut = frozenset(row.demand for row in found if row.turn > most)
+    return Heads([row for row in found if row.turn <= most], cut)
+
+
+def explain(
+    context: Context, heads: Heads, waiting: Mapping[str, str], *, new: Collection[str]
+) -> None:
+    """Store changed reasons, one a group, and notify live views.
+
+    Args:
+        context: the server's surroundings.
+        heads: the next jobs of each group.
+        waiting: why some of them wait, by job id.
+        new: ids of jobs that entered the queue in this round; each gets a notice.
+    """
+    waits = [row for row in heads.rows if row.id in waiting]
+    changed = {row.group: waiting[row.id] for row in waits if waiting[row.id] != row.reason}
+    if not changed and not new:
+        return
+    notified = {row.id for row in waits if row.group in changed and row.turn <= NOTIFIED}
+    with context.database.write() as connection:
+        if changed:
+            connection.execute(
+                update(demands)
+                .where(demands.c.key == bindparam("group"))
+                .values(reason=bindparam("because")),
+                [{"group": key, "because": changed[key]} for key in sorted(changed)],
+            )
+        still = select(jobs.c.id, demands.c.reason).where(
+            jobs.c.id.in_(notified | set(new)),
+            jobs.c.state == JobState.QUEUED,
+            demands.c.key == jobs.c.demand,
+            demands.c.reason.is_not(None),
+        )
+        rows = connection.execute(still.order_by(jobs.c.id)).all()
+        told = [(Subject(row.id), WaitingNotice(reason=row.reason)) for row in rows]
+        notify_all(context, connection, told)
+
+
+def put_off(context: Context, connection: Connection, waiting: Iterable[Waiting]) -> None:
+    """Take queued jobs out of the queue for a while, so that they keep no slots from others."""
+    take_out(context, connection, waiting, not_before=context.now() + PUT_OFF_FOR)
+
+
+def take_out(
+    context: Context, connection: Connection, waiting: Iterable[Waiting], **values: object
+) -> None:
+    """Take queued jobs out of their groups, each with a reason of its own.
+
+    A job that was queued anew since it was read stays. Live views get a notice of a reason once.
 
     Args:
         context: the server's surroundings.
         connection: a writing transaction.
-        reasons: why each of them waits, by job id.
+        waiting: the jobs.
+        values: further columns to set.
     """
-    if not reasons:
-        return
-    waiting = [WaitingJob(job_id, reasons[job_id]) for job_id in sorted(reasons)]
-    queued = (jobs.c.id == bindparam("job")) & (jobs.c.state == JobState.QUEUED)
-    later = context.now() + PUT_OFF_FOR
-    connection.execute(
-        update(jobs)
-        .where(queued)
-        .values(reason=bindparam("because"), demand=None, not_before=later),
-        [{"job": job.id, "because": job.reason} for job in waiting],
-    )
-    notify_waiting(context, connection, waiting)
+    for job_id, queued_at, reason in sorted(waiting, key=lambda each: each[0]):
+        held = update(jobs).where(_unchanged(job_id, queued_at))
+        taken = connection.execute(held.values(reason=reason, demand=None, **values))
+        told = connection.scalars(
+            select(notices.c.data).where(
+                notices.c.job_id == job_id,
+                notices.c.kind == NOTICE_KIND_OF[WaitingNotice],
+                notices.c.at >= queued_at,
+            )
+        )
+        if taken.rowcount and all(data["reason"] != reason for data in told):
+            notify(context, connection, Subject(job_id), WaitingNotice(reason=reason))
+
+
+def _unchanged(job_id: Any, queued_at: Any) -> ColumnElement[bool]:
+    """Return the condition that a job is queued since the time at which it was read."""
+    queued = jobs.c.state == JobState.QUEUED
+    return and_(jobs.c.id == job_id, queued, jobs.c.queued_at == queued_at)
 
 
 def forget_groups(context: Context) -> int:
@@ -283,7 +276,7 @@ def forget_groups(context: Context) -> int:
     return forgotten.rowcount
 
 
-def _shape(row: NewJob) -> Shape:
+def _demand(row: NewJob) -> Demand:
     submitted = row.spec.read(f"spec of job {row.id}")
     if row.pending is None:
         raise UnreadableError(f"the launch of job {row.id} cannot be read: it is null")
@@ -291,20 +284,11 @@ def _shape(row: NewJob) -> Shape:
     spec = pending.overrides.apply(submitted)
     # A job that saved, or that starts from a checkpoint, is bound to the storage that holds it.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
-    return (
-        pending.layout.world_size,
-        spec.resources.nodes,
-        spec.resources.device,
-        roots_of(spec),
-        (spec.checkpoint.root, bound) if bound is not None else None,
-        lacking(submitted, pending.overrides),
+    return Demand(
+        world_size=pending.layout.world_size,
+        nodes=spec.resources.nodes,
+        device=spec.resources.device,
+        roots=roots_of(spec),
+        storage=(spec.checkpoint.root, bound) if bound is not None else None,
+        new_fields=lacking(submitted, pending.overrides),
     )
-
-
-def _key(shape: Shape) -> str:
-    return hashlib.sha256(orjson.dumps(shape)).hexdigest()
-
-
-def _read_shape(stored: Any) -> Shape:
-    world_size, nodes, device, roots, storage, fields = stored
-    return (world_size, nodes, device, tuple(roots), storage and tuple(storage), tuple(fields))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Table, select, tuple_, update
+from sqlalchemy import Table, select, tuple_, update
 
 from server.attempts.finish import end_nodes
 from server.attempts.retry_policy import NodeEnd
@@ -37,6 +37,7 @@ from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
 from trainyard.protocol.worker_messages import LaunchMessage
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.spec.job import JobSpec
+from trainyard.spec.sections.retry import RetrySection
 
 logger = logging.getLogger(__name__)
 
@@ -71,15 +72,6 @@ class UnclaimedShare(TypedRow):
     created_at: Annotated[datetime, attempts.c.created_at]
 
 
-@dataclass(frozen=True)
-class _Findings:
-    """What one round found, before it changes anything."""
-
-    silent: Sequence[SilentShare]
-    unclaimed: Sequence[UnclaimedShare]
-    offline: Sequence[str]
-
-
 class Reconciler:
     """Compares rows with signs of life and repairs the difference, round by round."""
 
@@ -90,46 +82,45 @@ class Reconciler:
 
     def run(self) -> None:
         """Run one round; it does nothing while no API server is up."""
-        now = self._context.now()
+        now, settings = self._context.now(), self._context.settings
+        share, attempt = attempt_nodes.c, attempts.c
         with self._context.database.read() as connection:
             heard = hearing(connection, now)
             if heard is None:
                 return
-            found = self._look(connection, heard)
-        if found.offline:
-            self._mark_offline(found.offline)
-        for share in found.silent:
-            self._expire(share, heard)
-        late = self._late(found.unclaimed, heard)
-        for attempt_id in dict.fromkeys(share.attempt_id for share in late):
-            self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
-        self._send_again([share for share in found.unclaimed if share not in late], now)
-        self._prune(now)
-
-    def _look(self, connection: Connection, heard: Hearing) -> _Findings:
-        settings = self._context.settings
-        heartbeats = HEARTBEATS_MISSED * settings.heartbeat_seconds
-        share, attempt = attempt_nodes.c, attempts.c
-        silent = SilentShare.all(
-            connection,
-            SilentShare.select()
-            .join(attempts, attempt.id == share.attempt_id)
-            .join(jobs, jobs.c.id == attempt.job_id)
-            .where(NODE_LEASES.expired(heard, seconds=settings.lease_seconds)),
-        )
-        unclaimed = UnclaimedShare.all(
-            connection,
-            UnclaimedShare.select()
-            .join(attempts, attempt.id == share.attempt_id)
-            .where(share.state == AttemptNodeState.PLACED),
-        )
-        offline = connection.scalars(
-            select(nodes.c.name).where(
-                nodes.c.offline_since.is_(None),
-                heard.is_silent(nodes.c.heartbeat_at, seconds=heartbeats),
+            silent = SilentShare.all(
+                connection,
+                SilentShare.select()
+                .join(attempts, attempt.id == share.attempt_id)
+                .join(jobs, jobs.c.id == attempt.job_id)
+                .where(NODE_LEASES.expired(heard, seconds=settings.lease_seconds)),
             )
-        ).all()
-        return _Findings(silent=silent, unclaimed=unclaimed, offline=offline)
+            unclaimed = UnclaimedShare.all(
+                connection,
+                UnclaimedShare.select()
+                .join(attempts, attempt.id == share.attempt_id)
+                .where(share.state == AttemptNodeState.PLACED),
+            )
+            heartbeats = HEARTBEATS_MISSED * settings.heartbeat_seconds
+            offline = connection.scalars(
+                select(nodes.c.name).where(
+                    nodes.c.offline_since.is_(None),
+                    heard.is_silent(nodes.c.heartbeat_at, seconds=heartbeats),
+                )
+            ).all()
+        if offline:
+            self._mark_offline(offline)
+        for found in silent:
+            self._expire(found, heard)
+        late = self._late(unclaimed, heard)
+        for attempt_id in dict.fromkeys(found.attempt_id for found in late):
+            self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
+        self._send_again([found for found in unclaimed if found not in late], now)
+        if self._pruned_at is None or now - self._pruned_at >= PRUNE_EVERY:
+            self._pruned_at = now
+            forget_old_keys(self._context)
+            prune_ended(self._context)
+            forget_groups(self._context)
 
     def _late(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> list[UnclaimedShare]:
         """Return the unclaimed shares whose time to claim has run out.
@@ -161,12 +152,11 @@ class Reconciler:
 
     def _expire(self, share: SilentShare, heard: Hearing) -> None:
         """Mark a silent share as unreachable; end it after the job's `node_lost_after_seconds`."""
-        silent_for = heard.silence(share.heard_at)
-        limit = _lost_after(share)
-        if limit is not None and silent_for >= limit:
-            self._end_lost(share, silent_for)
+        silence = heard.silence(share.heard_at)
+        if silence >= timedelta(seconds=_retry(share).node_lost_after_seconds):
+            self._end_lost(share, silence)
         elif share.unreachable_since is None:
-            self._mark_unreachable(share, silent_for)
+            self._mark_unreachable(share, silence)
 
     def _mark_unreachable(self, share: SilentShare, silence: timedelta) -> None:
         context = self._context
@@ -214,18 +204,22 @@ class Reconciler:
                     attempt_nodes.c.state == AttemptNodeState.PLACED,
                 )
             ).all()
-            if still:
-                ends = [self._unclaimed_end(node) for node in still]
+            seconds = context.settings.claim_seconds
+            ends = [
+                NodeEnd(
+                    node,
+                    AttemptOutcome.FAILED,
+                    Failure(
+                        reason=FailureReason.LAUNCH_ERROR,
+                        message=f"{node} did not claim the attempt within {seconds:g} s; does its "
+                        "worker take messages?",
+                        node=node,
+                    ),
+                )
+                for node in still
+            ]
+            if ends:
                 end_nodes(context, connection, attempt_id, ends, actor=SCHEDULER)
-
-    def _unclaimed_end(self, node: str) -> NodeEnd:
-        failure = Failure(
-            reason=FailureReason.LAUNCH_ERROR,
-            message=f"{node} did not claim the attempt within "
-            f"{self._context.settings.claim_seconds:g} s; does its worker take messages?",
-            node=node,
-        )
-        return NodeEnd(node, AttemptOutcome.FAILED, failure)
 
     def _send_again(self, unclaimed: Sequence[UnclaimedShare], now: datetime) -> None:
         limit = now - timedelta(seconds=self._context.settings.resend_seconds)
@@ -243,21 +237,13 @@ class Reconciler:
         for row in marked:
             self._dispatcher.send(LaunchMessage(attempt_id=row.attempt_id, node=row.node))
 
-    def _prune(self, now: datetime) -> None:
-        if self._pruned_at is None or now - self._pruned_at >= PRUNE_EVERY:
-            self._pruned_at = now
-            forget_old_keys(self._context)
-            prune_ended(self._context)
-            forget_groups(self._context)
 
-
-def _lost_after(share: SilentShare) -> timedelta | None:
-    """Return the job's `node_lost_after_seconds`; None where its stored spec cannot be read."""
+def _retry(share: SilentShare) -> RetrySection:
+    """Return the job's section `retry`; the default one where its launch cannot be read."""
     try:
         overrides = share.overrides.read(f"overrides of attempt {share.attempt_id}")
-        retry = overrides.apply(share.spec.read(f"spec of job {share.job_id}")).retry
+        return overrides.apply(share.spec.read(f"spec of job {share.job_id}")).retry
     except UnreadableError as error:
         if share.unreachable_since is None:  # once, not in each round
             logger.error("%s", error)
-        return None
-    return timedelta(seconds=retry.node_lost_after_seconds)
+        return RetrySection()

@@ -20,9 +20,9 @@ from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, lock_job, move
 from server.nodes.capacity import Offer, read_offers
 from server.scheduling.dispatch import Dispatcher
-from server.scheduling.placement import decide
-from server.scheduling.queue import HeadJob, JobQueue, put_off
-from server.scheduling.recovery_wait import RecoveryWait
+from server.scheduling.placement import QueuedJob, decide
+from server.scheduling.queue import enter_groups, explain, group_sizes, put_off, read_heads
+from server.scheduling.recovery_wait import held_back
 from server.secrets import KeyFileError
 from server.subject import SCHEDULER, Subject
 from trainyard.base.problems import Problem
@@ -53,43 +53,38 @@ class Placer:
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context = context
         self._dispatcher = dispatcher
-        self._queue = JobQueue(context)
-        self._recovery_wait = RecoveryWait(context)
         # The last round placed nothing: the next cannot either while groups and offers are equal.
         self._hopeless: tuple[dict[str, int], list[Offer]] | None = None
 
     def run(self) -> int:
         """Place what can be placed, store why the rest waits, and return how many were placed."""
-        new = self._queue.group(without=self._recovery_wait.held_back())
-        with self._context.database.read() as connection:
-            sizes = self._queue.sizes(connection)
+        context = self._context
+        new = enter_groups(context, without=held_back(context))
+        with context.database.read() as connection:
+            sizes = group_sizes(connection)
             if not sizes:
                 return 0
             offers = read_offers(connection)
             if not new and (sizes, offers) == self._hopeless:
                 return 0
             free = sum(len(offer.free) for offer in offers)
-            heads = self._queue.heads(connection, free_slots=free)
-        decisions = decide(heads.demands, offers, cut=heads.cut)
+            heads = read_heads(connection, free_slots=free)
+        queue = [QueuedJob(row.id, row.name, row.demand) for row in heads.rows]
+        decisions = decide(queue, offers, cut=heads.cut)
         messages: list[LaunchMessage] = []
         for row in heads.rows:
-            if row.id in decisions.placed:
-                messages += self._try_to_place(row, decisions.placed[row.id], offers)
-        self._queue.explain(heads, decisions.waiting, new=new)
+            allocation = decisions.placed.get(row.id)
+            if allocation is None:
+                continue
+            try:
+                messages += place_job(context, row.id, row.queued_at, allocation, offers)
+            except Exception:  # an error of one job must not keep the others from their slots
+                logger.exception("job %s could not be placed", row.id)
+        explain(context, heads, decisions.waiting, new=new)
         self._hopeless = None if decisions.placed else (sizes, offers)
         for message in messages:  # after the commits: a claim must find its attempt
             self._dispatcher.send(message)
         return len(decisions.placed)
-
-    def _try_to_place(
-        self, row: HeadJob, allocation: Sequence[NodeAllocation], offers: Sequence[Offer]
-    ) -> list[LaunchMessage]:
-        """Place one job; an error of one job must not keep the others from their slots."""
-        try:
-            return place_job(self._context, row.id, row.queued_at, allocation, offers)
-        except Exception:
-            logger.exception("job %s could not be placed", row.id)
-            return []
 
 
 def place_job(
@@ -149,7 +144,7 @@ def _may_start(context: Context, connection: Connection, job: Job) -> bool:
     try:
         spec = context.secrets.restore(job.spec, job.env)
     except KeyFileError as error:
-        put_off(context, connection, {job.id: error.detail})
+        put_off(context, connection, [(job.id, job.queued_at, error.detail)])
         return False
     problems = not_allowed(context, spec)
     if problems:

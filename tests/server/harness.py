@@ -29,7 +29,7 @@ from server.jobs.service import submit
 from server.liveness import beat
 from server.protocol_2 import ChoreMessage
 from server.scheduling.dispatch import Message
-from server.scheduling.drain import Drainer
+from server.scheduling.drain import run_drain
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
@@ -119,7 +119,6 @@ class Harness:
         self.placer = Placer(context, self.dispatcher)
         self.reconciler = Reconciler(context, self.dispatcher)
         self.keeper = OperationKeeper(context, self.dispatcher)
-        self.drainer = Drainer(context)
 
     def add_node(
         self,
@@ -172,7 +171,7 @@ class Harness:
 
     def empty(self) -> int:
         """Run one round of having attempts leave drained nodes."""
-        return self.drainer.run()
+        return run_drain(self.context)
 
     def reconcile(self, *, seconds: float = 0.0) -> None:
         """Advance the clock while servers are up and no report comes, then reconcile."""

@@ -47,7 +47,7 @@ def test_a_checkpoint_goes_mark_first_row_last(yard: Yard, context: Context) -> 
     for act in (service.verify, lambda *a, **k: service.set_pin(*a, pinned=True, **k)):
         with pytest.raises(ConflictError, match="is being deleted"):
             act(context, newer, actor=ADA)
-    assert yard.operations()[0].task.paths == (f"{job_id}/a1/step-8",)
+    assert yard.operations()[0].task.read("task").paths == (f"{job_id}/a1/step-8",)
     yard.do(operation_id)
     assert list(yard.checkpoints(job_id)) == [older]
     with pytest.raises(NotFoundError):
@@ -170,7 +170,7 @@ def test_a_job_goes_with_its_checkpoints_and_its_operation_outlives_it(
         assert connection.scalars(select(jobs.c.id)).all() == []
         assert connection.scalars(select(checkpoints.c.id)).all() == []
     assert yard.operation(look).state == OperationState.CANCELLED
-    task = yard.operations(id=operation_id)[0].task
+    task = yard.operations(id=operation_id)[0].task.read("task")
     assert (task.kind, task.whole_job) == (OperationKind.DELETE, True)
     assert task.paths == (f"{job_id}/a1/step-4", f"{job_id}/a1/step-8")
     yard.do(operation_id)

@@ -122,7 +122,7 @@ def test_only_a_node_that_sees_all_roots_is_given_it(yard: Yard, context: Contex
     data = {"source": "text", "path": "data:x", "tokenizer": "huggingface"}
     _, (checkpoint,), _ = saved(yard, 4, data=data | {"tokenizer_path": "data:tokenizer"})
     operation_id = export(context, checkpoint)
-    task = yard.operations()[0].task
+    task = yard.operations()[0].task.read("task")
     assert task.export.tokenizer == "data:tokenizer"
     assert task.other_roots == {"data"}
     yard.harness.add_node("node-0", roots={"checkpoints": "root-1"})  # the quieter one

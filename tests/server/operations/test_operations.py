@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
 
 from server.attempts.parent import parent_checkpoint
-from server.checkpoints import deletion, service
+from server.checkpoints import guards, service
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.liveness import beat
-from server.nodes.capacity import Offer
-from server.scheduling.operation_placement import Wanted, choose
+from server.nodes.capacity import Demand, Offer
+from server.operations.cancel import cancel
+from server.scheduling.placement import QueuedOperation, give
 from tests.actors import ADA, EVE
 from tests.server.harness import Harness
 from tests.server.operations.conftest import Yard
@@ -203,9 +205,11 @@ def offer(node: str, *, free: int = 4, **roots: str) -> Offer:
 
 
 def wanted(
-    name: str, kind: OperationKind = OperationKind.VERIFY, storage: str | None = "one"
-) -> Wanted:
-    return Wanted(name, kind, "checkpoints", storage)
+    name: str, *more_roots: str, storage: str | None = "one", needs_idle_node: bool = False
+) -> QueuedOperation:
+    held = None if storage is None else ("checkpoints", storage)
+    demand = Demand(0, roots=("checkpoints", *more_roots), storage=held)
+    return QueuedOperation(name, demand, needs_idle_node)
 
 
 def test_the_quietest_node_that_sees_the_storage_is_chosen() -> None:
@@ -215,11 +219,11 @@ def test_the_quietest_node_that_sees_the_storage_is_chosen() -> None:
         offer("bare", data="one"),
         offer("quiet"),
     ]
-    two = choose([wanted("a"), wanted("b")], offers, frozenset())
-    assert two.given == {"a": "quiet", "b": "busy"}
-    assert choose([wanted("a")], offers, frozenset({"quiet", "busy"})).given == {}
-    any_storage = choose([wanted("a", storage=None)], offers, frozenset({"quiet"}))
-    assert any_storage.given == {"a": "stranger"}
+    two, _ = give([wanted("a"), wanted("b")], offers, frozenset())
+    assert two == {"a": "quiet", "b": "busy"}
+    assert give([wanted("a")], offers, {"quiet", "busy"})[0] == {}
+    any_storage, _ = give([wanted("a", storage=None)], offers, {"quiet"})
+    assert any_storage == {"a": "stranger"}
 
 
 def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> None:
@@ -227,8 +231,8 @@ def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> N
     order = []
     for kind in (OperationKind.SCRUB, OperationKind.VERIFY):
         with context.database.write() as connection:
-            job, row = deletion.locked_to_stay(connection, checkpoint)
-            order.append(service.queue_look(context, connection, job, row, kind, actor=ADA))
+            job, row = guards.locked_to_stay(connection, checkpoint)
+            order.append(service.queue_on(context, connection, job, row, kind, actor=ADA))
         yard.harness.clock.advance(1)
     order.append(service.sample(context, checkpoint, SampleRequest(), actor=ADA))
     with context.database.read() as connection:
@@ -238,9 +242,9 @@ def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> N
 
 
 def test_a_scrub_waits_for_an_idle_node_and_delays_no_other() -> None:
-    queue = [wanted("scrub", OperationKind.SCRUB), wanted("verify")]
-    assert choose(queue, [offer("half", free=2)], frozenset()).given == {"verify": "half"}
-    assert choose(queue, [offer("idle")], frozenset()).given == {"scrub": "idle"}
+    queue = [wanted("scrub", needs_idle_node=True), wanted("verify")]
+    assert give(queue, [offer("half", free=2)], frozenset())[0] == {"verify": "half"}
+    assert give(queue, [offer("idle")], frozenset())[0] == {"scrub": "idle"}
 
 
 @pytest.mark.parametrize(
@@ -255,15 +259,15 @@ def test_a_scrub_waits_for_an_idle_node_and_delays_no_other() -> None:
         (
             wanted("a"),
             [offer("a", checkpoints="two")],
-            "no node that is online sees the storage of its checkpoints",
+            "no node that is online sees its checkpoints",
         ),
         (
-            Wanted("a", OperationKind.EXPORT, "checkpoints", "one", frozenset({"data", "out"})),
+            wanted("a", "data", "out"),
             [offer("a"), offer("b", data="x", out="y")],
-            "no node that is online sees the storage of its checkpoints and data, out",
+            "no node that is online sees the roots checkpoints, data, out",
         ),
         (
-            wanted("a", OperationKind.SCRUB),
+            wanted("a", needs_idle_node=True),
             [offer("a", free=2)],
             "waits until no slot is held on a",
         ),
@@ -276,10 +280,10 @@ def test_a_scrub_waits_for_an_idle_node_and_delays_no_other() -> None:
     ],
 )
 def test_a_waiting_operation_has_a_reason(
-    operation: Wanted, offers: list[Offer], reason: str
+    operation: QueuedOperation, offers: list[Offer], reason: str
 ) -> None:
     busy = frozenset(offer.node for offer in offers)
-    assert choose([operation], offers, busy).waiting == {"a": reason}
+    assert give([operation], offers, busy)[1] == {"a": reason}
 
 
 def test_the_reason_is_stored_once_and_ends_with_the_waiting(yard: Yard, context: Context) -> None:
@@ -296,3 +300,23 @@ def test_the_reason_is_stored_once_and_ends_with_the_waiting(yard: Yard, context
     assert [notice.data["operation_id"] for notice in told] == [second, first]
     yard.claim(first)
     assert yard.operation(first).waiting is None
+
+
+def test_an_unreadable_task_keeps_no_other_operation_from_its_node(
+    yard: Yard, context: Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, (one, two) = saved(yard, 4, 8)
+    broken = service.verify(context, one, actor=ADA)
+    yard.harness.clock.advance(1)
+    whole = service.verify(context, two, actor=ADA)
+    with context.database.write() as connection:
+        connection.execute(
+            text("UPDATE operations SET task = :task WHERE id = :id"),
+            {"task": '{"kind": "verify", "of_a_later_version": 1}', "id": broken},
+        )
+    assert yard.give() == [(whole, "node-1")]
+    yard.give()
+    assert "of_a_later_version" in (yard.operation(broken).waiting or "")
+    assert caplog.text.count(f"the stored task of operation {broken} cannot be read") == 1
+    cancel(context, broken, actor=ADA)
+    assert yard.operation(broken).state == OperationState.CANCELLED

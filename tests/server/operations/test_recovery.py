@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from server.database.tables import nodes
 from server.jobs.service import delete as delete_job
@@ -76,7 +76,7 @@ def test_a_lost_attempt_is_searched_and_the_next_goes_on_from_what_was_found(
     job_id = lose(harness, 0, 20)
     assert harness.job(job_id).state == JobState.QUEUED
     operation = search(yard)
-    task = operation.task
+    task = operation.task.read("task")
     assert (task.recover.attempt, task.recover.fence, task.recover.after_step) == (1, 2, 20)
     assert (task.job_id, task.root, task.paths) == (job_id, "checkpoints", ())
     assert operation.storage == harness.job(job_id).storage
@@ -195,3 +195,15 @@ def test_the_search_goes_before_other_operations_and_with_its_job(
     delete_job(harness.context, job_id, checkpoints="delete", actor=ADA)
     assert search(yard).state == OperationState.CANCELLED
     assert operation.id == search(yard).id
+
+
+def test_an_unreadable_search_stops_no_placement(yard: Yard, harness: Harness) -> None:
+    job_id = lose(harness, 0)
+    with harness.context.database.write() as connection:
+        connection.execute(
+            text("UPDATE operations SET task = :task WHERE id = :id"),
+            {"task": '{"kind": "recover", "of_a_later_version": 1}', "id": search(yard).id},
+        )
+    pass_time(harness, 10)
+    assert harness.place() == 1
+    assert harness.job(job_id).state == JobState.STARTING, "no node can carry out the search"

@@ -11,7 +11,7 @@ from hypothesis import given
 from sqlalchemy import text
 
 from server.checkpoints import service
-from server.checkpoints.retention import Candidate, deletable
+from server.checkpoints.deletion import Candidate, deletable
 from server.context import Context
 from server.jobs.resume import resume
 from server.jobs.service import stop

@@ -54,4 +54,4 @@ def test_code_of_a_job_runs_only_where_the_settings_allow_it(yard: Yard, context
     with pytest.raises(ConflictError, match="TRAINYARD_ALLOW_CODE=true"):
         service.sample(context, checkpoint, SampleRequest(), actor=ADA)
     service.sample(allowing, checkpoint, SampleRequest(), actor=ADA)
-    assert yard.operations()[0].task.other_roots == {"data"}
+    assert yard.operations()[0].task.read("task").other_roots == {"data"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.nodes.capacity import Demand, Offer, fits
-from server.scheduling.placement import Decisions, decide
+from server.scheduling.placement import Decisions, QueuedJob, decide
 from trainyard.protocol.attempt import NodeAllocation
 
 ROOTS = {"checkpoints": "uuid-1"}
@@ -36,8 +36,8 @@ def offer(
     )
 
 
-def demand(name: str, world_size: int, **more: object) -> Demand:
-    return Demand(job_id=name, name=name, world_size=world_size, **more)  # type: ignore[arg-type]
+def job(name: str, world_size: int, **more: object) -> QueuedJob:
+    return QueuedJob(name, name, Demand(world_size, **more))  # type: ignore[arg-type]
 
 
 def nodes_of(decisions: Decisions, job_id: str) -> dict[str, int]:
@@ -58,7 +58,7 @@ offers_strategy = st.lists(
         for i, (slots, free, device, root) in enumerate(rows)
     ]
 )
-demands_strategy = st.lists(
+jobs_strategy = st.lists(
     st.tuples(
         st.integers(1, 12),
         st.none() | st.integers(1, 4),
@@ -68,19 +68,19 @@ demands_strategy = st.lists(
     max_size=8,
 ).map(
     lambda rows: [
-        demand(f"j{i}", size, nodes=nodes, device=device, storage=storage)
+        job(f"j{i}", size, nodes=nodes, device=device, storage=storage)
         for i, (size, nodes, device, storage) in enumerate(rows)
     ]
 )
 
 
-@given(demands_strategy, offers_strategy)
+@given(jobs_strategy, offers_strategy)
 def test_what_is_placed_is_whole_and_was_free(
-    demands: Sequence[Demand], offers: Sequence[Offer]
+    jobs: Sequence[QueuedJob], offers: Sequence[Offer]
 ) -> None:
-    decisions = decide(demands, offers)
+    decisions = decide(jobs, offers)
     by_name = {o.node: o for o in offers}
-    assert decisions.placed.keys() | decisions.waiting.keys() == {d.job_id for d in demands}
+    assert decisions.placed.keys() | decisions.waiting.keys() == {d.id for d in jobs}
     assert not decisions.placed.keys() & decisions.waiting.keys()
     given_away = [
         (share.node, slot)
@@ -90,183 +90,181 @@ def test_what_is_placed_is_whole_and_was_free(
     ]
     assert len(given_away) == len(set(given_away)), "no slot twice"
     assert all(slot in by_name[node].free for node, slot in given_away)
-    for wanted in demands:
-        shares = decisions.placed.get(wanted.job_id)
+    for wanted in jobs:
+        needs, shares = wanted.demand, decisions.placed.get(wanted.id)
         if shares is None:
-            assert decisions.waiting[wanted.job_id]
+            assert decisions.waiting[wanted.id]
             continue
         used = [by_name[share.node] for share in shares]
-        assert sum(len(share.slots) for share in shares) == wanted.world_size
+        assert sum(len(share.slots) for share in shares) == needs.world_size
         assert len({len(share.slots) for share in shares}) == 1, "in equal shares"
         assert len({o.device for o in used}) == 1
         assert len({o.roots["checkpoints"] for o in used}) == 1
-        assert wanted.nodes in {None, len(shares)}
-        assert wanted.device in {"auto", used[0].device}
-        assert wanted.storage is None or used[0].roots["checkpoints"] == wanted.storage[1]
+        assert needs.nodes in {None, len(shares)}
+        assert needs.device in {"auto", used[0].device}
+        assert needs.storage is None or used[0].roots["checkpoints"] == needs.storage[1]
         assert [share.node_rank for share in shares] == list(range(len(shares)))
 
 
-@given(demands_strategy, offers_strategy)
+@given(jobs_strategy, offers_strategy)
 def test_who_is_behind_changes_nothing_for_who_is_ahead(
-    demands: Sequence[Demand], offers: Sequence[Offer]
+    jobs: Sequence[QueuedJob], offers: Sequence[Offer]
 ) -> None:
-    whole = decide(demands, offers)
-    for count in range(len(demands)):
-        part = decide(demands[:count], offers)
-        assert all(whole.placed.get(job) == shares for job, shares in part.placed.items())
-        assert all(whole.waiting[job] == reason for job, reason in part.waiting.items())
+    whole = decide(jobs, offers)
+    for count in range(len(jobs)):
+        part = decide(jobs[:count], offers)
+        assert all(whole.placed.get(key) == shares for key, shares in part.placed.items())
+        assert all(whole.waiting[key] == reason for key, reason in part.waiting.items())
 
 
-@given(demands_strategy, offers_strategy)
+@given(jobs_strategy, offers_strategy)
 def test_the_first_is_placed_exactly_when_it_fits(
-    demands: Sequence[Demand], offers: Sequence[Offer]
+    jobs: Sequence[QueuedJob], offers: Sequence[Offer]
 ) -> None:
-    placed = decide(demands, offers).placed
-    assert all((d.job_id in placed) == fits(d, offers) for d in demands[:1])
+    placed = decide(jobs, offers).placed
+    assert all((d.id in placed) == fits(d.demand, offers) for d in jobs[:1])
 
 
-@given(demands_strategy, offers_strategy)
+@given(jobs_strategy, offers_strategy)
 def test_a_large_job_is_not_overtaken_on_its_nodes(
-    demands: Sequence[Demand], offers: Sequence[Offer]
+    jobs: Sequence[QueuedJob], offers: Sequence[Offer]
 ) -> None:
-    large = demand("large", 16, nodes=1, device="cpu")
+    large = job("large", 16, nodes=1, device="cpu")
     cluster = [*offers, offer("big", 16, 15)]
     used = {
-        share.node
-        for shares in decide([large, *demands], cluster).placed.values()
-        for share in shares
+        share.node for shares in decide([large, *jobs], cluster).placed.values() for share in shares
     }
     kept = {o.node for o in cluster if o.device == "cpu" and o.roots == ROOTS}
     assert not used & kept
 
 
-@given(demands_strategy, offers_strategy)
-def test_one_reason_a_shape_and_none_behind_it_starts(
-    demands: Sequence[Demand], offers: Sequence[Offer]
+@given(jobs_strategy, offers_strategy)
+def test_one_reason_a_demand_and_none_behind_it_starts(
+    jobs: Sequence[QueuedJob], offers: Sequence[Offer]
 ) -> None:
-    decisions = decide(demands, offers)
+    decisions = decide(jobs, offers)
     failed: dict[object, str] = {}
-    for wanted in demands:
-        if wanted.shape in failed:
-            assert decisions.waiting[wanted.job_id] == failed[wanted.shape]
-        elif wanted.job_id in decisions.waiting:
-            failed[wanted.shape] = decisions.waiting[wanted.job_id]
+    for wanted in jobs:
+        if wanted.demand in failed:
+            assert decisions.waiting[wanted.id] == failed[wanted.demand]
+        elif wanted.id in decisions.waiting:
+            failed[wanted.demand] = decisions.waiting[wanted.id]
 
 
-@given(demands_strategy, offers_strategy)
-def test_jobs_of_a_shape_that_failed_can_be_left_out(
-    demands: Sequence[Demand], offers: Sequence[Offer]
+@given(jobs_strategy, offers_strategy)
+def test_jobs_of_a_demand_that_failed_can_be_left_out(
+    jobs: Sequence[QueuedJob], offers: Sequence[Offer]
 ) -> None:
-    whole = decide(demands, offers)
-    first = {d.shape: d.job_id for d in reversed(demands) if d.job_id in whole.waiting}
-    left = [d for d in demands if d.job_id in {*whole.placed, *first.values()}]
+    whole = decide(jobs, offers)
+    first = {d.demand: d.id for d in reversed(jobs) if d.id in whole.waiting}
+    left = [d for d in jobs if d.id in {*whole.placed, *first.values()}]
     assert decide(left, offers).placed == whole.placed
 
 
 def test_nothing_overtakes_a_job_that_was_left_out() -> None:
-    ahead, behind = [demand("a1", 1), demand("a2", 1)], demand("b", 2)
+    ahead, behind = [job("a1", 1), job("a2", 1)], job("b", 2)
     offers = [offer("n", 8)]
-    cut = decide([*ahead, behind], offers, cut={ahead[0].shape})
+    cut = decide([*ahead, behind], offers, cut={ahead[0].demand})
     assert list(cut.placed) == ["a1", "a2"]
     assert cut.waiting == {}
     assert list(decide([*ahead, behind], offers).placed) == ["a1", "a2", "b"]
-    assert list(decide([*ahead, behind], offers, cut={behind.shape}).placed) == ["a1", "a2", "b"]
-    full = [offer("n", 8, 1)]  # the shape fails before its last one: none that is left out fits
-    kept = decide([*ahead, demand("c", 9)], full, cut={ahead[0].shape})
+    assert list(decide([*ahead, behind], offers, cut={behind.demand}).placed) == ["a1", "a2", "b"]
+    full = [offer("n", 8, 1)]  # the demand fails before its last one: none that is left out fits
+    kept = decide([*ahead, job("c", 9)], full, cut={ahead[0].demand})
     assert list(kept.placed) == ["a1"]
     assert set(kept.waiting) == {"a2", "c"}
 
 
-def test_a_shape_is_all_that_decides_where_a_job_fits() -> None:
-    same = [demand("a", 2, nodes=1), demand("b", 2, nodes=1)]
-    assert same[0].shape == same[1].shape
+def test_a_demand_is_all_that_decides_where_a_job_fits() -> None:
+    same = [job("a", 2, nodes=1), job("b", 2, nodes=1)]
+    assert same[0].demand == same[1].demand
     others = [
-        demand("c", 3, nodes=1),
-        demand("d", 2),
-        demand("e", 2, nodes=1, device="cpu"),
-        demand("f", 2, nodes=1, roots=("data",)),
-        demand("g", 2, nodes=1, storage=("checkpoints", "u")),
+        job("c", 3, nodes=1),
+        job("d", 2),
+        job("e", 2, nodes=1, device="cpu"),
+        job("f", 2, nodes=1, roots=("data",)),
+        job("g", 2, nodes=1, storage=("checkpoints", "u")),
     ]
-    assert len({one.shape for one in [*same, *others]}) == 6
+    assert len({one.demand for one in [*same, *others]}) == 6
 
 
 def test_a_large_job_keeps_only_nodes_that_it_could_use() -> None:
     offers = [offer("a", 4, 2), offer("gpu", 4, device="cuda")]
-    decisions = decide([demand("large", 4, device="cpu"), demand("small", 1)], offers)
+    decisions = decide([job("large", 4, device="cpu"), job("small", 1)], offers)
     assert nodes_of(decisions, "small") == {"gpu": 1}
 
 
 def test_a_job_larger_than_all_nodes_holds_back_no_other() -> None:
-    decisions = decide([demand("huge", 64), demand("small", 1)], [offer("a", 4)])
+    decisions = decide([job("huge", 64), job("small", 1)], [offer("a", 4)])
     assert nodes_of(decisions, "small") == {"a": 1}
     assert decisions.waiting["huge"] == "needs 64 slots, 4 are online"
 
 
 def test_the_fewest_nodes_and_the_fullest_first() -> None:
     offers = [offer("a", 4), offer("b", 4, 2), offer("c", 8)]
-    assert nodes_of(decide([demand("j", 2)], offers), "j") == {"b": 2}
-    assert nodes_of(decide([demand("j", 6)], offers), "j") == {"c": 6}
-    assert nodes_of(decide([demand("j", 12)], [offer("a", 6), offer("b", 6)]), "j") == {
+    assert nodes_of(decide([job("j", 2)], offers), "j") == {"b": 2}
+    assert nodes_of(decide([job("j", 6)], offers), "j") == {"c": 6}
+    assert nodes_of(decide([job("j", 12)], [offer("a", 6), offer("b", 6)]), "j") == {
         "a": 6,
         "b": 6,
     }
-    assert nodes_of(decide([demand("j", 4, nodes=2)], offers), "j") == {"b": 2, "a": 2}
+    assert nodes_of(decide([job("j", 4, nodes=2)], offers), "j") == {"b": 2, "a": 2}
 
 
 def test_auto_takes_the_gpus_where_there_are_any() -> None:
     offers = [offer("cpu", 8), offer("gpu", 2, 0, device="cuda")]
-    decisions = decide([demand("j", 2)], offers)
+    decisions = decide([job("j", 2)], offers)
     assert decisions.waiting["j"] == "needs 2 slots, 0 free, 2 held by other"
-    assert nodes_of(decide([demand("j", 2, device="cpu")], offers), "j") == {"cpu": 2}
+    assert nodes_of(decide([job("j", 2, device="cpu")], offers), "j") == {"cpu": 2}
 
 
 @pytest.mark.parametrize(
     ("wanted", "offers", "reason"),
     [
-        (demand("j", 4), [], "no node is online that takes new work"),
+        (job("j", 4), [], "no node is online that takes new work"),
         (
-            demand("j", 4),
+            job("j", 4),
             [offer("a", 4, 2, held_by="llama-7")],
             "needs 4 slots, 2 free, 2 held by llama-7",
         ),
         (
-            demand("j", 4),
+            job("j", 4),
             [offer("a", 4, 3, held_by="x"), offer("b", 4, 1, held_by="y")],
             "needs 4 slots, 4 free (3 + 1), 3 held by y, 1 held by x",
         ),
-        (demand("j", 4, nodes=2), [offer("a", 8)], "needs 4 slots on 2 nodes, 8 are online"),
+        (job("j", 4, nodes=2), [offer("a", 8)], "needs 4 slots on 2 nodes, 8 are online"),
         (
-            demand("j", 1, device="cuda"),
+            job("j", 1, device="cuda"),
             [offer("a", 8)],
             "needs 1 cuda slot; no node that is online has cuda slots",
         ),
         (
-            demand("j", 2, device="cpu", roots=("checkpoints", "data")),
+            job("j", 2, device="cpu", roots=("checkpoints", "data")),
             [offer("a", 8)],
             "needs 2 cpu slots; no node that is online has such slots and sees the root data",
         ),
         (
-            demand("j", 1, roots=("checkpoints", "data")),
+            job("j", 1, roots=("checkpoints", "data")),
             [offer("a", 8), offer("b", 8, roots={"data": "uuid-3"})],
             "needs 1 slot; no node that is online sees the roots checkpoints, data",
         ),
         (
-            demand("j", 1, storage=("checkpoints", "uuid-9")),
+            job("j", 1, storage=("checkpoints", "uuid-9")),
             [offer("a", 8)],
             "needs 1 slot; no node that is online sees its checkpoints",
         ),
         (
-            demand("j", 1, device="cpu", storage=("checkpoints", "uuid-9")),
+            job("j", 1, device="cpu", storage=("checkpoints", "uuid-9")),
             [offer("a", 8), offer("b", 8, device="cuda", roots={"checkpoints": "uuid-9"})],
             "needs 1 cpu slot; no node that is online has such slots and sees its checkpoints",
         ),
         (  # what nodes of the other kind see does not count
-            demand("j", 1, device="cuda", roots=("checkpoints", "data")),
+            job("j", 1, device="cuda", roots=("checkpoints", "data")),
             [offer("a", 8, roots={"checkpoints": "u", "data": "v"}), offer("b", 8, device="cuda")],
             "needs 1 cuda slot; no node that is online has such slots and sees the root data",
         ),
         (  # of storages that could hold the job, that with the most free slots
-            demand("j", 4),
+            job("j", 4),
             [
                 offer("a", 4, 1, held_by="x"),
                 offer("b", 4, 3, roots={"checkpoints": "uuid-2"}, held_by="y"),
@@ -275,7 +273,7 @@ def test_auto_takes_the_gpus_where_there_are_any() -> None:
             "needs 4 slots, 3 free, 1 held by y",
         ),
         (  # none could
-            demand("j", 9),
+            job("j", 9),
             [
                 offer("a", 8, 1),
                 offer("b", 4, 2, roots={"checkpoints": "uuid-2"}),
@@ -284,30 +282,30 @@ def test_auto_takes_the_gpus_where_there_are_any() -> None:
             "needs 9 slots, 7 are online (4 + 3)",
         ),
         (
-            demand("j", 23),
+            job("j", 23),
             [offer(f"n{slots}", slots) for slots in range(1, 11)],
             "needs 23 slots, 55 are online (10 + 9 + 8 + 7 + 6 + 5 + 4 + 3)",
         ),
         (  # a node without a free slot is no part of the sum
-            demand("j", 4),
+            job("j", 4),
             [offer("a", 4, 0, held_by="x"), offer("b", 4, 2, held_by="y"), offer("c", 4, 1)],
             "needs 4 slots, 3 free (2 + 1), 4 held by x, 3 held by other, 2 held by y",
         ),
         (
-            demand("j", 8),
+            job("j", 8),
             [
                 Offer("a", "cpu", 8, (7,), ROOTS, {"v": 1, "w": 2, "x": 1, "y": 1, "z": 2}),
             ],
             "needs 8 slots, 1 free, 2 held by w, 2 held by z, 1 held by v, 2 by others",
         ),
         (
-            demand("j", 4),
+            job("j", 4),
             [offer("a", 4, 0, held_by="x"), offer("b", 2, 0, held_by="x")],
             "needs 4 slots, 0 free, 6 held by x",
         ),
     ],
 )
-def test_reasons(wanted: Demand, offers: list[Offer], reason: str) -> None:
+def test_reasons(wanted: QueuedJob, offers: list[Offer], reason: str) -> None:
     assert decide([wanted], offers).waiting["j"] == reason
 
 
@@ -320,9 +318,9 @@ def test_slots_that_are_free_and_those_that_are_kept_are_told_apart() -> None:
         offer("c", 2, 1),
         offer("d", 2, 0),
     ]
-    large = demand("large", 4, roots=("checkpoints", "data"))
-    pair = demand("pair", 2, roots=("checkpoints", "data"), nodes=1)
-    decisions = decide([large, pair, demand("j", 2)], offers)
+    large = job("large", 4, roots=("checkpoints", "data"))
+    pair = job("pair", 2, roots=("checkpoints", "data"), nodes=1)
+    decisions = decide([large, pair, job("j", 2)], offers)
     assert decisions.placed == {}
     assert decisions.waiting == {
         "large": "needs 4 slots, 3 free, 1 held by other",
@@ -335,7 +333,7 @@ def test_slots_that_are_free_and_those_that_are_kept_are_told_apart() -> None:
 
 
 def test_slots_that_one_job_keeps_on_several_nodes_are_one_number() -> None:
-    decisions = decide([demand("large", 8), demand("j", 1)], [offer("a", 4, 2), offer("b", 4, 1)])
+    decisions = decide([job("large", 8), job("j", 1)], [offer("a", 4, 2), offer("b", 4, 1)])
     assert decisions.waiting["j"] == (
         "needs 1 slot, 3 free, kept for large, which is ahead, 5 held by other"
     )
@@ -343,19 +341,19 @@ def test_slots_that_one_job_keeps_on_several_nodes_are_one_number() -> None:
 
 def test_what_is_placed_is_held_by_its_name() -> None:
     offers = [offer("a", 4, 4), offer("b", 2, 2)]
-    decisions = decide([demand("one", 3), demand("two", 2), demand("j", 4)], offers)
+    decisions = decide([job("one", 3), job("two", 2), job("j", 4)], offers)
     assert nodes_of(decisions, "one") == {"a": 3}
     assert nodes_of(decisions, "two") == {"b": 2}
     assert decisions.waiting["j"] == "needs 4 slots, 1 free, 3 held by one, 2 held by two"
     more = [offer("a", 4, 3, held_by="one")]
-    assert decide([demand("one", 1), demand("j", 4)], more).waiting["j"] == (
+    assert decide([job("one", 1), job("j", 4)], more).waiting["j"] == (
         "needs 4 slots, 2 free, 2 held by one"
     )
 
 
 def test_slots_are_taken_from_the_front_and_ranks_follow_the_names() -> None:
     offers = [offer("b", 4, 3), offer("a", 4, 2)]
-    first, second = demand("first", 4, nodes=2), demand("second", 1)
+    first, second = job("first", 4, nodes=2), job("second", 1)
     placed = decide([first, second], offers).placed
     assert placed["first"] == (
         NodeAllocation(node="a", node_rank=0, slots=(2, 3)),
@@ -367,10 +365,10 @@ def test_slots_are_taken_from_the_front_and_ranks_follow_the_names() -> None:
 def test_of_equal_storages_the_fuller_one_is_taken() -> None:
     other = {"checkpoints": "uuid-0"}
     offers = [offer("a", 4, 4, roots=other), offer("b", 4, 3), offer("c", 4, 2), offer("d", 4, 2)]
-    assert nodes_of(decide([demand("j", 2)], offers), "j") == {"c": 2}
-    assert nodes_of(decide([demand("j", 4)], offers), "j") == {"a": 4}
+    assert nodes_of(decide([job("j", 2)], offers), "j") == {"c": 2}
+    assert nodes_of(decide([job("j", 4)], offers), "j") == {"a": 4}
     spread = [offer("a", 2, roots=other), offer("b", 2, roots=other), offer("c", 8, 6)]
-    assert nodes_of(decide([demand("j", 4)], spread), "j") == {"c": 4}
+    assert nodes_of(decide([job("j", 4)], spread), "j") == {"c": 4}
 
 
 def test_nodes_of_several_kinds_and_storages_are_never_mixed() -> None:
@@ -380,15 +378,15 @@ def test_nodes_of_several_kinds_and_storages_are_never_mixed() -> None:
         offer("c", 2, device="cuda", roots={"checkpoints": "u", "data": "v"}),
     ]
     both = ("checkpoints", "data")
-    assert not fits(demand("j", 4, device="cpu", roots=both), offers)
-    assert fits(demand("j", 4, device="cpu"), offers)
-    assert fits(demand("j", 2, roots=both, storage=("data", "v")), offers)
-    assert not fits(demand("j", 2, device="cpu", roots=both, storage=("data", "x")), offers)
-    assert not fits(demand("j", 3, device="cpu"), offers), "not in equal shares"
+    assert not fits(job("j", 4, device="cpu", roots=both).demand, offers)
+    assert fits(job("j", 4, device="cpu").demand, offers)
+    assert fits(job("j", 2, roots=both, storage=("data", "v")).demand, offers)
+    assert not fits(job("j", 2, device="cpu", roots=both, storage=("data", "x")).demand, offers)
+    assert not fits(job("j", 3, device="cpu").demand, offers), "not in equal shares"
 
 
 def test_a_job_held_back_names_the_job_ahead() -> None:
-    decisions = decide([demand("large", 4), demand("small", 1)], [offer("a", 4, 2)])
+    decisions = decide([job("large", 4), job("small", 1)], [offer("a", 4, 2)])
     assert decisions.waiting["small"] == (
         "needs 1 slot, 2 free, kept for large, which is ahead, 2 held by other"
     )

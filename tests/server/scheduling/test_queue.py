@@ -13,7 +13,7 @@ from server.context import Context
 from server.database.migrate import alembic_config, upgrade
 from server.database.tables import demands, jobs, nodes, notices
 from server.jobs.service import stop
-from server.scheduling.queue import NOTIFIED, PLACED_AT_ONCE, forget_groups
+from server.scheduling.queue import NOTIFIED, PLACED_AT_ONCE, forget_groups, put_off
 from server.scheduling.round import Placer
 from tests.actors import ADA
 from tests.server.harness import Harness
@@ -196,9 +196,24 @@ def test_an_unreadable_job_keeps_no_other_from_its_slots(
     caplog.clear()
     assert harness.place() == 0
     assert broken not in caplog.text, "it is read again after a pause"
+    _, newest = notices_since(context, 0)
     harness.clock.advance(16)
     harness.place()
     assert broken in caplog.text
+    assert notices_since(context, newest)[0] == 0, "live views have the reason"
+
+
+def test_a_job_that_is_queued_anew_meanwhile_is_not_put_off(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node("a", slots=1)
+    job_id = harness.submit()
+    before = harness.job(job_id).queued_at
+    harness.clock.advance(1)
+    with context.database.write() as connection:  # as a stop and a resume do
+        connection.execute(update(jobs).values(queued_at=harness.clock.now()))
+        put_off(context, connection, [(job_id, before, "of its former launch")])
+    assert harness.place() == 1
 
 
 def test_the_reason_of_an_unreadable_job_holds_no_credentials(

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from sqlalchemy import select, text
 
 from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
+from server.database.tables import attempt_nodes, attempts, jobs
 from server.jobs.service import stop
 from server.liveness import beat
 from server.scheduling.leader import FileLeadership
@@ -21,6 +23,7 @@ from tests.server.harness import WORKER, Harness, Supervisor
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 from trainyard.run.failures import FailureReason
+from trainyard.spec.sections.retry import RetrySection
 
 TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
 LEASE = 30.0
@@ -176,6 +179,41 @@ def test_an_unreadable_spec_keeps_no_lease_of_another_job(
     assert share.failure.reason == FailureReason.NODE_LOST
     assert unreachable(harness, broken) == [True]
     assert caplog.text.count(f"the stored spec of job {broken} cannot be read") == 1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE jobs SET spec = :value",
+        "UPDATE jobs SET pending = :value",
+        "UPDATE attempts SET overrides = :value",
+    ],
+)
+@pytest.mark.usefixtures("up")
+def test_a_lost_node_ends_an_attempt_that_cannot_be_read(
+    harness: Harness, context: Context, statement: str
+) -> None:
+    for node in ("a", "b"):
+        harness.add_node(node, slots=2)
+    job_id, _ = harness.running(**TWO_NODES)
+    with context.database.write() as connection:
+        connection.execute(text(statement), {"value": '{"of_a_later_version": 1}'})
+    for _ in range(int(RetrySection().node_lost_after_seconds) + 1):
+        harness.clock.advance(1)
+        beat(context)
+    harness.reconciler.run()
+    assert ended(context, job_id) == ("failed", "ended", {"ended"})
+    assert harness.place() == 0
+
+
+def ended(context: Context, job_id: str) -> tuple[str, str, set[str]]:
+    """Return the states of a job, its attempt and the attempt's shares, without its launch."""
+    with context.database.read() as connection:
+        return (
+            connection.scalars(select(jobs.c.state).where(jobs.c.id == job_id)).one(),
+            connection.scalars(select(attempts.c.state)).one(),
+            set(connection.scalars(select(attempt_nodes.c.state))),
+        )
 
 
 @pytest.mark.usefixtures("up")
