@@ -6,8 +6,8 @@ later.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TypeVar
 
 import httpx
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from trainyard.base.backoff import Backoff, Retries, retry
 from trainyard.base.model_base import RecordModel
-from trainyard.protocol.rest.errors import TrainyardError, error_of
+from trainyard.protocol.rest.errors import ApiError, TrainyardError, error_of
 from trainyard.protocol.worker_messages import (
     Claim,
     ClaimReply,
@@ -30,7 +30,10 @@ from trainyard.protocol.worker_messages import (
     ReportReply,
 )
 
+logger = logging.getLogger(__name__)
+
 TIMEOUT_SECONDS = 15.0
+CLAIM_SECONDS = 30.0
 BACKOFF = Backoff(first=0.1, longest=5.0)
 RETRIED_STATUSES = frozenset({408, 425, 429})
 
@@ -58,12 +61,7 @@ class WorkerApi:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def register(self, registration: Registration) -> RegistrationReply:
@@ -110,6 +108,19 @@ class WorkerApi:
             return kind.model_validate_json(response.content)
         except ValidationError as error:  # a proxy's page, or a server of another version
             raise ServerAway(f"{self.url}: no {kind.__name__}: {error}") from error
+
+
+def claimed(what: str, call: Callable[[], Answer]) -> Answer | None:
+    """Return what a claim grants; None where the server refuses it.
+
+    Raises:
+        ServerAway: the server does not answer; the message will come again.
+    """
+    try:
+        return persist(call, for_seconds=CLAIM_SECONDS)
+    except ApiError as refusal:
+        logger.info("no claim to %s: %s", what, refusal)
+        return None
 
 
 def persist(call: Callable[[], Answer], *, for_seconds: float) -> Answer:

@@ -50,7 +50,11 @@ class Init:
             got = signal.sigtimedwait(SIGNALS, 1.0)
             if got is not None and got.si_signo != signal.SIGCHLD:
                 self._drain()
-            self._take_note(reap())
+            ended = reap()
+            if self._child in ended:
+                logger.warning("worker ended with status %d", ended[self._child])
+                self._child = None
+                self._restart_at = time.monotonic() + RESTART_SECONDS
         logger.info("drained")
         return 0
 
@@ -62,12 +66,6 @@ class Init:
                 self._command[0], list(self._command), os.environ, setsigmask=[]
             )
             logger.info("worker started (pid %d)", self._child)
-
-    def _take_note(self, ended: dict[int, int]) -> None:
-        if self._child in ended:
-            logger.warning("worker ended with status %d", ended[self._child])
-            self._child = None
-            self._restart_at = time.monotonic() + RESTART_SECONDS
 
     def _drain(self) -> None:
         """Have the worker take no more messages and send the reason to the server."""

@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import ClaimReply, LaunchMessage
 from trainyard.run.atomic import create_file
-from worker.api import WorkerApi, persist
+from worker.api import WorkerApi, claimed
 from worker.launchers.rank_environment import inherited_environment
 from worker.node.node_store import AttemptLock, LaunchRecord, LocalNode, WorkerRun
 from worker.node.users import RankUser
 
 logger = logging.getLogger(__name__)
 
-CLAIM_SECONDS = 30.0
 DETACH_SECONDS = 60.0
 
 
@@ -43,7 +41,14 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
         if lock.run is not None:
             logger.info("attempt %s was launched before", message.attempt_id)
             return False
-        reply = _claim(node, message.attempt_id, api, lock)
+        reply = None
+        try:
+            reply = claimed(
+                f"attempt {message.attempt_id}", lambda: api.claim(message.attempt_id, node.claim)
+            )
+        finally:
+            if reply is None:
+                lock.forget()
         if reply is None:
             return False
         with node.store.users() as taken:
@@ -52,20 +57,6 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
             lock.lead_to(run)
         start_supervisor(run, lock)
     return True
-
-
-def _claim(
-    node: LocalNode, attempt_id: str, api: WorkerApi, lock: AttemptLock
-) -> ClaimReply | None:
-    granted: ClaimReply | None = None
-    try:
-        granted = persist(lambda: api.claim(attempt_id, node.claim), for_seconds=CLAIM_SECONDS)
-    except ApiError as refusal:
-        logger.info("no claim to attempt %s: %s", attempt_id, refusal)
-    finally:
-        if granted is None:
-            lock.forget()
-    return granted
 
 
 def prepare_run(

@@ -40,7 +40,7 @@ from trainyard.protocol.worker_messages import (
     OperationReport,
 )
 from trainyard.run.atomic import create_file
-from worker.api import BACKOFF, ServerAway, WorkerApi, persist
+from worker.api import BACKOFF, ServerAway, WorkerApi, claimed
 from worker.launch import detach
 from worker.launchers.rank_environment import code_of, inherited_environment
 from worker.node.files import read_record, tail
@@ -53,7 +53,6 @@ logger = logging.getLogger(__name__)
 
 LAUNCH, LOG = "launch.json", "operation.log"
 COMMAND = (sys.executable, "-m", "trainer.operations")
-CLAIM_SECONDS = 30.0
 AWAY_SECONDS = 120.0
 """Time without an answer after which an operation is left to its next claim: a new start is safe,
 and nothing must run for ever on a node whose server is gone for good."""
@@ -91,12 +90,10 @@ def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) 
     if message.node != node.name or not is_id(operation_id):
         logger.warning("a message for operation %r of node %s", operation_id, message.node)
         return False
-    try:
-        claim = persist(
-            lambda: api.claim_operation(operation_id, node.claim), for_seconds=CLAIM_SECONDS
-        )
-    except ApiError as refusal:
-        logger.info("no claim to operation %s: %s", operation_id, refusal)
+    claim = claimed(
+        f"operation {operation_id}", lambda: api.claim_operation(operation_id, node.claim)
+    )
+    if claim is None:
         return False
     try:
         folder = prepare_operation(node, operation_id, claim)
@@ -203,12 +200,10 @@ class OperationSupervisor:
                         return True
                     retries.succeeded()
                     pause: float | None = self._launch.report_seconds
-                except ApiError as refusal:
-                    if refusal.status in OVER:
-                        logger.warning("the server refuses reports of this claim: %s", refusal)
+                except (ApiError, ServerAway) as error:
+                    if isinstance(error, ApiError) and error.status in OVER:
+                        logger.warning("the server refuses reports of this claim: %s", error)
                         return False
-                    pause = self._note_outage(api, refusal, retries)
-                except ServerAway as error:
                     pause = self._note_outage(api, error, retries)
                 if pause is None:
                     logger.warning("no answer for %.0f s: left to the next claim", AWAY_SECONDS)

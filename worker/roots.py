@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 from trainyard.run.atomic import create_file
 from trainyard.spec.storage_uri import ROOT_FILE, is_object_store
-from worker.launchers.rank_environment import TRAINER, inherited_environment
+from worker.launchers.rank_environment import TRAINER, output_of
 
 IDENTIFY_SECONDS = 600.0
 """Time in which an object store must have answered; the trainer gives up sooner."""
@@ -26,7 +25,11 @@ def identify_roots(roots: Mapping[str, str]) -> dict[str, str]:
 
 def _identify(name: str, place: str) -> str:
     if is_object_store(place):
-        return _uuid(_told_by_the_trainer(name, place), f"root {name}={place}")
+        try:  # the trainer knows object stores, and runs here in the environment of ranks
+            found = output_of([*TRAINER, "identify", place], seconds=IDENTIFY_SECONDS)
+        except ValueError as error:
+            raise ValueError(f"root {name}={place}: {error}") from None
+        return _uuid(found, f"root {name}={place}")
     path = Path(place)
     file = path / ROOT_FILE
     try:
@@ -41,28 +44,6 @@ def _identify(name: str, place: str) -> str:
             "which holds one line with a UUID"
         ) from error
     return _uuid(text, f"root {name}: {file}")
-
-
-def _told_by_the_trainer(name: str, place: str) -> str:
-    """Ask the trainer, which knows object stores, in the very environment that ranks will have."""
-    try:
-        done = subprocess.run(
-            [*TRAINER, "identify", place],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=inherited_environment(),
-            timeout=IDENTIFY_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ValueError(
-            f"root {name}={place} has not answered in {IDENTIFY_SECONDS:.0f} s"
-        ) from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise ValueError(f"root {name}={place}: {last}")
-    return done.stdout.strip()
 
 
 def _uuid(text: str, where: str) -> str:

@@ -206,7 +206,7 @@ def test_an_attempt_has_one_lock(tmp_path: Path) -> None:
     assert node.lock(ID, create=True) is None
     assert node.is_held(ID)
     assert node.live() == [ID]
-    lock.release()
+    os.close(lock.fd)
     assert not node.is_held(ID)
     for bad in ("../x", "", "x" * 26):
         with pytest.raises(ValueError, match="no id"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from trainyard.spec.environment import environment_problems
@@ -61,22 +61,37 @@ def check_reach(user: RankUser, *, run_directories: Path, folders: Iterable[Path
         ValueError: the user cannot start it, or cannot read a package or a folder.
     """
     command = [sys.executable, "-c", REACH, str(run_directories), *map(str, folders)]
-    done = subprocess.run(
-        [*WRAPPER, "tie", str(os.getpid()), user.word, "--", *command],
-        env=inherited_environment(),
-        cwd=run_directories,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        timeout=REACH_SECONDS,
-        check=False,
-    )
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    words = [*WRAPPER, "tie", str(os.getpid()), user.word, "--", *command]
+    try:
+        output_of(words, seconds=REACH_SECONDS, folder=run_directories)
+    except ValueError as error:
         raise ValueError(
-            f"TRAINYARD_RUN_AS: user {user.uid} cannot use {sys.executable}: {why}. Its users need "
-            "to read the interpreter, the packages and the storage roots, and to pass through all "
-            "folders above these and above the data folder (chmod o+x)"
+            f"TRAINYARD_RUN_AS: user {user.uid} cannot use {sys.executable}: {error}. Its users "
+            "need to read the interpreter, the packages and the storage roots, and to pass through "
+            "all folders above these and above the data folder (chmod o+x)"
+        ) from None
+
+
+def output_of(command: Sequence[str], *, seconds: float, folder: Path | None = None) -> str:
+    """Return the stdout of a command that runs in the environment of ranks.
+
+    Raises:
+        ValueError: it failed, with the last line of its stderr, or took longer than `seconds`.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            env=inherited_environment(),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
         )
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"no answer in {seconds:.0f} s") from None
+    if done.returncode:
+        raise ValueError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+    return done.stdout.strip()

@@ -65,30 +65,21 @@ def find_devices(
     found = [] if device == "cpu" else (find_gpus() if gpus is None else gpus)
     if device == "cuda" and not found:
         raise ValueError("device='cuda', but nvidia-smi names no GPU here; use 'cpu' or 'auto'")
-    cores, memory = len(os.sched_getaffinity(0)), _memory_bytes()
-    if not found:
-        offered = slots or max(LEAST_CPU_SLOTS, cores)
-        hardware = Hardware(
-            device="cpu",
-            slots=offered,
-            device_name=_cpu_name(),
-            device_memory_bytes=memory // offered,
-            cores=cores,
-            memory_bytes=memory,
-        )
-        return Devices(hardware, visible=())
-    if slots is not None and slots > len(found):
+    if found and slots is not None and slots > len(found):
         raise ValueError(f"slots={slots}, but this node has {len(found)} GPUs")
-    offered_gpus = found[:slots]
+    offered = found[:slots]
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    count = len(offered) or slots or max(LEAST_CPU_SLOTS, cores)
     hardware = Hardware(
-        device="cuda",
-        slots=len(offered_gpus),
-        device_name=offered_gpus[0].name,
-        device_memory_bytes=min(gpu.memory_bytes for gpu in offered_gpus),
+        device="cuda" if offered else "cpu",
+        slots=count,
+        device_name=offered[0].name if offered else _cpu_name(),
+        device_memory_bytes=min((gpu.memory_bytes for gpu in offered), default=memory // count),
         cores=cores,
         memory_bytes=memory,
     )
-    return Devices(hardware, visible=tuple(gpu.uuid for gpu in offered_gpus))
+    return Devices(hardware, visible=tuple(gpu.uuid for gpu in offered))
 
 
 def find_gpus(*, devices: Path | None = None) -> list[Gpu]:
@@ -145,10 +136,6 @@ def _allowed(gpus: list[Gpu], visible: str | None) -> list[Gpu]:
         for gpu in gpus
         if word == str(gpu.index) or (not word.isdigit() and gpu.uuid.startswith(word))
     ]
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _cpu_name() -> str:

@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from trainyard.base.ids import is_id
@@ -111,7 +110,7 @@ class WorkerRun(RunDirectory):
 
 
 class AttemptLock:
-    """The lock of one attempt, held by this process until it ends or `release` is called."""
+    """The lock of one attempt; free once no process holds a copy of its descriptor."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -120,13 +119,8 @@ class AttemptLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
 
     @property
     def run(self) -> WorkerRun | None:
@@ -141,10 +135,6 @@ class AttemptLock:
     def forget(self) -> None:
         """Remove the lock file: the attempt is over on this node."""
         self.path.unlink(missing_ok=True)
-
-    def release(self) -> None:
-        """Close the descriptor; the lock is free once no process holds a copy of it."""
-        os.close(self.fd)
 
 
 @dataclass(frozen=True)
@@ -252,7 +242,7 @@ class NodeStore:
         lock = self.lock(attempt_id)
         if lock is None:
             return (self.attempts / attempt_id).exists()
-        lock.release()
+        os.close(lock.fd)
         return False
 
 

@@ -94,13 +94,10 @@ def _judge(found: Findings) -> tuple[Verdict, Failure | None]:
         return "cancelled", None
     if said == "stopped":
         return _stopped(found)
-    if not found.started and found.fault is None and _was_asked_to_leave(found):
+    ordered = found.preempted or found.desired is DesiredState.STOP
+    if ordered and not found.started and found.fault is None:
         return _stopped(found)  # nothing was trained that could be saved
     return "failed", found.fault or _failure_of_ranks(found)
-
-
-def _was_asked_to_leave(found: Findings) -> bool:
-    return found.preempted or found.desired is DesiredState.STOP
 
 
 def _stopped(found: Findings) -> tuple[Verdict, Failure | None]:

@@ -7,7 +7,7 @@ import os
 
 from trainyard.base.ids import is_id
 from trainyard.protocol.states import DesiredState
-from trainyard.protocol.worker_messages import PendingRequest, ReportReply
+from trainyard.protocol.worker_messages import ReportReply
 from trainyard.run.control_files import order_stop, post_request
 from worker.node.node_store import WorkerRun
 
@@ -52,8 +52,9 @@ class Orders:
             self.wake()
         if self.preempted or reply.desired is DesiredState.STOP:
             order_stop(self._run)
-        for pending in reply.requests:
-            self._pass_on(pending)
+        for pending in reply.requests if self._leads else ():
+            if is_id(pending.id):
+                post_request(self._run, pending.id, pending.request)
 
     def preempt(self) -> None:
         """Order the trainer to save and leave: this node ends. A signal handler calls it."""
@@ -72,7 +73,3 @@ class Orders:
     def wake(self) -> None:
         """Wake the main thread."""
         os.eventfd_write(self.wake_fd, 1)
-
-    def _pass_on(self, pending: PendingRequest) -> None:
-        if self._leads and is_id(pending.id):
-            post_request(self._run, pending.id, pending.request)

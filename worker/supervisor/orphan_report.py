@@ -51,27 +51,22 @@ def report_orphan(
 
 
 def _findings(share: Share, seen: Observation, predecessor: Identity, output: str) -> Findings:
-    outcome, error = last_words(share.run)
-    restarted = _what_was_restarted(predecessor)
-    return Findings(
-        node=share.launch.node,
-        # Ranks that end in a shutdown, one after another, write errors about each other.
-        fault=_fault(share.launch, predecessor, output) if restarted or error is None else None,
-        ranks=seen.exits,
-        started=seen.started,
-        outcome=outcome,
-        error=error,
-    )
-
-
-def _fault(launch: LaunchRecord, predecessor: Identity, output: str) -> Failure:
     """Return why there is no supervisor: all ended with the machine, or it was ended alone."""
     if restarted := _what_was_restarted(predecessor):
         reason, what = FailureReason.NODE_LOST, f"the {restarted} was restarted"
     else:
         reason = FailureReason.LAUNCH_ERROR
         what = f"the supervisor (pid {predecessor.pid}) was ended, and its ranks with it"
-    return Failure(reason=reason, message=what, node=launch.node, traceback=output or None)
+    node = share.launch.node
+    fault = Failure(reason=reason, message=what, node=node, traceback=output or None)
+    _, error = last_words(share.run)
+    return Findings(
+        node=node,
+        # Ranks that end in a shutdown, one after another, write errors about each other.
+        fault=fault if restarted or error is None else None,
+        ranks=seen.exits,
+        started=seen.started,
+    )
 
 
 def _what_was_restarted(predecessor: Identity) -> str | None:

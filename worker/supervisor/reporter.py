@@ -74,10 +74,6 @@ class Reporter:
         self._nudge.set()
         return record
 
-    def nudge(self) -> None:
-        """Report at once instead of at the next turn."""
-        self._nudge.set()
-
     def report_until_over(self) -> None:
         """Report until the server has the exit record, or refuses further reports."""
         token = Path(self._run.secret).read_text(encoding="ascii").strip()

@@ -112,7 +112,7 @@ class Supervisor:
             memory_ran_out=self._memory.ran_out,
             outcome=outcome,
             error=error,
-            flight_record=_first_file(Path(self._run.flight_recorder)),
+            flight_record=next(map(str, sorted(Path(self._run.flight_recorder).glob("*"))), None),
         )
 
     def _make_logs(self) -> None:
@@ -281,10 +281,6 @@ class _Leaving:
             or (seen.failed and (seen.over or _since(self._failed_at, now) > GRACE_SECONDS))
             or _since(self._over_at, now) > LEAVING_SECONDS
         )
-
-
-def _first_file(folder: Path) -> str | None:
-    return next((str(path) for path in sorted(folder.glob("*"))), None)
 
 
 def _since(then: float | None, now: float) -> float:
