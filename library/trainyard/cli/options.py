@@ -24,7 +24,12 @@ Set = Annotated[
     ),
 ]
 Follow = Annotated[
-    bool, typer.Option("--wait", "-w", help="Follow it to its end; exit codes of submit.")
+    bool,
+    typer.Option(
+        "--wait",
+        "-w",
+        help="Follow it to its end: exit 0 succeeded, 1 failed, 3 stopped or cancelled.",
+    ),
 ]
 Wait = Annotated[bool, typer.Option("--wait", "-w", help="Until it has ended.")]
 Newest = Annotated[

@@ -65,7 +65,9 @@ class Listing:
             name: max([len(name), *(cells[index].cell_len for cells, _ in self._rows)])
             for index, name in enumerate(self._columns)
         }
-        least = {name: _least(name, width, self._elastic) for name, width in widths.items()}
+        least = dict(widths)
+        if self._elastic is not None:
+            least[self._elastic] = min(widths[self._elastic], LEAST)
         for name in self._spare:
             if _total(least) <= available:
                 break
@@ -76,10 +78,6 @@ class Listing:
             if excess > 0 and name in widths:
                 widths[name] = max(widths[name] - excess, 1)
         return widths
-
-
-def _least(name: str, width: int, elastic: str | None) -> int:
-    return min(width, LEAST) if name == elastic else width
 
 
 def _total(widths: dict[str, int]) -> int:

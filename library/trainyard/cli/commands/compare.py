@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import RenderableType
@@ -30,14 +29,6 @@ USUAL = (
 CSV_HEADER = "job,name,metric,step,tokens,seconds,last,min,max,count,non_finite"
 
 
-class CurveAxis(StrEnum):
-    """Unit of `--from` and `--to`."""
-
-    STEP = "step"
-    TOKENS = "tokens"
-    SECONDS = "seconds"
-
-
 def compare(
     references: Annotated[
         list[str],
@@ -47,8 +38,9 @@ def compare(
         str | None, typer.Option("--names", metavar="A,B", help="These series, as train/loss.")
     ] = None,
     x: Annotated[
-        CurveAxis, typer.Option("--x", help="What --from and --to count.")
-    ] = CurveAxis.STEP,
+        Literal["step", "tokens", "seconds"],
+        typer.Option("--x", help="What --from and --to count."),
+    ] = "step",
     start: Annotated[
         float | None, typer.Option("--from", min=0, help="Only from here on; seconds of each job.")
     ] = None,
@@ -68,9 +60,7 @@ def compare(
         if not chosen:
             known = {name for job in yard.compare(job_ids).jobs for name in job.names}
             chosen = [name for name in USUAL if name in known]
-        view = yard.compare(
-            job_ids, names=chosen, x=x.value, from_x=start, to_x=end, max_points=points
-        )
+        view = yard.compare(job_ids, names=chosen, x=x, from_x=start, to_x=end, max_points=points)
     if csv and not json:
         for line in csv_lines(view):
             print(line)

@@ -52,21 +52,17 @@ def cancel(
         job = yard.job(resolve_job(yard, reference))
         if not yes:
             confirm(f"Cancel {job.name}? {_at_risk(yard, job)}", flag="--yes, or `trainyard kill`")
-        _cancel(yard, job.id, reason=reason, json=json)
+        reply = yard.cancel(job.id, reason=reason)
+    emit(reply, _cancelled, as_json=json)
 
 
 def kill(reference: JobReference, reason: Reason = "", json: Json = False) -> None:
     """Cancel without confirmation."""
-    with Client() as yard:
-        _cancel(yard, resolve_job(yard, reference), reason=reason, json=json)
+    cancel(reference, reason, yes=True, json=json)
 
 
-def _cancel(yard: Client, job_id: str, *, reason: str, json: bool) -> None:
-    def draw(reply: CancelReply) -> RenderableType:
-        lost = f"Lost: {reply.lost}" if reply.lost else "Nothing is lost."
-        return Group(job_line(reply.job), lost)
-
-    emit(yard.cancel(job_id, reason=reason), draw, as_json=json)
+def _cancelled(reply: CancelReply) -> RenderableType:
+    return Group(job_line(reply.job), f"Lost: {reply.lost}" if reply.lost else "Nothing is lost.")
 
 
 def _at_risk(yard: Client, job: JobView) -> str:

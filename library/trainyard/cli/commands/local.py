@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -18,58 +17,20 @@ from trainyard.client.errors import UsageError
 from trainyard.client.sdk import Client
 from trainyard.client.settings import Connection, resolve, save
 
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="DIR", help="Folder of all its data; ~/.local/share/trainyard."),
-]
-
-
 Profile = Annotated[
     str | None,
     typer.Option("--profile", metavar="NAME", help="Keep address and token under this name."),
 ]
 
 
-def up(
-    data: Data = None,
-    port: Annotated[
-        int | None, typer.Option("--port", help="Port of API and dashboard, or the next free one.")
-    ] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None,
-    slots: Annotated[
-        int | None, typer.Option("--slots", min=1, help="Slots that this machine offers.")
-    ] = None,
-    browser: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the dashboard in a browser.")
-    ] = False,
-    profile: Profile = None,
-) -> None:
+def up(context: typer.Context) -> None:
     """Start the whole control plane here: broker, server, scheduler and one worker."""
-    if profile is not None:
-        settings.choose_profile(profile)
-    kept = settings.profile()
-    given = _given(
-        {"--data": data, "--port": port, "--host": host, "--slots": slots, "--profile": kept}
-    )
-    _embedded("up", *given, *(["--open"] if browser else []))
+    _embedded("up", f"--profile={settings.profile()}", *context.args)
 
 
-def down(
-    data: Data = None,
-    keep_running: Annotated[
-        bool, typer.Option("--keep-running", help="Leave jobs training; `up` adopts them again.")
-    ] = False,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, help="Seconds for jobs to save; 600.")
-    ] = None,
-) -> None:
+def down(context: typer.Context) -> None:
     """End the control plane here: running jobs save a checkpoint and stop first."""
-    given = _given({"--data": data, "--timeout": timeout})
-    _embedded("down", *given, *(["--keep-running"] if keep_running else []))
-
-
-def _given(options: dict[str, object]) -> list[str]:
-    return [f"{name}={value}" for name, value in options.items() if value is not None]
+    _embedded("down", *context.args)
 
 
 def _embedded(*arguments: str) -> None:

@@ -13,7 +13,7 @@ import typer
 from trainyard.base.problems import Problem
 from trainyard.cli.commands.watch import end_code, watch_job
 from trainyard.cli.errors import explained
-from trainyard.cli.options import Json, Set, SpecFile
+from trainyard.cli.options import Follow, Json, Set, SpecFile
 from trainyard.cli.output import emit, note, write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_plan
@@ -52,14 +52,7 @@ def plan(file: SpecFile = None, settings: Set = None, json: Json = False) -> Non
 def submit(
     file: SpecFile = None,
     settings: Set = None,
-    wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait",
-            "-w",
-            help="Follow the job to its end: exit 0 succeeded, 1 failed, 3 stopped or cancelled.",
-        ),
-    ] = False,
+    wait: Follow = False,
     key: Annotated[
         str | None,
         typer.Option("--idempotency-key", help="The same key submits one job, however often."),
