@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import os
 import subprocess
 import sys
 import time
@@ -24,7 +25,6 @@ from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
 from trainyard.protocol.rest.event_data import MetricsStored
-from trainyard.protocol.rest.events import AnyStreamItem
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.states import JobState
 
@@ -73,7 +73,7 @@ def main() -> int:
         show(f"Logs are in {folders.root / 'logs'}.")
         return 1
     show("\nEverything has ended; the data is kept.")
-    show(f"To see these jobs again: make up DATA={data(folders)}")
+    show(f"To see these jobs again: make up DATA={os.path.relpath(folders.root)}")
     return 0 if same else 1
 
 
@@ -108,10 +108,13 @@ def resume(yard: Client, job_id: str, slots: int) -> None:
 
 def stop_at_step(yard: Client, job_id: str, step: int) -> None:
     """Stop the job once it has reported a step, and wait until it has saved and left."""
-    for event in followed(yard, job_id):
+    for event in yard.stream(job_id=job_id):
+        if isinstance(event, Resync):
+            continue
         if isinstance(event.data, MetricsStored) and event.data.step >= step:
             break
-        refuse_failure(yard.job(job_id) if event.kind == "job_ended" else None)
+        if event.kind == "job_ended":
+            refuse_failure(yard.job(job_id))
     yard.stop(job_id, reason="the demonstration resumes it elsewhere")
     job = yard.wait(job_id, timeout=JOB_SECONDS, poll_seconds=0.2)
     refuse_failure(job)
@@ -126,16 +129,9 @@ def finish(yard: Client, job_id: str) -> None:
     show(f"   {job.state} at step {job.progress.step} on {job.layout}, loss {loss:.4f}")
 
 
-def followed(yard: Client, job_id: str) -> Iterator[AnyStreamItem]:
-    """Yield the job's events as they happen."""
-    for item in yard.stream(job_id=job_id):
-        if not isinstance(item, Resync):
-            yield item
-
-
-def refuse_failure(job: JobView | None) -> None:
+def refuse_failure(job: JobView) -> None:
     """Raise when a job has ended in another state than expected."""
-    if job is not None and job.state in {JobState.FAILED, JobState.CANCELLED}:
+    if job.state in {JobState.FAILED, JobState.CANCELLED}:
         raise RuntimeError(f"job {job.name} is {job.state}: {job.reason}")
 
 
@@ -256,13 +252,6 @@ def serve(yard: Client, folders: Folders) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(3600)
-
-
-def data(folders: Folders) -> str:
-    """Return the data folder, relative to the working directory where possible."""
-    here = Path.cwd()
-    root = folders.root
-    return str(root.relative_to(here)) if root.is_relative_to(here) else str(root)
 
 
 def show(text: str) -> None:

@@ -71,16 +71,21 @@ def compile_section(device: DeviceKind) -> dict[str, Any]:
 def alone(kind: DeviceKind) -> Iterator[torch.device]:
     """Make a process group of this process alone, as a launch without torchrun has it."""
     prefer_growing_segments(os.environ)
-    device = torch.device("cpu")
-    if kind == "cuda":
-        device = torch.device("cuda", 0)
-        torch.cuda.set_device(device)
+    device = device_of(kind)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield device
     finally:
         dist.destroy_process_group()
+
+
+def device_of(kind: DeviceKind) -> torch.device:
+    """Return the device under test; on CUDA, the only GPU becomes the one of this process."""
+    if kind == "cpu":
+        return torch.device("cpu")
+    torch.cuda.set_device(0)
+    return torch.device("cuda", 0)
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,7 @@ LESS_MEMORY = 0.8
 
 
 @dataclass(frozen=True)
-class _Run:
-    curve: Curve
+class _Run(Curve):
     programs: int
     """Programs that the first step had compiled."""
     later: int
@@ -111,7 +110,8 @@ def _run(spec: JobSpec, device: torch.device) -> _Run:
     results += [training.step(step) for step in range(2, STEPS + 1)]
     losses, norms = zip(*results, strict=True)
     return _Run(
-        Curve(torch.stack(losses).tolist(), torch.stack(norms).float().tolist()),
+        torch.stack(losses).tolist(),
+        torch.stack(norms).float().tolist(),
         programs=programs,
         later=counters["stats"]["unique_graphs"] - programs,
         breaks=sum(counters["graph_break"].values()),
@@ -120,15 +120,14 @@ def _run(spec: JobSpec, device: torch.device) -> _Run:
 
 
 def _as_expected(name: str, run: _Run, expected: Curve) -> list[Figure]:
-    found = run.curve
     return [
-        at_most(f"{name}_loss", largest_difference(found.losses, expected.losses), LOSS),
+        at_most(f"{name}_loss", largest_difference(run.losses, expected.losses), LOSS),
         at_most(
             f"{name}_grad_norm",
-            largest_difference(found.grad_norms, expected.grad_norms),
+            largest_difference(run.grad_norms, expected.grad_norms),
             GRAD_NORM,
         ),
-        at_most(f"{name}_last_loss_of_first", found.losses[-1] / found.losses[0], LEARNED),
+        at_most(f"{name}_last_loss_of_first", run.losses[-1] / run.losses[0], LEARNED),
         at_most(f"{name}_graph_breaks", run.breaks, 0),
         at_most(f"{name}_compiled_later", run.later, 0),
     ]

@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from benchmarks.one_rank import Collectives, LiveBytes, costs_of_a_step, micro_batches
 from benchmarks.trainer import step_seconds
 from tools.gpu_check.check import Figure, Here, at_most, equal, reported
-from tools.gpu_check.training import EAGER
+from tools.gpu_check.training import EAGER, device_of
 from trainer.loop.build import Assembly, assemble
 from trainer.loop.step import TrainStep
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -40,7 +40,7 @@ def one_of_many(here: Here, ranks: int) -> list[Figure]:
     layout = LAYOUTS[ranks]
     spec = _spec(here, layout)
     (expected,) = costs_of_a_step([(spec, 0)])
-    device = torch.device(here.device, 0) if here.device == "cuda" else torch.device("cpu")
+    device = device_of(here.device)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Set timeout is now only supported")

@@ -17,7 +17,7 @@ from benchmarks.launch import torchrun
 from tools.gpu_check.check import DeviceKind, Figure, Here, at_most, equal, largest_difference
 from tools.gpu_check.launch import environment
 from tools.gpu_check.staged_group import BACKEND, register
-from tools.gpu_check.training import STEPS, Curve, Training, alone, curve, job
+from tools.gpu_check.training import STEPS, Curve, Training, alone, curve, device_of, job
 from trainer.process import die_with_parent
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
@@ -73,10 +73,7 @@ def _train(name: str, kind: DeviceKind, folder: Path) -> None:
     """Be one rank of a layout, and leave its curve in a file."""
     die_with_parent()
     layout, axes = LAYOUTS[name]
-    device = torch.device("cpu")
-    if kind == "cuda":
-        device = torch.device("cuda", 0)  # all ranks share it
-        torch.cuda.set_device(device)
+    device = device_of(kind)  # all ranks share it
     register()
     dist.init_process_group(BACKEND, timeout=timedelta(seconds=60))
     found = Training(_spec(kind, layout, **axes), layout, device).curve(STEPS)
