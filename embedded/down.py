@@ -49,7 +49,8 @@ def _with_up(
         return 1
     if not keep_running:
         _stop_placing(folders, record)
-        with Client(record.url, _admin_token(folders)) as yard:
+        token = folders.admin_token.read_text(encoding="utf-8").strip()
+        with Client(record.url, token) as yard:
             if not save_jobs(yard, notify, timeout_seconds=timeout_seconds):
                 return 1
     send(record.up, signal.SIGTERM)
@@ -135,7 +136,3 @@ def _stop_placing(folders: Folders, record: RunRecord) -> None:
         if now is None or "scheduler" not in now.processes:
             return
         time.sleep(POLL_SECONDS / 5)
-
-
-def _admin_token(folders: Folders) -> str:
-    return folders.admin_token.read_text(encoding="utf-8").strip()

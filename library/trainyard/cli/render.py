@@ -147,21 +147,18 @@ def _failure(attempt: AttemptView) -> list[RenderableType]:
 
 def _next(job: JobView) -> list[RenderableType]:
     ended = job.state == JobState.SUCCEEDED
+    other = (
+        ("--steps N", "with more steps")
+        if ended
+        else ("--world-size N", "on as many slots as you like")
+    )
     commands = {
-        "stop": f"trainyard stop {job.name}",
-        "cancel": f"trainyard cancel {job.name}",
-        "resume": f"trainyard resume {job.name} " + ("--steps N" if ended else "--world-size N"),
-        "resize": f"trainyard resume {job.name} --world-size N",
-        "delete": f"trainyard delete {job.name}",
+        "stop": (f"stop {job.name}", "save, then leave"),
+        "cancel": (f"cancel {job.name}", "leave now"),
+        "resume": (f"resume {job.name} {other[0]}", f"resume, {other[1]}"),
+        "resize": (f"resume {job.name} --world-size N", "save, then resume on other slots"),
+        "delete": (f"delete {job.name}", "remove it"),
     }
-    hints = {
-        "stop": "save, then leave",
-        "cancel": "leave now",
-        "resume": "resume, with more steps" if ended else "resume, on as many slots as you like",
-        "resize": "save, then resume on other slots",
-        "delete": "remove it",
-    }
-    rows: list[tuple[str, RenderableType | None]] = [
-        (commands[verb], hints[verb]) for verb in job.verbs if verb in commands
-    ]
+    verbs = [commands[verb] for verb in job.verbs if verb in commands]
+    rows = [(f"trainyard {command}", hint) for command, hint in verbs]
     return [heading("Next"), facts(rows)] if rows else []

@@ -31,7 +31,7 @@ def draw_plan(plan: Plan) -> RenderableType:
              f"micro-batches of {batch.micro_batch_size}, {batch.rounds} for each of "
              f"{batch.dp} data-parallel ranks"),
             ("idle", idle),
-            *_pipeline(plan.pipeline),
+            ("pipeline", _pipeline(plan.pipeline)),
             ("length", f"{plan.steps:,} steps of {plan.tokens_per_step:,} tokens: "
              f"{formats.short(plan.total_tokens)} tokens, {formats.short(plan.total_flops)} FLOPs"),
             ("memory", _memory(plan.memory, plan.fits)),
@@ -46,20 +46,17 @@ def draw_plan(plan: Plan) -> RenderableType:
     )
 
 
-def _pipeline(pipeline: PipelinePlan | None) -> list[tuple[str, str]]:
+def _pipeline(pipeline: PipelinePlan | None) -> str | None:
     if pipeline is None:
-        return []
+        return None
     runs = f"{pipeline.runs} runs of " if pipeline.runs > 1 else ""
     empty = f" ({pipeline.empty} empty)" if pipeline.empty else ""
     layers = "+".join(map(str, pipeline.layers))
-    return [
-        (
-            "pipeline",
-            f"{pipeline.schedule}, stages of {layers} layers, "
-            f"{runs}{pipeline.microbatches} micro-batches{empty}, "
-            f"{formats.share(pipeline.bubble_share)} waiting",
-        )
-    ]
+    return (
+        f"{pipeline.schedule}, stages of {layers} layers, "
+        f"{runs}{pipeline.microbatches} micro-batches{empty}, "
+        f"{formats.share(pipeline.bubble_share)} waiting"
+    )
 
 
 def draw_preview(preview: ResumePreview) -> RenderableType:

@@ -215,23 +215,21 @@ def _result(operation: OperationView) -> str:
 
 
 def is_well(operation: OperationView) -> bool:
+    """Return whether it has succeeded, and a verification found no damage."""
     found = operation.outcome.verification if operation.outcome else None
     return operation.state == OperationState.SUCCEEDED and (found is None or found.ok)
 
 
 def operation_line(operation: OperationView) -> Text:
-    well = is_well(operation)
+    """Return the state of an operation that is open, or the outcome of one that has ended."""
+    what = _what(operation)
+    title = f"{operation.kind} of {what}"
     if operation.state in {OperationState.QUEUED, OperationState.RUNNING}:
         why = f": {operation.waiting}" if operation.waiting else ""
-        where = "`trainyard operations` shows it"
-        return Text(f"{operation.kind} of {_what(operation)} is {operation.state}{why}; {where}")
+        return Text(f"{title} is {operation.state}{why}; `trainyard operations` shows it")
     if operation.state == OperationState.CANCELLED:
-        return Text(f"⊘ {operation.kind} of {_what(operation)} is cancelled")
+        return Text(f"⊘ {title} is cancelled")
     message = operation.outcome.message if operation.outcome else ""
-    sign = Text("✓ ", style="green") if well else Text("✗ ", style="red")
-    title = (
-        f"{DONE[operation.kind]} {_what(operation)}"
-        if well
-        else f"{operation.kind} of {_what(operation)}"
-    )
-    return Text.assemble(sign, f"{title}: {message}")
+    if is_well(operation):
+        return Text.assemble(("✓ ", "green"), f"{DONE[operation.kind]} {what}: {message}")
+    return Text.assemble(("✗ ", "red"), f"{title}: {message}")
