@@ -37,10 +37,8 @@ class LayoutFacts:
     """`model.size`, for messages."""
     seq_len: int
     """Tokens of a sequence."""
-    global_batch_size: int
-    """Sequences of a step."""
-    micro_batch_size: int
-    """Sequences that a rank runs at once."""
+    batch: BatchPartition
+    """How each global batch is split over the data-parallel ranks."""
     compiles: bool
     """Whether blocks are compiled."""
     recomputation: str
@@ -59,26 +57,8 @@ class LayoutFacts:
         assert isinstance(self.section, kind)
         return self.section
 
-    @property
-    def dp(self) -> int:
-        """Data-parallel ranks."""
-        return self.sizes["dp_replicate"] * self.sizes["dp_shard"]
-
-    @property
-    def batch(self) -> BatchPartition:
-        """How each global batch is divided among the data-parallel ranks.
-
-        Raises:
-            ValueError: there are fewer micro-batches than ranks.
-        """
-        return BatchPartition(self.global_batch_size, self.micro_batch_size, self.dp)
-
 
 Rule = Callable[[LayoutFacts], Iterator[Problem]]
-
-
-def _resets_nothing(*_: Sizes) -> dict[str, Any]:
-    return {}
 
 
 @dataclass(frozen=True)
@@ -106,7 +86,7 @@ class Axis:
     """Axes whose ranks it regroups; such an axis does not multiply the world size."""
     rules: tuple[Rule, ...] = field(default=(), repr=False)
     """Its legality rules for a job."""
-    resets: Callable[[Sizes, Sizes], dict[str, Any]] = field(default=_resets_nothing, repr=False)
+    resets: Callable[[Sizes, Sizes], dict[str, Any]] = field(default=lambda *_: {}, repr=False)
     """Resets of fields that were chosen for the former sizes and do not apply to new ones."""
 
     @property

@@ -18,7 +18,7 @@ from trainyard.training.pipeline_schedule import (
     next_runnable,
     quickest,
 )
-from trainyard.training.pipeline_stages import Stage, StageChoice, cut_into_stages
+from trainyard.training.pipeline_stages import Stage, cut_into_stages
 
 
 class PipelineParallelFields(AxisFields):
@@ -43,9 +43,14 @@ def stages_of(facts: LayoutFacts) -> tuple[Stage, ...]:
         SpecError: the model cannot be cut this way; the error has the nearest legal values.
     """
     options = facts.options(PipelineParallelFields)
-    choice = StageChoice(options.pp_schedule, options.pp_stage_modules, options.pp_layers_per_stage)
-    pp = facts.size("pp")
-    return cut_into_stages(facts.architecture, choice, pp=pp, seq_len=facts.seq_len)
+    return cut_into_stages(
+        facts.architecture,
+        pp=facts.size("pp"),
+        seq_len=facts.seq_len,
+        schedule=options.pp_schedule,
+        modules=options.pp_stage_modules,
+        layers_per_stage=options.pp_layers_per_stage,
+    )
 
 
 def microbatches_of(facts: LayoutFacts) -> int:
@@ -59,7 +64,6 @@ def microbatches_of(facts: LayoutFacts) -> int:
     Raises:
         SpecError: the schedule cannot run m micro-batches; field, value and nearest legal values
             are named.
-        ValueError: there are fewer micro-batches than data-parallel ranks.
     """
     options, pp = facts.options(PipelineParallelFields), facts.size("pp")
     schedule, given, rounds = options.pp_schedule, options.pp_microbatches, facts.batch.rounds
@@ -127,18 +131,15 @@ def _split_backward(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def _too_few(facts: LayoutFacts) -> Problem:
-    schedule, pp, batch = (
-        facts.options(PipelineParallelFields).pp_schedule,
-        facts.size("pp"),
-        facts.batch,
-    )
+    schedule = facts.options(PipelineParallelFields).pp_schedule
+    pp, batch = facts.size("pp"), facts.batch
     least = least_microbatches(schedule, pp=pp)
-    smaller = (batch.global_batch_size - 1) // (facts.dp * (least - 1))
+    smaller = (batch.global_batch_size - 1) // (batch.dp * (least - 1))
     or_smaller = f", micro_batch_size up to {smaller}" if smaller else ""
     return problem(
         "pp",
         f"{schedule} on pp={pp} needs at least {least} micro-batches on "
-        f"each rank, but dp={facts.dp} leaves {batch.rounds} of global_batch_size="
+        f"each rank, but dp={batch.dp} leaves {batch.rounds} of global_batch_size="
         f"{batch.global_batch_size} with micro_batch_size={batch.micro_batch_size}; "
         f"legal: pp up to {batch.rounds}{or_smaller}, or another pp_schedule",
     )

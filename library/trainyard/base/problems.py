@@ -36,6 +36,11 @@ class SpecError(ValueError):
         super().__init__("; ".join(f"{p.pointer or '/'}: {p.detail}" for p in self.problems))
 
 
+def refusal(pointer: str, detail: str) -> SpecError:
+    """Return the error for one problem."""
+    return SpecError([Problem(pointer=pointer, detail=detail)])
+
+
 def nearest(given: int, legal: Iterable[int]) -> str:
     """Return words that name the legal values on both sides of the one given."""
     shown = around(given, legal)

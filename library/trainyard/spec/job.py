@@ -13,7 +13,7 @@ from trainyard.axes import AXES
 from trainyard.axes.base import LayoutFacts
 from trainyard.base.model_base import SpecModel, Text
 from trainyard.base.names import NAME, TAG
-from trainyard.base.problems import Problem, SpecError, spec_error
+from trainyard.base.problems import refusal, spec_error
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection
 from trainyard.spec.sections.model import DataSection, ModelSection
@@ -173,7 +173,8 @@ class JobSpec(SpecModel):
         for (section, field), first in FIRST_DEFAULTS.items():
             value = getattr(getattr(self, section), field)
             fields = given.pop(section, {})
-            fields = {**fields, field: value} if value != first else _without(fields, field)
+            fields.pop(field, None)
+            fields |= {field: value} if value != first else {}
             given |= {section: fields} if fields else {}
         return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
 
@@ -187,15 +188,18 @@ class JobSpec(SpecModel):
         return Layout.fill(world_size=size, **self.parallelism.sizes)
 
     def facts(self, layout: Layout) -> LayoutFacts:
-        """Return the input of the rules of the parallel axes."""
+        """Return the input of the rules of the parallel axes.
+
+        Raises:
+            ValueError: there are fewer micro-batches than data-parallel ranks.
+        """
         return LayoutFacts(
             sizes=layout.sizes,
             section=self.parallelism,
             architecture=self.architecture,
             size_name=self.model.size,
             seq_len=self.training.seq_len,
-            global_batch_size=self.training.global_batch_size,
-            micro_batch_size=self.training.micro_batch_size,
+            batch=self.batch_partition(layout),
             compiles=self.compile.enabled is True,
             recomputation=self.activation_checkpoint.mode,
             device=self.resources.device,
@@ -248,10 +252,6 @@ class JobSpec(SpecModel):
         return (own.pp, own.dp) == (layout.pp, layout.dp)
 
 
-def _without(fields: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if key != name}
-
-
 def parse_job_spec(source: str | bytes | Mapping[str, Any]) -> JobSpec:
     """Read a job spec from JSON text or from a parsed TOML, YAML or JSON document.
 
@@ -261,7 +261,7 @@ def parse_job_spec(source: str | bytes | Mapping[str, Any]) -> JobSpec:
     try:
         text = source if isinstance(source, str | bytes) else json.dumps(source, default=str)
     except (TypeError, ValueError, RecursionError) as error:  # a key or a cycle that JSON lacks
-        raise SpecError([Problem(pointer="", detail=f"this is no JSON object: {error}")]) from None
+        raise refusal("", f"this is no JSON object: {error}") from None
     try:
         return JobSpec.model_validate_json(text)
     except ValidationError as error:

@@ -10,7 +10,7 @@ from pydantic import Field, create_model
 
 from trainyard.axes import AXES, MESH_AXES
 from trainyard.base.model_base import Ranks, SpecModel
-from trainyard.base.problems import Problem, SpecError, around, multiples, nearest
+from trainyard.base.problems import SpecError, around, multiples, nearest, refusal
 
 if TYPE_CHECKING:
 
@@ -89,7 +89,7 @@ class Layout(_Sizes):
                 raise _uneven(factors, world_size)
             dp_shard = world_size // others
         if dp_shard < 1:
-            raise _refusal(
+            raise refusal(
                 "/parallelism/dp_shard",
                 f"dp_shard={dp_shard} must be positive, or -1 to fill the slots; "
                 "nearest legal: -1, 1",
@@ -108,12 +108,12 @@ def _uneven(axes: Mapping[str, int], world_size: int) -> SpecError:
         room, rest = divmod(world_size, product // size)
         if not rest:
             legal = [n for n in range(1, room + 1) if room % n == 0]
-            return _refusal(
+            return refusal(
                 f"/parallelism/{field}",
                 f"{field}={size} makes {words}, which does not divide world_size={world_size}; "
                 f"{nearest(size, legal)}, or as world_size: {slots}",
             )
-    return _refusal(
+    return refusal(
         "/resources/world_size",
         f"world_size={world_size} is no multiple of {words}; nearest legal: {slots}",
     )
@@ -124,16 +124,12 @@ def _other_product(others: int, dp_shard: int, world_size: int) -> SpecError:
     names = " x ".join(axis.name for axis in AXES if axis.multiplies_world)
     words = f"{names} = {product}"
     if world_size % others:
-        return _refusal(
+        return refusal(
             "/resources/world_size",
             f"world_size={world_size}, but {words}; legal: {product}, or other axes",
         )
-    return _refusal(
+    return refusal(
         "/parallelism/dp_shard",
         f"dp_shard={dp_shard} makes {words}, but world_size={world_size}; "
         f"legal: {world_size // others}, -1, or world_size={product}",
     )
-
-
-def _refusal(pointer: str, detail: str) -> SpecError:
-    return SpecError([Problem(pointer=pointer, detail=detail)])

@@ -197,14 +197,15 @@ def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem(pointer="/training/micro_batch_size", detail=str(error))
         return
-    if spec.model.size in ARCHITECTURES[spec.model.family]:
-        facts = spec.facts(layout)
-        for axis in AXES:
-            yield from _borrowed(axis, facts)
-            for rule in axis.rules:
-                yield from rule(facts)
-        for precision in PRECISION:
-            yield from precision(spec, layout)
+    if spec.model.size not in ARCHITECTURES[spec.model.family]:
+        return
+    facts = spec.facts(layout)
+    for axis in AXES:
+        yield from _borrowed(axis, facts)
+        for rule in axis.rules:
+            yield from rule(facts)
+    for precision in PRECISION:
+        yield from precision(spec, layout)
 
 
 def _borrowed(axis: Axis, facts: LayoutFacts) -> Iterator[Problem]:

@@ -13,6 +13,8 @@ from typing import Literal
 PipelineSchedule = Literal[
     "GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"
 ]
+INTERLEAVED = ("Interleaved1F1B", "InterleavedZeroBubble")
+"""Schedules whose ranks run any number of stages from two on."""
 SPLIT_BACKWARD = ("InterleavedZeroBubble", "ZBVZeroBubble")
 """Schedules that compute the gradients of inputs and of weights at different times."""
 
@@ -61,7 +63,7 @@ def can_run(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> bool:
     1F1B needs one for each stage. The interleaved ones run them in max(1, m // p) equal groups.
     The others take any number (torch.distributed.pipelining.schedules, 2.13).
     """
-    if schedule in {"Interleaved1F1B", "InterleavedZeroBubble"}:
+    if schedule in INTERLEAVED:
         return microbatches % max(1, microbatches // pp) == 0
     return microbatches >= least_microbatches(schedule, pp=pp)
 
@@ -135,21 +137,15 @@ def default_stages_per_rank(schedule: PipelineSchedule) -> int:
 
 def takes_stages(schedule: PipelineSchedule, stages: int, *, pp: int) -> bool:
     """Return whether a schedule can run this total number of stages."""
-    match schedule:
-        case "GPipe" | "1F1B":
-            return stages == pp
-        case "ZBVZeroBubble":
-            return stages == 2 * pp
-        case "Interleaved1F1B" | "InterleavedZeroBubble":
-            return stages % pp == 0 and stages >= 2 * pp
+    least = default_stages_per_rank(schedule) * pp
+    if schedule in INTERLEAVED:
+        return stages % pp == 0 and stages >= least
+    return stages == least
 
 
 def legal_stages(schedule: PipelineSchedule, *, pp: int) -> str:
     """Return words for the numbers of stages that a schedule can run."""
-    match schedule:
-        case "GPipe" | "1F1B":
-            return str(pp)
-        case "ZBVZeroBubble":
-            return str(2 * pp)
-        case "Interleaved1F1B" | "InterleavedZeroBubble":
-            return f"a multiple of {pp} from {2 * pp} on"
+    least = default_stages_per_rank(schedule) * pp
+    if schedule in INTERLEAVED:
+        return f"a multiple of {pp} from {least} on"
+    return str(least)

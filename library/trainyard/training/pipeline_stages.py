@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
-from trainyard.base.problems import Problem, SpecError, named, nearest
+from trainyard.base.problems import SpecError, named, nearest, refusal
 from trainyard.training.architectures import Architecture
 from trainyard.training.flops import matmul_parameters_of_a_block
 from trainyard.training.pipeline_schedule import (
@@ -20,6 +20,9 @@ from trainyard.training.pipeline_schedule import (
 
 EMBEDDING_COST = 0.1
 """Blocks that the embedding counts for: a look-up has no FLOPs, but takes some time and memory."""
+
+Modules = tuple[tuple[str, ...], ...]
+"""Names of the modules of each stage."""
 
 
 @dataclass(frozen=True)
@@ -39,38 +42,54 @@ class Stage:
         return sum(name.startswith("layers.") for name in self.modules)
 
 
-@dataclass(frozen=True)
-class StageChoice:
-    """How a model is cut into stages: the fields of the spec that decide it."""
-
-    schedule: PipelineSchedule
-    """Schedule that runs them."""
-    modules: tuple[tuple[str, ...], ...] = ()
-    """Modules of each stage, by name; balanced when empty."""
-    layers_per_stage: int | None = None
-    """Layers of a stage; balanced when absent."""
-
-
 def cut_into_stages(
-    architecture: Architecture, choice: StageChoice, *, pp: int, seq_len: int
+    architecture: Architecture,
+    *,
+    pp: int,
+    seq_len: int,
+    schedule: PipelineSchedule,
+    modules: Modules = (),
+    layers_per_stage: int | None = None,
 ) -> tuple[Stage, ...]:
     """Return the stages of a model in its order; a single one without pipeline parallelism.
 
-    Without a choice of modules or layers, the longest stage is as short as possible, by FLOPs.
+    Args:
+        architecture: shape of the model.
+        pp: ranks of a pipeline.
+        seq_len: tokens of a sequence.
+        schedule: schedule that runs the stages.
+        modules: modules of each stage, by name.
+        layers_per_stage: layers of a stage. Without both, the longest stage is as short as
+            possible, by FLOPs.
 
     Raises:
         SpecError: the model cannot be cut this way; the error has the nearest legal values.
     """
     names = module_names(architecture)
     if pp == 1:
-        if choice.modules:
+        if modules:
             raise _stages_refused(
-                choice.modules, "pp=1 has no pipeline; legal: no stages, or pp from 2 on"
+                modules, "pp=1 has no pipeline; legal: no stages, or pp from 2 on"
             )
         return (Stage(0, 0, names),)
+    if modules:
+        if layers_per_stage is not None:
+            raise _stages_refused(
+                modules,
+                f"pp_layers_per_stage={layers_per_stage} gives stages too; legal: one of them",
+            )
+        _check_modules(modules, names)
+        _check_count(schedule, modules, pp)
+    else:
+        layers = (
+            _balanced_layers(architecture, schedule, pp, seq_len)
+            if layers_per_stage is None
+            else _equal_layers(architecture.n_layers, schedule, pp, layers_per_stage)
+        )
+        modules = _modules(layers, names)
     return tuple(
-        Stage(index, rank_of_stage(choice.schedule, index, pp=pp), modules)
-        for index, modules in enumerate(_cut(architecture, choice, pp, seq_len, names))
+        Stage(index, rank_of_stage(schedule, index, pp=pp), stage)
+        for index, stage in enumerate(modules)
     )
 
 
@@ -81,32 +100,17 @@ def module_names(architecture: Architecture) -> tuple[str, ...]:
     return ("tok_embeddings", *layers, "norm", *head)
 
 
-def _cut(
-    shape: Architecture, choice: StageChoice, pp: int, seq_len: int, names: tuple[str, ...]
-) -> tuple[tuple[str, ...], ...]:
-    if choice.modules and choice.layers_per_stage is not None:
-        raise _stages_refused(
-            choice.modules,
-            f"pp_layers_per_stage={choice.layers_per_stage} gives stages too; legal: one of them",
+def _balanced_layers(
+    shape: Architecture, schedule: PipelineSchedule, pp: int, seq_len: int
+) -> tuple[int, ...]:
+    per_rank = default_stages_per_rank(schedule)
+    if per_rank * pp > shape.n_layers:
+        raise refusal(
+            "/parallelism/pp",
+            f"pp={pp} with {schedule} makes {per_rank * pp} stages, but the model has "
+            f"{shape.n_layers} layers; legal: pp up to {shape.n_layers // per_rank}",
         )
-    if choice.modules:
-        _check_modules(choice.modules, names)
-        _check_count(choice.schedule, choice.modules, pp)
-        return choice.modules
-    if choice.layers_per_stage is not None:
-        _check_layers_per_stage(choice.schedule, choice.layers_per_stage, shape.n_layers, pp)
-        full, rest = divmod(shape.n_layers, choice.layers_per_stage)
-        layers: tuple[int, ...] = (choice.layers_per_stage,) * full + ((rest,) if rest else ())
-    else:
-        per_rank = default_stages_per_rank(choice.schedule)
-        if per_rank * pp > shape.n_layers:
-            raise _refusal(
-                "pp",
-                f"pp={pp} with {choice.schedule} makes {per_rank * pp} stages, but the model has "
-                f"{shape.n_layers} layers; legal: pp up to {shape.n_layers // per_rank}",
-            )
-        layers = _balanced(shape.n_layers, per_rank * pp, head_cost(shape, seq_len=seq_len))
-    return _modules(layers, names)
+    return _balanced(shape.n_layers, per_rank * pp, head_cost(shape, seq_len=seq_len))
 
 
 def head_cost(architecture: Architecture, *, seq_len: int) -> float:
@@ -141,7 +145,7 @@ def _balanced(n_layers: int, stages: int, head: float) -> tuple[int, ...]:
     return tuple(layers)
 
 
-def _modules(layers: tuple[int, ...], names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+def _modules(layers: tuple[int, ...], names: tuple[str, ...]) -> Modules:
     """Return the names of each stage; the first takes the embedding, the last norm and head."""
     cut, start = [], 0
     for index, count in enumerate(layers):
@@ -152,7 +156,7 @@ def _modules(layers: tuple[int, ...], names: tuple[str, ...]) -> tuple[tuple[str
     return tuple(cut)
 
 
-def _check_modules(stages: tuple[tuple[str, ...], ...], names: tuple[str, ...]) -> None:
+def _check_modules(stages: Modules, names: tuple[str, ...]) -> None:
     given = [name for stage in stages for name in stage]
     times, known = Counter(given), set(names)
     wrong = {
@@ -174,7 +178,7 @@ def _check_modules(stages: tuple[tuple[str, ...], ...], names: tuple[str, ...]) 
         )
 
 
-def _check_count(schedule: PipelineSchedule, stages: tuple[tuple[str, ...], ...], pp: int) -> None:
+def _check_count(schedule: PipelineSchedule, stages: Modules, pp: int) -> None:
     if not takes_stages(schedule, len(stages), pp=pp):
         raise _stages_refused(
             stages,
@@ -183,23 +187,22 @@ def _check_count(schedule: PipelineSchedule, stages: tuple[tuple[str, ...], ...]
         )
 
 
-def _check_layers_per_stage(
-    schedule: PipelineSchedule, per_stage: int, n_layers: int, pp: int
-) -> None:
+def _equal_layers(
+    n_layers: int, schedule: PipelineSchedule, pp: int, per_stage: int
+) -> tuple[int, ...]:
     stages = -(-n_layers // per_stage)
-    if takes_stages(schedule, stages, pp=pp):
-        return
-    legal = [k for k in range(1, n_layers + 1) if takes_stages(schedule, -(-n_layers // k), pp=pp)]
-    raise _refusal(
-        "pp_layers_per_stage",
-        f"pp_layers_per_stage={per_stage} cuts {n_layers} layers into {stages} stages, but "
-        f"{schedule} on pp={pp} needs {legal_stages(schedule, pp=pp)}; {nearest(per_stage, legal)}",
-    )
+    if not takes_stages(schedule, stages, pp=pp):
+        counts = range(1, n_layers + 1)
+        legal = [k for k in counts if takes_stages(schedule, -(-n_layers // k), pp=pp)]
+        raise refusal(
+            "/parallelism/pp_layers_per_stage",
+            f"pp_layers_per_stage={per_stage} cuts {n_layers} layers into {stages} stages, but "
+            f"{schedule} on pp={pp} needs {legal_stages(schedule, pp=pp)}; "
+            f"{nearest(per_stage, legal)}",
+        )
+    return (*[per_stage] * (stages - 1), n_layers - per_stage * (stages - 1))
 
 
-def _stages_refused(stages: tuple[tuple[str, ...], ...], detail: str) -> SpecError:
-    return _refusal("pp_stage_modules", f"{named('pp_stage_modules', stages)}: {detail}")
-
-
-def _refusal(field: str, detail: str) -> SpecError:
-    return SpecError([Problem(pointer=f"/parallelism/{field}", detail=detail)])
+def _stages_refused(stages: Modules, detail: str) -> SpecError:
+    given = named("pp_stage_modules", stages)
+    return refusal("/parallelism/pp_stage_modules", f"{given}: {detail}")
