@@ -8,7 +8,6 @@ savings of torch.compile, the device's own context and the buffers of the commun
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 from trainyard.axes import AXES
@@ -50,30 +49,6 @@ def estimate_memory(spec: JobSpec, layout: Layout, partition: BatchPartition) ->
     return max(ranks, key=lambda estimate: estimate.total)
 
 
-@dataclass(frozen=True)
-class Moment:
-    """Bytes of a rank at one moment of a step, without its weights and optimizer states."""
-
-    name: Literal["loss", "head", "block", "embedding"]
-    """The backward that runs."""
-    gradients: int
-    """Gradients of earlier micro-batches."""
-    gathered: int
-    """Unsharded weights and gradients of the layers at work."""
-    activations: int = 0
-    """Activations that backward still needs."""
-    logits: int = 0
-    """Logits of a chunk, and what the loss derives from them."""
-
-    @property
-    def slack(self) -> int:
-        return round(SLACK * (self.gathered + self.activations + self.logits))
-
-    @property
-    def total(self) -> int:
-        return self.gradients + self.gathered + self.activations + self.logits + self.slack
-
-
 class Step:
     """The moments of one rank's step that can be the peak, in order.
 
@@ -101,9 +76,7 @@ class Step:
         # With offloading the shards are in host memory.
         self.stored = 0 if spec.optimizer.cpu_offload else self.shard
         self.earlier = self._earlier_gradients() if partition.rounds > 1 else 0
-        self.block = sum(
-            (self.parameters.attention, self.parameters.feed_forward, self.parameters.norms)
-        )
+        self.block = self.parameters.block
         self.head = a.vocab_size * a.dim  # and as many in the embedding
         # This rank's share of the vocabulary in the loss, and the tokens of one chunk of the loss.
         self.rows = a.vocab_size // (layout.tp if spec.parallelism.loss_parallel else 1)
@@ -118,23 +91,9 @@ class Step:
             moments += [self.at_loss(), self.at_head()]
         if self.part.embedding:
             moments.append(self.at_embedding())
-        peak = max(moments, key=lambda moment: moment.total)
-        weights = self.stored * self.weight
-        # Adam's two moments; step counters are too few to count.
-        optimizer_states = 2 * self.stored * BYTES[self.spec.optimizer.state_dtype]
-        return MemoryEstimate(
-            peak_at=peak.name,
-            weights=weights,
-            gradients=peak.gradients,
-            optimizer_states=optimizer_states,
-            gathered=peak.gathered,
-            activations=peak.activations,
-            logits=peak.logits,
-            slack=peak.slack,
-            total=weights + optimizer_states + peak.total,
-        )
+        return max(moments, key=lambda moment: moment.total)
 
-    def at_loss(self) -> Moment:
+    def at_loss(self) -> MemoryEstimate:
         """A chunk's logits, and the gradient of the head's weight from earlier chunks.
 
         The loss computes gradients immediately, so that no logits outlive their chunk; input and
@@ -151,7 +110,7 @@ class Step:
             logits=self._logits(),
         )
 
-    def at_head(self) -> Moment:
+    def at_head(self) -> MemoryEstimate:
         """The gradient of the head's weight is scaled, then converted for the sum over ranks.
 
         Meanwhile the last block's weights are gathered. The head itself is freed before the sum,
@@ -171,7 +130,7 @@ class Step:
             activations=self.kept + self.tokens * self.shape.dim * self.compute,
         )
 
-    def at_block(self) -> Moment:
+    def at_block(self) -> MemoryEstimate:
         """Backward of the last block, after its recomputation if that is enabled.
 
         Unsharded at the same time: weights of this block and of the next, the gradient of one
@@ -189,7 +148,7 @@ class Step:
             activations=self.kept + activations,
         )
 
-    def at_embedding(self) -> Moment:
+    def at_embedding(self) -> MemoryEstimate:
         """All other gradients are sharded; the embedding's is unsharded, before its sum over ranks.
 
         Backward has freed the weights, except in a pipeline. A tied embedding is still gathered
@@ -213,11 +172,7 @@ class Step:
             gathered += computed + summed
             gathered += self._shard_of_head(self.reduce) if self._converts() else 0
         shards = 0 if self.spec.optimizer.cpu_offload else self.shard * self.weight
-        return Moment(
-            "embedding",
-            gradients=max(shards, self.earlier),
-            gathered=gathered // self.layout.tp,
-        )
+        return self.moment("embedding", gradients=max(shards, self.earlier), gathered=gathered)
 
     def _shard_of_head(self, bytes_each: int) -> int:
         return self.head * bytes_each // (self.layout.dp_shard * self.layout.cp)
@@ -290,17 +245,33 @@ class Step:
 
     def moment(
         self,
-        name: Literal["loss", "head", "block"],
+        name: Literal["loss", "head", "block", "embedding"],
         *,
         gathered: int,
-        activations: int,
+        activations: int = 0,
         logits: int = 0,
-    ) -> Moment:
-        """Return a moment; `gathered` is undivided by tensor parallelism."""
-        return Moment(
-            name,
-            gradients=self.earlier,
-            gathered=gathered // self.layout.tp,
-            activations=activations,
-            logits=logits,
-        )
+        gradients: int | None = None,
+    ) -> MemoryEstimate:
+        """Return the bytes of a moment.
+
+        Args:
+            name: the backward that runs.
+            gathered: unsharded weights and gradients of the layers at work, undivided by tensor
+                parallelism.
+            activations: those that backward still needs.
+            logits: those of a chunk, and what the loss derives from them.
+            gradients: gradients of earlier micro-batches, where they are not sums or shards.
+        """
+        parts = {
+            "weights": self.stored * self.weight,
+            "gradients": self.earlier if gradients is None else gradients,
+            # Adam's two moments; step counters are too few to count.
+            "optimizer_states": 2 * self.stored * BYTES[self.spec.optimizer.state_dtype],
+        }
+        passing = {
+            "gathered": gathered // self.layout.tp,
+            "activations": activations,
+            "logits": logits,
+        }
+        parts |= passing | {"slack": round(SLACK * sum(passing.values()))}
+        return MemoryEstimate(peak_at=name, **parts, total=sum(parts.values()))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
+from trainyard.base.problems import divisors
 from trainyard.planner.results import BatchPlan
 from trainyard.training.batch_partition import BatchPartition
 
@@ -55,8 +56,7 @@ def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int
     if largest is None:
         raise ValueError(f"dp={dp} is more than the {global_batch_size} sequences of a step")
     slots = -(-global_batch_size // dp)
-    small = [size for size in range(1, math.isqrt(slots) + 1) if slots % size == 0]
-    return max(size for low in small for size in (low, slots // low) if size <= largest)
+    return max(size for size in divisors(slots) if size <= largest)
 
 
 def plan_batch(partition: BatchPartition) -> BatchPlan:
@@ -64,14 +64,9 @@ def plan_batch(partition: BatchPartition) -> BatchPlan:
     best = least_idle_micro_batch_size(
         partition.global_batch_size, partition.dp, at_most=partition.micro_batch_size
     )
-    less = (
-        BatchPartition(partition.global_batch_size, best, partition.dp).idle_share
-        < partition.idle_share
-    )
+    less = replace(partition, micro_batch_size=best).idle_share < partition.idle_share
     return BatchPlan(
-        global_batch_size=partition.global_batch_size,
-        micro_batch_size=partition.micro_batch_size,
-        dp=partition.dp,
+        **vars(partition),
         micro_batches=partition.micro_batches,
         rounds=partition.rounds,
         idle_share=partition.idle_share,

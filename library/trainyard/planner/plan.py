@@ -51,28 +51,22 @@ def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
     chosen = option(spec, spec.layout(), slots=slots)
     parameters = count_parameters(spec.architecture)
     steps = spec.training.steps
-    flops_per_step = spec.flops_per_step
     kept = most_kept(spec)
     checkpoint_bytes = parameters.total * (
         BYTES[spec.training.weight_dtype] + 2 * BYTES[spec.optimizer.state_dtype]
     )
     draft = Plan(
         world_size=chosen.layout.world_size,
-        layout=chosen.layout,
-        name=chosen.name,
+        **dict(chosen),
         device=device,
         auto=auto,
-        batch=chosen.batch,
-        pipeline=chosen.pipeline,
         steps=steps,
         tokens_per_step=spec.tokens_per_step,
         total_tokens=steps * spec.tokens_per_step,
         parameters=parameters,
         flops_per_token=training_flops_per_token(spec.architecture, spec.training.seq_len),
-        flops_per_step=flops_per_step,
-        total_flops=steps * flops_per_step,
-        memory=chosen.memory,
-        fits=chosen.fits,
+        flops_per_step=spec.flops_per_step,
+        total_flops=steps * spec.flops_per_step,
         device_memory_bytes=smallest_memory(spec, slots),
         checkpoint_bytes=checkpoint_bytes,
         checkpoints_kept=kept,
@@ -215,19 +209,17 @@ def _checkpoints(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
 
 
 def _schedule(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
-    end = spec.schedule_steps
-    if end < draft.steps:
-        yield Problem(
-            pointer="/lr_schedule/total_steps",
-            detail=f"the schedule ends at step {end}: the other {draft.steps - end} of "
-            f"{draft.steps} steps run at its last rate",
-        )
-    if end > draft.steps:
-        yield Problem(
-            pointer="/lr_schedule/total_steps",
-            detail=f"the schedule ends at step {end}, after the last of {draft.steps} steps: the "
-            "rate never reaches its end",
-        )
+    end, steps = spec.schedule_steps, draft.steps
+    if end == steps:
+        return
+    why = (
+        f": the other {steps - end} of {steps} steps run at its last rate"
+        if end < steps
+        else f", after the last of {steps} steps: the rate never reaches its end"
+    )
+    yield Problem(
+        pointer="/lr_schedule/total_steps", detail=f"the schedule ends at step {end}{why}"
+    )
 
 
 def _hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
@@ -242,39 +234,32 @@ def _hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
     on_cpu = spec.resources.device == "cpu" or (
         bool(own) and all(slot.device == "cpu" for slot in own)
     )
-    if number_format(spec) is not None and on_cpu:
+    numbers, recipe = number_format(spec), spec.quantization.recipe
+    if on_cpu and numbers is not None:
         yield Problem(
             pointer="/quantization/recipe",
-            detail=f"a CPU emulates {spec.quantization.recipe}: its rounding, not its speed",
+            detail=f"a CPU emulates {recipe}: its rounding, not its speed",
         )
-    if not on_cpu:
-        yield from _lacking(spec, own)
-        yield from _eager(spec)
-    if spec.optimizer.cpu_offload and on_cpu:
+    if on_cpu and spec.optimizer.cpu_offload:
         yield Problem(
             pointer="/optimizer/cpu_offload",
             detail="cpu_offload changes nothing on CPU slots: everything is in the host's memory",
         )
-
-
-def _eager(spec: JobSpec) -> Iterator[Problem]:
-    fmt = number_format(spec)
-    if fmt is not None and spec.compile.enabled is not True:
-        yield Problem(
-            pointer="/compile/enabled",
-            detail=f"compile.enabled=false with recipe={spec.quantization.recipe!r}: scales and "
-            f"casts then run as kernels of their own and may cost more than {fmt} products save; "
-            "compile.enabled=true fuses them",
-        )
-
-
-def _lacking(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
-    lacking = sorted({slot.name for slot in slots if not can_quantize(spec, slot)})
+    if on_cpu or numbers is None:
+        return
+    lacking = sorted({slot.name for slot in own if not can_quantize(spec, slot)})
     if lacking:
         yield Problem(
             pointer="/quantization/recipe",
             detail=f"the job would fail on nodes with {', '.join(lacking)}, which cannot multiply "
-            f"{number_format(spec)}",
+            f"{numbers}",
+        )
+    if spec.compile.enabled is not True:
+        yield Problem(
+            pointer="/compile/enabled",
+            detail=f"compile.enabled=false with recipe={recipe!r}: scales and casts then run as "
+            f"kernels of their own and may cost more than {numbers} products save; "
+            "compile.enabled=true fuses them",
         )
 
 

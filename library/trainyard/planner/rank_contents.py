@@ -30,10 +30,9 @@ class Part:
 
     def parameters(self, counted: ParameterCount) -> int:
         """Return how many parameters it has."""
-        block = counted.attention + counted.feed_forward + counted.norms
         first = counted.embedding if self.embedding else 0
         last = counted.final_norm + counted.head if self.head else 0
-        return first + self.layers * block + last
+        return first + self.layers * counted.block + last
 
 
 def parts_of(spec: JobSpec, layout: Layout) -> list[Part]:

@@ -37,6 +37,11 @@ class ParameterCount(RecordModel):
     total: Count
     """All of them, each counted once."""
 
+    @property
+    def block(self) -> int:
+        """Parameters of one block."""
+        return self.attention + self.feed_forward + self.norms
+
 
 class BatchPlan(RecordModel):
     """How the global batch is split over the data-parallel ranks."""

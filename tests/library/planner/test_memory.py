@@ -9,7 +9,7 @@ import pytest
 
 from tests.library.planner.specs_for_tests import job
 from trainyard.planner.activations import activations_of_the_head
-from trainyard.planner.memory import Moment, Step, estimate_memory
+from trainyard.planner.memory import Step, estimate_memory
 from trainyard.planner.parameters import count_parameters
 from trainyard.planner.rank_contents import parts_of
 from trainyard.planner.results import MemoryEstimate
@@ -28,7 +28,7 @@ class WholeLogits(Step):
     gradient by the logit, in addition to the logit itself.
     """
 
-    def at_loss(self) -> Moment:
+    def at_loss(self) -> MemoryEstimate:
         return self.moment(
             "loss",
             gathered=self.weights(self.head + self.parameters.final_norm),
