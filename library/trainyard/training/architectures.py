@@ -90,18 +90,16 @@ ARCHITECTURES: dict[str, dict[str, Architecture]] = {
         "405B": _LLAMA(16_384, 126, 128, 8, 53_248, rope_scaling=_LLAMA_3_1),
     },
     "qwen3": {
-        "debug": Architecture(
+        "debug": _QWEN(
             64,
             4,
             4,
             2,
             192,
-            320,
+            vocab_size=320,
             own_head_dim=32,
             rope_theta=10_000.0,
-            norm_eps=1e-6,
             tied_embeddings=True,
-            qk_norm=True,
         ),
         "0.6B": _QWEN(1024, 28, 16, 8, 3072, tied_embeddings=True),
         "1.7B": _QWEN(2048, 28, 16, 8, 6144, tied_embeddings=True),
