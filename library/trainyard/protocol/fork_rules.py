@@ -42,15 +42,14 @@ def settle_parts(
         else:
             detail = f"the data cannot continue at their position, because {', '.join(moved)}"
             problems.append(Problem(pointer="/parts", detail=f"{detail}; leave data out"))
-    weights = (before.training.weight_dtype, after.training.weight_dtype)
-    if weights[0] != weights[1]:
-        detail = f"the checkpoint's weights are {weights[0]}, not {weights[1]}; legal: {weights[0]}"
+    old, new = before.training.weight_dtype, after.training.weight_dtype
+    if old != new:
+        detail = f"the checkpoint's weights are {old}, not {new}; legal: {old}"
         problems.append(Problem(pointer="/changes/training/weight_dtype", detail=detail))
-    types = (before.optimizer.state_dtype, after.optimizer.state_dtype)
-    if CheckpointPart.OPTIMIZER in parts and types[0] != types[1]:
-        detail = f"the checkpoint's moments are {types[0]}, not {types[1]}"
-        pointer = "/changes/optimizer/state_dtype"
-        problems.append(Problem(pointer=pointer, detail=f"{detail}; leave optimizer out of parts"))
+    old, new = before.optimizer.state_dtype, after.optimizer.state_dtype
+    if CheckpointPart.OPTIMIZER in parts and old != new:
+        detail = f"the checkpoint's moments are {old}, not {new}; leave optimizer out of parts"
+        problems.append(Problem(pointer="/changes/optimizer/state_dtype", detail=detail))
     if problems:
         raise SpecError(problems)
     return parts
@@ -76,8 +75,8 @@ def guarantees(
     taken, different = set(parts), differences(before, after)
     return (
         Guarantee(name="weights", holds=True, detail=f"those of step {step}, bit for bit"),
-        _part(CheckpointPart.OPTIMIZER, taken, f"moments and counters of step {step}, bit for bit"),
-        _part(CheckpointPart.COUNTERS, taken, f"continue after step {step}"),
+        _part("optimizer", taken, f"moments and counters of step {step}, bit for bit"),
+        _part("counters", taken, f"continue after step {step}"),
         _data(taken, different, position),
         _batch(different),
         _curve(taken, different),
@@ -89,13 +88,13 @@ def _other_shape(
 ) -> Iterator[Problem]:
     if _shape(before) == _shape(after):
         return
-    fields = [found for found in different if found.field.startswith("model.")]
-    for found in fields:
-        detail = f"{found.after!r}, but the checkpoint's model has {found.before!r}"
-        yield Problem(
-            pointer=f"/changes/{found.field.replace('.', '/')}",
-            detail=f"{detail}: a fork needs a model of the same shape",
-        )
+    for found in different:
+        if found.field.startswith("model."):
+            yield Problem(
+                pointer=f"/changes/{found.field.replace('.', '/')}",
+                detail=f"{found.after!r}, but the checkpoint's model has {found.before!r}: a fork "
+                "needs a model of the same shape",
+            )
 
 
 def _shape(spec: JobSpec) -> object:
@@ -109,10 +108,10 @@ def _shape(spec: JobSpec) -> object:
     )
 
 
-def _part(part: CheckpointPart, taken: Collection[CheckpointPart], exact: str) -> Guarantee:
-    name: Literal["optimizer", "counters"] = (
-        "optimizer" if part == CheckpointPart.OPTIMIZER else "counters"
-    )
+def _part(
+    name: Literal["optimizer", "counters"], taken: Collection[CheckpointPart], exact: str
+) -> Guarantee:
+    part = CheckpointPart(name)
     holds = part in taken
     return Guarantee(name=name, holds=holds, detail=exact if holds else WITHOUT[part])
 
@@ -120,15 +119,15 @@ def _part(part: CheckpointPart, taken: Collection[CheckpointPart], exact: str) -
 def _data(
     taken: Collection[CheckpointPart], different: Collection[Difference], position: int
 ) -> Guarantee:
-    if CheckpointPart.DATA in taken:
-        detail = (
-            f"continues at position {position}, with the sequences and the order of the other job"
-        )
-        return Guarantee(name="data order", holds=True, detail=detail)
+    holds = CheckpointPart.DATA in taken
     moved = [str(found) for found in different if not keeps_order(found.field)]
     why = f"other data or another order ({', '.join(moved)})" if moved else "data is left out"
-    detail = f"{why}: begins at position 0 of this job's data"
-    return Guarantee(name="data order", holds=False, detail=detail)
+    detail = (
+        f"continues at position {position}, with the sequences and the order of the other job"
+        if holds
+        else f"{why}: begins at position 0 of this job's data"
+    )
+    return Guarantee(name="data order", holds=holds, detail=detail)
 
 
 def _batch(different: Collection[Difference]) -> Guarantee:
@@ -138,10 +137,11 @@ def _batch(different: Collection[Difference]) -> Guarantee:
 
 
 def _curve(taken: Collection[CheckpointPart], different: Collection[Difference]) -> Guarantee:
-    missing = [part.value for part in CheckpointPart if part not in taken]
-    reasons = [f"{part} left out" for part in missing] + [str(found) for found in different]
-    if reasons:
-        detail = f"differs from that of the other job: {'; '.join(reasons)}"
-        return Guarantee(name="curve", holds=False, detail=detail)
-    detail = "that of the other job, continued, on any layout"
-    return Guarantee(name="curve", holds=True, detail=detail)
+    reasons = [f"{part} left out" for part in CheckpointPart if part not in taken]
+    reasons += map(str, different)
+    detail = (
+        f"differs from that of the other job: {'; '.join(reasons)}"
+        if reasons
+        else "that of the other job, continued, on any layout"
+    )
+    return Guarantee(name="curve", holds=not reasons, detail=detail)

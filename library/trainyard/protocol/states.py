@@ -94,23 +94,17 @@ JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset(
         {JobState.STARTING, JobState.STOPPED, JobState.CANCELLED, JobState.FAILED}
     ),
-    JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING}) | _ENDS,
-    JobState.RUNNING: frozenset({JobState.STOPPING}) | _ENDS,
+    JobState.STARTING: _ENDS | {JobState.RUNNING, JobState.STOPPING},
+    JobState.RUNNING: _ENDS | {JobState.STOPPING},
     JobState.STOPPING: _ENDS,
-    JobState.SUCCEEDED: frozenset({JobState.QUEUED}),
-    JobState.FAILED: frozenset({JobState.QUEUED}),
-    JobState.STOPPED: frozenset({JobState.QUEUED}),
-    JobState.CANCELLED: frozenset({JobState.QUEUED}),
+    **dict.fromkeys(TERMINAL_JOB_STATES, frozenset({JobState.QUEUED})),
 }
 
+_STOPPING = frozenset({AttemptState.STOPPING, AttemptState.ENDED})
 ATTEMPT_MOVES: Mapping[AttemptState, frozenset[AttemptState]] = {
-    AttemptState.PLACED: frozenset(
-        {AttemptState.STARTING, AttemptState.STOPPING, AttemptState.ENDED}
-    ),
-    AttemptState.STARTING: frozenset(
-        {AttemptState.RUNNING, AttemptState.STOPPING, AttemptState.ENDED}
-    ),
-    AttemptState.RUNNING: frozenset({AttemptState.STOPPING, AttemptState.ENDED}),
+    AttemptState.PLACED: _STOPPING | {AttemptState.STARTING},
+    AttemptState.STARTING: _STOPPING | {AttemptState.RUNNING},
+    AttemptState.RUNNING: _STOPPING,
     AttemptState.STOPPING: frozenset({AttemptState.ENDED}),
     AttemptState.ENDED: frozenset(),
 }
@@ -122,21 +116,11 @@ ATTEMPT_NODE_MOVES: Mapping[AttemptNodeState, frozenset[AttemptNodeState]] = {
     AttemptNodeState.ENDED: frozenset(),
 }
 
+_GIVEN_UP = frozenset({OperationState.FAILED, OperationState.CANCELLED})
 OPERATION_MOVES: Mapping[OperationState, frozenset[OperationState]] = {
-    OperationState.QUEUED: frozenset(
-        {OperationState.RUNNING, OperationState.FAILED, OperationState.CANCELLED}
-    ),
-    OperationState.RUNNING: frozenset(
-        {
-            OperationState.QUEUED,
-            OperationState.SUCCEEDED,
-            OperationState.FAILED,
-            OperationState.CANCELLED,
-        }
-    ),
-    OperationState.SUCCEEDED: frozenset(),
-    OperationState.FAILED: frozenset(),
-    OperationState.CANCELLED: frozenset(),
+    OperationState.QUEUED: _GIVEN_UP | {OperationState.RUNNING},
+    OperationState.RUNNING: _GIVEN_UP | {OperationState.QUEUED, OperationState.SUCCEEDED},
+    **dict.fromkeys(frozenset(OperationState) - OPEN_OPERATION_STATES, frozenset()),
 }
 
 
