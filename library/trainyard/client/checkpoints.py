@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.client.transport import Transport, read
+from trainyard.client.transport import Transport, given, read
 from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView, ForkReply
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.operations import OperationView
@@ -54,8 +54,7 @@ class CatalogCalls:
         Raises:
             ConflictError: refused, for the reason in the message.
         """
-        given = {"dtype": dtype, "name": name, "root": root, "shard_gib": shard_gib}
-        body = {key: value for key, value in given.items() if value is not None}
+        body = given(dtype=dtype, name=name, root=root, shard_gib=shard_gib)
         return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/export", body)
 
     def sample(
@@ -79,8 +78,7 @@ class CatalogCalls:
         Raises:
             ConflictError: refused, for the reason in the message.
         """
-        given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-        body = {"prompt": prompt} | {k: v for k, v in given.items() if v is not None}
+        body = given(prompt=prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
         return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/sample", body)
 
     def pin(self, checkpoint_id: str) -> CheckpointDetails:
@@ -121,9 +119,8 @@ class CatalogCalls:
             dry_run: return the preview, store nothing.
             idempotency_key: makes it one job, however often it is sent; a fresh one when absent.
         """
-        given: dict[str, Any] = {"name": name, "parts": parts and list(parts)}
-        body = {key: value for key, value in given.items() if value is not None}
-        body |= {"changes": dict(changes or {}), "dry_run": dry_run}
+        changed = dict(changes or {})
+        body = given(name=name, parts=parts and list(parts), changes=changed, dry_run=dry_run)
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         path = f"/checkpoints/{checkpoint_id}/fork"
         return self.transport.post(ForkReply, path, body, headers=headers)
@@ -165,14 +162,10 @@ class CatalogCalls:
         Raises:
             TimeoutError: it has not within `timeout` seconds.
         """
-
-        def waiting(operation: OperationView) -> str | None:
-            is_open = operation.state in OPEN_OPERATION_STATES
-            return f"{operation.kind} is still {operation.state}" if is_open else None
-
         return self.transport.poll(
             lambda: self.operation(operation_id),
-            waiting,
+            lambda one: one.state not in OPEN_OPERATION_STATES,
+            waiting="{0.kind} is still {0.state}",
             timeout=timeout,
             poll_seconds=poll_seconds,
         )

@@ -19,7 +19,6 @@ from trainyard.protocol.rest.errors import (
     ServerError,
     TrainyardError,
     UnauthenticatedError,
-    error_of,
 )
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "UnauthenticatedError",
     "UnknownReferenceError",
     "UsageError",
-    "error_of",
 ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import httpx
@@ -14,7 +13,7 @@ from trainyard.client.checkpoints import CatalogCalls
 from trainyard.client.job_list import JobListCalls
 from trainyard.client.settings import resolve
 from trainyard.client.stream import EventStream, Resync
-from trainyard.client.transport import QueryValue, Transport, read, unreachable
+from trainyard.client.transport import QueryValue, Transport, given, read, unreachable
 from trainyard.planner.results import Plan
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.access import SessionView, TokenRequest, TokenView
@@ -81,12 +80,7 @@ class Client(CatalogCalls, JobListCalls):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -144,15 +138,16 @@ class Client(CatalogCalls, JobListCalls):
         may differ from those that wrote the checkpoint. With `dry_run` nothing is stored, and the
         reply compares before and after.
         """
-        given: dict[str, Any] = {
-            "world_size": world_size,
-            "checkpoint_id": checkpoint_id,
-            "overrides": _plain(overrides),
-            "steps": steps,
-            "allow_code_change": allow_code_change or None,
-            "dry_run": dry_run or None,
-        }
-        body = {name: value for name, value in given.items() if value is not None}
+        if isinstance(overrides, Overrides):
+            overrides = _document(overrides)
+        body = given(
+            world_size=world_size,
+            checkpoint_id=checkpoint_id,
+            overrides=overrides,
+            steps=steps,
+            allow_code_change=allow_code_change or None,
+            dry_run=dry_run or None,
+        )
         return self.transport.post(ResumeReply, f"/jobs/{job_id}/resume", body)
 
     def resume_options(self, job_id: str) -> ResumeOptions:
@@ -183,14 +178,13 @@ class Client(CatalogCalls, JobListCalls):
         Raises:
             TimeoutError: it was not within `timeout` seconds.
         """
-
-        def look() -> JobRequestView:
-            return next(one for one in self.requests(job_id) if one.id == request_id)
-
-        def waiting(view: JobRequestView) -> str | None:
-            return f"{view.request.kind} is not answered" if view.answer is None else None
-
-        return self.transport.poll(look, waiting, timeout=timeout, poll_seconds=poll_seconds)
+        return self.transport.poll(
+            lambda: next(one for one in self.requests(job_id) if one.id == request_id),
+            lambda view: view.answer is not None,
+            waiting="{0.request.kind} is not answered",
+            timeout=timeout,
+            poll_seconds=poll_seconds,
+        )
 
     def delete(
         self, job_id: str, *, checkpoints: Literal["keep", "delete"] = "keep"
@@ -208,12 +202,12 @@ class Client(CatalogCalls, JobListCalls):
         Raises:
             TimeoutError: it did not within `timeout` seconds.
         """
-
-        def waiting(job: JobView) -> str | None:
-            return None if job.state in TERMINAL_JOB_STATES else f"{job.name} is still {job.state}"
-
         return self.transport.poll(
-            lambda: self.job(job_id), waiting, timeout=timeout, poll_seconds=poll_seconds
+            lambda: self.job(job_id),
+            lambda job: job.state in TERMINAL_JOB_STATES,
+            waiting="{0.name} is still {0.state}",
+            timeout=timeout,
+            poll_seconds=poll_seconds,
         )
 
     # ---- what flows back -----------------------------------------------------------------------
@@ -373,12 +367,8 @@ class Client(CatalogCalls, JobListCalls):
         self.transport.send("DELETE", f"/tokens/{token_id}")
 
 
-def _document(spec: Spec) -> Mapping[str, Any]:
-    """Return the spec as a document; of a `JobSpec` the values that differ from the defaults."""
-    return spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else spec
-
-
-def _plain(overrides: Overrides | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if isinstance(overrides, Overrides):
-        return overrides.model_dump(mode="json", exclude_unset=True)
-    return overrides
+def _document(given: Spec | Overrides) -> Mapping[str, Any]:
+    """Return a spec or overrides as a document; of a model only the values that were set."""
+    if isinstance(given, JobSpec | Overrides):
+        return given.model_dump(mode="json", exclude_unset=True)
+    return given

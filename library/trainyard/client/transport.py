@@ -12,9 +12,10 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from trainyard.base.backoff import Backoff, Retries, retry
-from trainyard.client.errors import ApiError, ConnectionFailedError, error_of
+from trainyard.client.errors import ApiError, ConnectionFailedError
 from trainyard.client.settings import Connection
 from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.errors import error_of
 
 Model = TypeVar("Model", bound=BaseModel)
 Item = TypeVar("Item")
@@ -56,26 +57,24 @@ class Transport:
     def poll(
         self,
         look: Callable[[], Model],
-        waiting: Callable[[Model], str | None],
+        is_over: Callable[[Model], bool],
         *,
+        waiting: str,
         timeout: float | None,
         poll_seconds: float,
     ) -> Model:
-        """Poll until `waiting` returns None for the value, and return the value.
+        """Poll until `is_over` holds for the value, and return the value.
 
         Raises:
-            TimeoutError: with the last text of `waiting`, after `timeout` seconds.
+            TimeoutError: after `timeout` seconds; `waiting` is a format of the value for its text.
         """
         waited = 0.0
-        while True:
-            seen = look()
-            why = waiting(seen)
-            if why is None:
-                return seen
+        while not is_over(seen := look()):
             if timeout is not None and waited >= timeout:
-                raise TimeoutError(f"{why} after {timeout:g} s")
+                raise TimeoutError(f"{waiting.format(seen)} after {timeout:g} s")
             self.sleep(poll_seconds)
             waited += poll_seconds
+        return seen
 
     def get(self, model: type[Model], path: str, query: Query | None = None) -> Model:
         """Read one resource."""
@@ -128,7 +127,7 @@ class Transport:
         if content is not None:
             headers["Content-Type"] = "application/json"
         request = self.http.build_request(
-            method, path, params=without_none(query or {}), content=content, headers=headers
+            method, path, params=given(**(query or {})), content=content, headers=headers
         )
         repeatable = method in IDEMPOTENT or "Idempotency-Key" in headers
 
@@ -173,7 +172,7 @@ class Transport:
         with self.http.stream(
             "GET",
             path,
-            params=without_none(query or {}),
+            params=given(**(query or {})),
             headers=headers,
             timeout=httpx.Timeout(silence_seconds, connect=CONNECT_SECONDS),
         ) as response:
@@ -211,9 +210,9 @@ def unreachable(url: str, error: httpx.TransportError) -> ConnectionFailedError:
     return ConnectionFailedError(f"Cannot reach the server at {url}: {why}.")
 
 
-def without_none(query: Query) -> dict[str, QueryValue]:
-    """Return the parameters that are given."""
-    return {name: value for name, value in query.items() if value is not None}
+def given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _content(body: BaseModel | Mapping[str, Any] | None) -> bytes | None:
