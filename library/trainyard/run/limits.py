@@ -50,30 +50,19 @@ class Cut:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The numbers that a field can hold."""
+    """The numbers that a field can hold, or the most items of a tuple or a dict."""
 
     ge: int | None = None
     gt: int | None = None
     le: int | None = None
     lt: int | None = None
+    max_length: int | None = None
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: Callable[[Any], CoreSchema]
     ) -> CoreSchema:
         given = {name: bound for name, bound in vars(self).items() if bound is not None}
         return handler(source) | given
-
-
-@dataclass(frozen=True)
-class MaxItems:
-    """Most items of a tuple or a dict."""
-
-    limit: int
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: Callable[[Any], CoreSchema]
-    ) -> CoreSchema:
-        return handler(source) | {"max_length": self.limit}
 
 
 ShortText = Annotated[str, Cut(4000)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from functools import cache
 from types import UnionType
@@ -12,6 +11,8 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_ty
 from trainyard.run.limits import Cut
 
 Cutter = Callable[[Any], Any]
+NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""The JSON text of numbers that JSON has none for."""
 
 
 class JsonRecord:
@@ -47,7 +48,7 @@ def to_json(record: JsonRecord, *, indent: int | None = None) -> str:
 def to_plain(value: Any) -> Any:
     """Return a record, or a value of one, as JSON types; what is not finite becomes a string."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else _not_finite(value)
+        return NOT_FINITE.get(str(value), value)
     if isinstance(value, JsonRecord):
         return to_plain(_fields_of(value))
     if isinstance(value, dict):
@@ -72,12 +73,6 @@ def _fields_of(record: Any) -> dict[str, Any]:
     if not isinstance(record, JsonRecord):
         raise TypeError(f"{type(record).__name__} is no JSON type")
     return vars(record)
-
-
-def _not_finite(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
 
 
 def _find_cutters(kind: type[JsonRecord]) -> tuple[tuple[str, Cutter], ...]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure
-from trainyard.run.limits import Bounds, Cut, MaxItems, Number, ShortText
+from trainyard.run.limits import Bounds, Cut, Number, ShortText
 from trainyard.run.record_base import JsonRecord
 
 DIFF_LIMIT_BYTES = 1_000_000
@@ -119,7 +119,7 @@ class Provenance(JsonRecord):
     """What tracked files had changed against that commit; empty when nothing had."""
     git_diff_truncated: bool
     """Whether `git_diff` was cut at its limit."""
-    packages: Annotated[dict[ShortText, ShortText], MaxItems(4000)]
+    packages: Annotated[dict[ShortText, ShortText], Bounds(max_length=4000)]
     """Version of every installed package."""
     python: ShortText
     """Version of Python."""
@@ -137,7 +137,7 @@ class Provenance(JsonRecord):
     """Kernel and architecture."""
     cpu_count: Number
     """CPU cores that the trainer may use."""
-    gpus: Annotated[tuple[ShortText, ...], MaxItems(1024)]
+    gpus: Annotated[tuple[ShortText, ...], Bounds(max_length=1024)]
     """Names of the GPUs that it sees, by index."""
 
 
