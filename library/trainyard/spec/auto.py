@@ -20,15 +20,6 @@ AutoValues = dict[str, bool | int | float | str]
 Value = TypeVar("Value")
 
 AUTO: Final = "auto"
-FIELDS = (
-    "training.log_every_steps",
-    "compile.enabled",
-    "checkpoint.interval_steps",
-    "checkpoint.interval_seconds",
-    "checkpoint.async_mode",
-)
-"""Fields that take `auto`; on CPUs it is their entry of `FIRST_DEFAULTS`."""
-
 GPU_LOG_EVERY_STEPS = 10
 """A line with values costs two collectives and a wait for the device; torchtitan logs as often."""
 GPU_INTERVAL_SECONDS = 600.0
@@ -59,11 +50,9 @@ def resolved(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) ->
 def auto_values(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) -> AutoValues:
     """Return the value of each field that is `auto`; arguments as for `resolved`.
 
+    On CPUs it is the entry of the field in `FIRST_DEFAULTS`.
     A value that a rule rejects is returned only if the rules reject every value.
     """
-    paths = [path for path in FIELDS if _given(spec, path) == AUTO]
-    if not paths:
-        return {}
     steps, seconds = _intervals(spec, device)
     on_gpu = device == "cuda"
     pinned = on_gpu and not spec.optimizer.cpu_offload  # the host holds these tensors once already
@@ -74,7 +63,7 @@ def auto_values(spec: JobSpec, device: DeviceKind, layout: Layout | None = None)
         "checkpoint.interval_seconds": seconds,
         "checkpoint.async_mode": "async_with_pinned_mem" if pinned else "disabled",
     }
-    return {path: values[path] for path in paths}
+    return {path: value for path, value in values.items() if _given(spec, path) == AUTO}
 
 
 def explicit(value: Value | Auto) -> Value:

@@ -49,14 +49,16 @@ def kept_for_good(spec: JobSpec, *, step: int) -> int:
 
 def _retention(spec: JobSpec) -> Iterator[Problem]:
     section = spec.checkpoint
+    for field in ("keep_every_steps", "keep_best_k"):
+        value = getattr(section, field)
+        if value and not section.keep_latest_k:
+            yield Problem(
+                pointer=f"/checkpoint/{field}",
+                detail=f"{field}={value} goes with keep_latest_k, without which every checkpoint "
+                "is kept; legal: 0, or keep_latest_k from 1 on",
+            )
     every, interval = section.keep_every_steps, explicit(section.interval_steps)
-    if every and not section.keep_latest_k:
-        yield Problem(
-            pointer="/checkpoint/keep_every_steps",
-            detail=f"keep_every_steps={every} goes with keep_latest_k, without which every "
-            "checkpoint is kept; legal: 0, or keep_latest_k from 1 on",
-        )
-    elif every and interval and every % interval:
+    if every and section.keep_latest_k and interval and every % interval:
         yield Problem(
             pointer="/checkpoint/keep_every_steps",
             detail=f"keep_every_steps={every} is no multiple of interval_steps={interval}; "
@@ -67,15 +69,7 @@ def _retention(spec: JobSpec) -> Iterator[Problem]:
 def _best(spec: JobSpec) -> Iterator[Problem]:
     section, validated = spec.checkpoint, spec.validation.interval_steps
     interval = explicit(section.interval_steps)
-    if not section.keep_best_k:
-        return
-    if not section.keep_latest_k:
-        yield Problem(
-            pointer="/checkpoint/keep_best_k",
-            detail=f"keep_best_k={section.keep_best_k} goes with keep_latest_k, without which "
-            "every checkpoint is kept; legal: 0, or keep_latest_k from 1 on",
-        )
-    if section.keep_best_metric != "validation/loss":
+    if not section.keep_best_k or section.keep_best_metric != "validation/loss":
         return
     if not validated:
         yield Problem(

@@ -29,8 +29,8 @@ class Variable:
     """Whether a value is legal."""
 
 
-def check_environment_names(env: Mapping[str, str]) -> None:
-    """Reject malformed and reserved names of variables.
+def checked_environment(env: dict[str, str]) -> dict[str, str]:
+    """Return the variables; reject malformed and reserved names.
 
     Raises:
         ValueError: naming the variable.
@@ -40,6 +40,7 @@ def check_environment_names(env: Mapping[str, str]) -> None:
             raise ValueError(f"{name!r} is no name of an environment variable")
         if RESERVED_ENV.fullmatch(name):
             raise ValueError(f"{name} is set by the launcher and cannot be chosen")
+    return env
 
 
 def is_allowed(name: str, value: str) -> bool:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from trainyard.base.model_base import SpecModel
 from trainyard.base.problems import Problem, named, unmatched
 from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import LINEAR_LAYERS
-from trainyard.spec.sections.parallelism import ActivationCheckpointSection, ParallelismSection
-from trainyard.spec.sections.training import LrScheduleSection
 from trainyard.training.architectures import ARCHITECTURES
 
 EMBEDDING, HEAD = "tok_embeddings", "output"
@@ -35,17 +34,22 @@ def overlap(spec: JobSpec) -> Iterator[Problem]:
 
 def decay(spec: JobSpec) -> Iterator[Problem]:
     """A cosine falls from the end of its warm-up to the end of the schedule."""
-    section, default = spec.lr_schedule, LrScheduleSection()
-    if section.name != "cosine":
+    if spec.lr_schedule.name != "cosine":
         return
-    for field in ("decay_steps", "decay_tokens", "decay_shape"):
-        value = getattr(section, field)
-        if value != getattr(default, field):
-            yield Problem(
-                pointer=f"/lr_schedule/{field}",
-                detail=f"{named(field, value)} does nothing with name='cosine', which falls all "
-                f"the way in one shape; legal: no {field}, or name='warmup_stable_decay'",
-            )
+    for field, value in _changed(spec.lr_schedule, "decay_steps", "decay_tokens", "decay_shape"):
+        yield Problem(
+            pointer=f"/lr_schedule/{field}",
+            detail=f"{named(field, value)} does nothing with name='cosine', which falls all the "
+            f"way in one shape; legal: no {field}, or name='warmup_stable_decay'",
+        )
+
+
+def _changed(section: SpecModel, *fields: str) -> Iterator[tuple[str, object]]:
+    """Yield name and value of each field that does not have its default."""
+    default = type(section)()
+    for field in fields:
+        if (value := getattr(section, field)) != getattr(default, field):
+            yield field, value
 
 
 def exclusions(spec: JobSpec) -> Iterator[Problem]:
@@ -85,27 +89,26 @@ def _parts_of_names(
 
 def pipeline(spec: JobSpec) -> Iterator[Problem]:
     """Fields that cut a pipeline may serve another layout of the same job."""
-    axes, default = spec.parallelism, ParallelismSection()
+    axes = spec.parallelism
     if axes.pp > 1:
         return
-    for field in ("pp_schedule", "pp_microbatches", "pp_layers_per_stage"):
-        value = getattr(axes, field)
-        if value != getattr(default, field):
-            yield Problem(
-                pointer=f"/parallelism/{field}",
-                detail=f"{named(field, value)} does nothing with pp=1; it counts on layouts with a "
-                "pipeline",
-            )
+    for field, value in _changed(axes, "pp_schedule", "pp_microbatches", "pp_layers_per_stage"):
+        yield Problem(
+            pointer=f"/parallelism/{field}",
+            detail=f"{named(field, value)} does nothing with pp=1; it counts on layouts with a "
+            "pipeline",
+        )
 
 
 def budget(spec: JobSpec) -> Iterator[Problem]:
     """The other modes ignore the budget."""
-    section, default = spec.activation_checkpoint, ActivationCheckpointSection()
-    if section.mode != "memory_budget" and section.memory_budget != default.memory_budget:
+    section = spec.activation_checkpoint
+    if section.mode == "memory_budget":
+        return
+    for field, value in _changed(section, "memory_budget"):
         yield Problem(
             pointer="/activation_checkpoint/memory_budget",
-            detail=f"memory_budget={section.memory_budget:g} does nothing with "
-            f"mode={section.mode!r}",
+            detail=f"{named(field, value)} does nothing with mode={section.mode!r}",
         )
 
 

@@ -11,7 +11,7 @@ from trainyard.base.problems import Problem, multiples, nearest
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import QuantizationSection
-from trainyard.training.known_devices import LEAST_CAPABILITY, Device, Slot, known_device
+from trainyard.training.known_devices import LEAST_CAPABILITY, Slot, known_device
 
 BFLOAT16_ONLY = ("float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
 """Recipes whose kernels give bfloat16 results only."""
@@ -69,18 +69,12 @@ def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     if numbers is None:
         return
     block = MULTIPLE[numbers]
-    if spec.model.factory is not None:
-        yield from _tokens(spec, layout, block)
-        return
-    a, tp = spec.architecture, layout.tp
-    quantized = _quantized(spec)
-    fields = {"dim": (a.dim, 1), "ffn_dim": (a.ffn_dim, 1)}
-    fields |= {"n_heads": (a.n_heads, a.head_dim), "n_kv_heads": (a.n_kv_heads, a.head_dim)}
-    if a.dim % block and "dim" in quantized:
-        fields = {"dim": fields["dim"]}  # the other problems mostly follow from this one
-    for field, (value, unit) in fields.items():
-        shards = 1 if field == "dim" else tp
-        if field not in quantized or value * unit % (block * shards) == 0:
+    fields = {} if spec.model.factory is not None else _quantized_fields(spec)
+    if spec.architecture.dim % block and "dim" in fields:
+        fields = {"dim": 1}  # the other problems mostly follow from this one
+    for field, unit in fields.items():
+        value, shards = getattr(spec.architecture, field), 1 if field == "dim" else layout.tp
+        if value * unit % (block * shards) == 0:
             continue
         step = block * shards // math.gcd(block * shards, unit)
         yield Problem(
@@ -104,10 +98,17 @@ def _tokens(spec: JobSpec, layout: Layout, block: int) -> Iterator[Problem]:
     )
 
 
-def _quantized(spec: JobSpec) -> set[str]:
-    """Return the fields that give a width to some layer that is quantized."""
-    fields = {field for field, _ in _quantized_layers(spec)}
-    return fields | ({"dim"} if fields else set())
+def _quantized_fields(spec: JobSpec) -> dict[str, int]:
+    """Return the fields that give a width to some quantized layer, each with its unit."""
+    found = {field for field, _ in _quantized_layers(spec)}
+    units = {"dim": 1, **_units(spec)}
+    return {field: unit for field, unit in units.items() if found and field in {"dim", *found}}
+
+
+def _units(spec: JobSpec) -> dict[str, int]:
+    """Return the features of a layer for one of each field of `LINEAR_LAYERS`."""
+    head_dim = spec.architecture.head_dim
+    return {"ffn_dim": 1, "n_heads": head_dim, "n_kv_heads": head_dim}
 
 
 def quantized_elements(spec: JobSpec) -> int:
@@ -118,15 +119,11 @@ def quantized_elements(spec: JobSpec) -> int:
 def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int]]:
     """Yield for each quantized layer of the model the field of its other width, and its weights."""
     a = spec.architecture
-    widths = {
-        "n_heads": a.n_heads * a.head_dim,
-        "n_kv_heads": a.n_kv_heads * a.head_dim,
-        "ffn_dim": a.ffn_dim,
-    }
-    for field, names in LINEAR_LAYERS.items():
-        for index, name in product(range(a.n_layers), names):
-            if quantizes(spec.quantization, f"layers.{index}.{name}", a.dim, widths[field]):
-                yield field, a.dim * widths[field]
+    for field, unit in _units(spec).items():
+        width = getattr(a, field) * unit
+        for index, name in product(range(a.n_layers), LINEAR_LAYERS[field]):
+            if quantizes(spec.quantization, f"layers.{index}.{name}", a.dim, width):
+                yield field, a.dim * width
 
 
 def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:
@@ -190,7 +187,8 @@ def _without_tensor_cores(spec: JobSpec, slots: Collection[Slot]) -> str:
     numbers = number_format(spec)
     assert numbers is not None, "a job without quantization runs on every slot"
     major, minor = LEAST_CAPABILITY[numbers]
-    float8 = all(device is None or device.can("float8") for device in map(_known, slots))
+    known = (known_device(slot.name) for slot in slots)
+    float8 = all(device is None or device.can("float8") for device in known)
     legal = "none, float8_tensorwise, float8_rowwise, float8_rowwise_with_gw_hp"
     return (
         f"recipe={spec.quantization.recipe!r} needs compute capability {major}.{minor} or higher, "
@@ -199,22 +197,15 @@ def _without_tensor_cores(spec: JobSpec, slots: Collection[Slot]) -> str:
 
 
 def _symmetric(slot: Slot) -> bool:
-    device = _known(slot)
+    device = known_device(slot.name)
     return slot.device == "cuda" and (device is None or device.nvlink)
-
-
-def _known(slot: Slot) -> Device | None:
-    return known_device(slot.name)
 
 
 def _named(slots: Collection[Slot]) -> str:
     """Return each kind of device once, GPUs with their compute capability."""
-    words = {}
+    words = []
     for slot in slots:
-        device = _known(slot)
-        words[slot.name] = (
-            slot.name
-            if device is None
-            else f"{device.name} ({'.'.join(map(str, device.capability))})"
-        )
-    return ", ".join(dict.fromkeys(words.values()))
+        device = known_device(slot.name)
+        capability = f" ({'.'.join(map(str, device.capability))})" if device else ""
+        words.append(f"{device.name if device else slot.name}{capability}")
+    return ", ".join(dict.fromkeys(words))

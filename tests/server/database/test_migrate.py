@@ -18,7 +18,7 @@ from server.database.migrate import alembic_config, is_current, upgrade
 from server.database.tables import attempts, metadata
 from tests.server.harness import Harness
 from trainyard.protocol.attempt import Overrides
-from trainyard.spec.auto import FIELDS, auto_values, resolved
+from trainyard.spec.auto import auto_values, resolved
 from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.parallelism import CompileSection
 from trainyard.spec.sections.retry import RetrySection
@@ -135,7 +135,7 @@ def _forget_fields(connection: Connection, name: str, column: str, path: tuple[s
         holder = document
         for key in path:
             holder = holder[key]
-        for field_path in FIELDS:
+        for field_path in auto_values(JobSpec(), "cpu"):
             section, _, field = field_path.partition(".")
             (holder.get(section) or {}).pop(field, None)
         values = {column: json.dumps(document)}

@@ -17,19 +17,6 @@ Plan = Literal["tensor", "pipeline"]
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
 SIZES = list(dict.fromkeys(size for sizes in ARCHITECTURES.values() for size in sizes))
 
-# Fields of the section that are those of `Architecture` by the same name.
-SHAPE_FIELDS = (
-    "dim",
-    "n_layers",
-    "n_heads",
-    "n_kv_heads",
-    "ffn_dim",
-    "vocab_size",
-    "tied_embeddings",
-    "rope_theta",
-    "norm_eps",
-)
-
 
 class ModelSection(SpecModel):
     """The model: a size of a known family, single shapes of which may be changed."""
@@ -86,6 +73,14 @@ class ModelSection(SpecModel):
             scaled = dataclasses.replace(scaling, factor=self.rope_factor)
             changed["rope_scaling"] = scaled if self.rope_factor > 1 else None
         return dataclasses.replace(size, **changed)
+
+
+SHAPE_FIELDS = tuple(
+    field.name
+    for field in dataclasses.fields(Architecture)
+    if field.name in ModelSection.model_fields
+)
+"""Fields of the section that are those of `Architecture` by the same name."""
 
 
 class DataSection(SpecModel):

@@ -7,17 +7,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from trainyard.base.model_base import Ranks, SpecModel, Text
-from trainyard.spec.environment import check_environment_names
-
-
-def _check_env(env: dict[str, str]) -> dict[str, str]:
-    check_environment_names(env)
-    return env
-
+from trainyard.spec.environment import checked_environment
 
 Env = Annotated[
     dict[str, Annotated[Text, Field(max_length=4096)]],
-    AfterValidator(_check_env),
+    AfterValidator(checked_environment),
     Field(max_length=100),
 ]
 
