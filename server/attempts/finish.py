@@ -64,7 +64,8 @@ def end_nodes(
         _end_node(context, connection, launch, end, actor=actor, exit_record=exit_record)
     failure = launch.attempt.failure or next((e.failure for e in ends if e.failure), None)
     if failure is not None and launch.attempt.failure is None:
-        _keep_first_failure(connection, attempt_id, failure)
+        failed = update(attempts).where(attempts.c.id == attempt_id)
+        connection.execute(failed.values(failure=failure))
     left = read_launch(connection, attempt_id)
     if not left.live:
         _end_attempt(context, connection, left)
@@ -191,10 +192,6 @@ def _end_node(
     )
 
 
-def _keep_first_failure(connection: Connection, attempt_id: str, failure: Failure) -> None:
-    connection.execute(update(attempts).where(attempts.c.id == attempt_id).values(failure=failure))
-
-
 def _end_attempt(context: Context, connection: Connection, launch: Launch) -> None:
     job, attempt = launch.job, launch.attempt
     ends = [NodeEnd(n.node, _outcome(n), n.failure) for n in launch.nodes]
@@ -249,7 +246,7 @@ def _follow_up(
     fallback: Fallback | None,
 ) -> FollowUp:
     job, attempt = launch.job, launch.attempt
-    saved = _has_saved(connection, attempt.id)
+    saved = connection.scalar(select(exists().where(checkpoints.c.attempt_id == attempt.id)))
     started_by_a_person = connection.scalar(
         select(func.max(attempts.c.number)).where(
             attempts.c.job_id == job.id, attempts.c.cause != AttemptCause.RETRY
@@ -281,11 +278,6 @@ def _follow_up(
 def _outcome(share: AttemptNode) -> AttemptOutcome:
     assert share.outcome is not None, "a share that has ended has an outcome"
     return share.outcome
-
-
-def _has_saved(connection: Connection, attempt_id: str) -> bool:
-    saved = exists().where(checkpoints.c.attempt_id == attempt_id)
-    return bool(connection.scalar(select(saved)))
 
 
 def _move_job(context: Context, connection: Connection, launch: Launch, follow: FollowUp) -> None:

@@ -90,15 +90,11 @@ def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdenti
             lease_expired=share.unreachable_since is not None,
         ):
             return
+        same_boot = share.worker is not None and share.worker.boot_id == worker.boot_id
         failure = Failure(
-            reason=_why_gone(share.worker, worker),
+            reason=FailureReason.LAUNCH_ERROR if same_boot else FailureReason.NODE_LOST,
             message=f"the supervisor on {node} is gone without a last report",
             node=node,
         )
         end = NodeEnd(node, AttemptOutcome.FAILED, failure)
         end_nodes(context, connection, attempt_id, [end], actor=Actor(node))
-
-
-def _why_gone(claimer: WorkerIdentity | None, sender: WorkerIdentity) -> FailureReason:
-    same_boot = claimer is not None and claimer.boot_id == sender.boot_id
-    return FailureReason.LAUNCH_ERROR if same_boot else FailureReason.NODE_LOST

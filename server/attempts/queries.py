@@ -25,7 +25,7 @@ def attempt_views(
     nodes: dict[str, list[AttemptNodeView]] = {row.id: [] for row in rows}
     shares = AttemptNode.select().where(attempt_nodes.c.attempt_id.in_(nodes))
     for share in AttemptNode.all(connection, shares.order_by(attempt_nodes.c.node_rank)):
-        nodes[share.attempt_id].append(_node_view(share))
+        nodes[share.attempt_id].append(AttemptNodeView(**share.values_for(AttemptNodeView)))
     lineage = lineage_of(attempts_of(connection, job_id))
     return [
         _attempt_view(row, spec, nodes[row.id], on_lineage=lineage.reaches(row.number))
@@ -50,61 +50,25 @@ def list_requests(
     if before is not None:
         query = query.where(requests.c.id < before)
     rows = StoredRequest.all(connection, query.order_by(requests.c.id.desc()).limit(limit))
-    return [_request_view(row) for row in rows]
+    return [JobRequestView(**row.values_for(JobRequestView)) for row in rows]
 
 
 def read_request(connection: Connection, request_id: str) -> JobRequestView:
     """Return one request."""
     query = StoredRequest.select().where(requests.c.id == request_id)
-    return _request_view(StoredRequest.one(connection, query))
+    return JobRequestView(**StoredRequest.one(connection, query).values_for(JobRequestView))
 
 
 def _attempt_view(
     row: Attempt, spec: JobSpec, nodes: Sequence[AttemptNodeView], *, on_lineage: bool
 ) -> AttemptView:
     effective = row.overrides.apply(spec)
-    return AttemptView(
-        id=row.id,
-        number=row.number,
-        cause=row.cause,
-        actor=row.actor,
-        state=row.state,
-        outcome=row.outcome,
-        failure=row.failure,
-        layout=row.layout,
-        layout_name=str(row.layout),
-        device=row.device,
-        auto=auto_values(effective, row.device, row.layout),
-        overrides=row.overrides,
-        changes=harmless_differences(spec, effective),
-        micro_batch_size=row.micro_batch_size,
-        parent_checkpoint_id=row.parent_checkpoint_id,
-        start_step=row.start_step,
-        skip=row.skip,
-        last_step=row.last_step,
-        on_lineage=on_lineage,
-        continuity=row.continuity,
-        save_failed=None if row.state == AttemptState.ENDED else row.save_failed,
-        nodes=tuple(nodes),
-        provenance=row.provenance,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-    )
-
-
-def _node_view(row: AttemptNode) -> AttemptNodeView:
-    return AttemptNodeView(
-        node=row.node,
-        node_rank=row.node_rank,
-        slots=tuple(row.slots),
-        state=row.state,
-        unreachable_since=row.unreachable_since,
-        outcome=row.outcome,
-    )
-
-
-def _request_view(row: StoredRequest) -> JobRequestView:
-    return JobRequestView(
-        id=row.id, request=row.request, answer=row.answer, created_at=row.created_at
-    )
+    computed = {
+        "layout_name": str(row.layout),
+        "auto": auto_values(effective, row.device, row.layout),
+        "changes": harmless_differences(spec, effective),
+        "on_lineage": on_lineage,
+        "save_failed": None if row.state == AttemptState.ENDED else row.save_failed,
+        "nodes": tuple(nodes),
+    }
+    return AttemptView(**row.values_for(AttemptView) | computed)

@@ -15,9 +15,7 @@ from server.subject import SERVER
 from trainyard.protocol.rest.event_data import RolledBack
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.run.failures import Failure
-from trainyard.training.data_stream import covered, merged
-
-Windows = tuple[tuple[int, int], ...]
+from trainyard.training.data_stream import Windows, covered, merged
 
 
 def find_rollback(

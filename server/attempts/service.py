@@ -17,20 +17,9 @@ from server.events.store import NewEvent, append_event
 from server.leases import NODE_LEASES, check_fence
 from server.lifecycle import attempt_to, job_to, move, node_to
 from server.subject import TRAINER, Actor, Subject
-from trainyard.protocol.rest.event_data import (
-    PhaseEntered,
-    Reachable,
-    Running,
-)
-from trainyard.protocol.states import (
-    AttemptNodeState,
-    AttemptState,
-    DesiredState,
-    JobState,
-)
-from trainyard.protocol.worker_messages import (
-    Identity,
-)
+from trainyard.protocol.rest.event_data import PhaseEntered, Reachable, Running
+from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState, JobState
+from trainyard.protocol.worker_messages import Identity
 from trainyard.run.directory import Phase
 from trainyard.run.records import Heartbeat
 from trainyard.spec.layout import Layout

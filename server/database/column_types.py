@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from sqlalchemy import DateTime, Dialect, Text
 from sqlalchemy.types import TypeDecorator
 
@@ -57,30 +57,6 @@ class Json(TypeDecorator[Any]):
         return None if value is None else orjson.loads(value)
 
 
-class Typed(TypeDecorator[Any]):
-    """A value of a type that pydantic validates, as JSON text: tuples and enums stay what they are.
-
-    The type is given as its adapter: SQLAlchemy's cache needs an argument that can be hashed.
-    """
-
-    impl = Text
-    cache_ok = True
-
-    def __init__(self, adapter: TypeAdapter[Any]) -> None:
-        super().__init__()
-        self.adapter = adapter
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        """Write JSON text."""
-        del dialect
-        return None if value is None else self.adapter.dump_json(value).decode()
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """Read and validate JSON text."""
-        del dialect
-        return None if value is None else self.adapter.validate_json(value)
-
-
 @dataclass
 class StoredRecord(Generic[Model]):
     """A record as JSON text, parsed where it is needed.
@@ -108,7 +84,10 @@ class StoredRecord(Generic[Model]):
 
 
 class Record(TypeDecorator[Model]):
-    """A model or a record as JSON text; NaN and infinity are kept where its class allows them."""
+    """A value of a type that pydantic validates, as JSON text: tuples and enums stay what they are.
+
+    NaN and infinity are kept where its class allows them.
+    """
 
     impl = Text
     cache_ok = True

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
+from pydantic import BaseModel
 from sqlalchemy import ColumnElement, Connection, Select, Table, select
 
 from server.database import tables
@@ -76,6 +77,10 @@ class TypedRow:
         """Return the only row of a query; None where there is none."""
         row = connection.execute(query).one_or_none()
         return None if row is None else cls(*row)
+
+    def values_for(self, view: type[BaseModel]) -> dict[str, Any]:
+        """Return the values of those fields of a view that the row has under the same names."""
+        return {name: getattr(self, name) for name in view.model_fields if hasattr(self, name)}
 
     @classmethod
     def all(cls, connection: Connection, query: Select[*tuple[Any, ...]]) -> Sequence[Self]:

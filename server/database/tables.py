@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import TypeAdapter
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -18,7 +17,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from server.database.column_types import Json, Lazy, Record, Typed, UtcDateTime
+from server.database.column_types import Json, Lazy, Record, UtcDateTime
 from server.database.metric_and_log_tables import (
     log_blocks,
     logs,
@@ -56,9 +55,6 @@ from trainyard.run.records import ExitRecord, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.training.data_stream import Windows
-
-PARTS = TypeAdapter(tuple[CheckpointPart, ...])
-WINDOWS = TypeAdapter(Windows)
 
 __all__ = [
     "attempt_nodes",
@@ -108,7 +104,7 @@ jobs = Table(
     Column("layout", String(100), nullable=False),  # in words
     Column("storage", String(64)),  # UUID of the storage root on which its last attempt ran
     Column("forked_from", String(200), index=True),  # checkpoint of another job
-    Column("fork_parts", Typed(PARTS)),  # what is taken over of it
+    Column("fork_parts", Record(tuple[CheckpointPart, ...])),  # what is taken over of it
     Column("fork_step", Integer),  # completed steps with which the job starts
     Column("progress", Record(Progress), nullable=False),
     Column("created_by", String(100), nullable=False),
@@ -156,7 +152,7 @@ attempts = Table(
     Column("parent_named", Boolean, nullable=False, default=False, server_default="0"),
     Column("allow_code_change", Boolean, nullable=False, default=False, server_default="0"),
     # Windows of the stream that are left out up to here, those of the checkpoint included.
-    Column("skip", Typed(WINDOWS), nullable=False, default=(), server_default="[]"),
+    Column("skip", Record(Windows), nullable=False, default=(), server_default="[]"),
     Column("last_step", Integer, nullable=False, default=0),
     Column("rendezvous_port", Integer, nullable=False),
     Column("preempted", Text),  # why it is to save and leave although its job is to run on

@@ -13,30 +13,24 @@ from trainyard.base.problems import Problem, SpecError
 from trainyard.spec.environment import environment_problems, masked_problems
 from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import hardware
-from trainyard.spec.rules import check_job_spec, check_new_job
+from trainyard.spec.rules import check_job_spec
 from trainyard.spec.storage_uri import split_place
 from trainyard.training.known_devices import Slot
 
 
-def check_new(context: Context, spec: JobSpec) -> None:
-    """Refuse what `check_spec` refuses, and fields of a new job without effect.
-
-    Raises:
-        InvalidRequestError: naming every problem found.
-    """
-    _check(context, spec, check_new_job)
-
-
-def check_spec(context: Context, spec: JobSpec) -> None:
+def check_spec(
+    context: Context, spec: JobSpec, *, rules: Callable[[JobSpec], None] = check_job_spec
+) -> None:
     """Refuse a spec that cannot run, or that names a root that the settings do not.
 
+    Args:
+        context: the server's surroundings.
+        spec: what to run.
+        rules: `check_new_job` for a new job, where fields without effect are problems too.
+
     Raises:
         InvalidRequestError: naming every problem found.
     """
-    _check(context, spec, check_job_spec)
-
-
-def _check(context: Context, spec: JobSpec, rules: Callable[[JobSpec], None]) -> None:
     problems = [*_unknown_roots(context, spec), *masked_problems(spec.model_dump(mode="json"))]
     problems += not_allowed(context, spec)
     try:

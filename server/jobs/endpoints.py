@@ -69,8 +69,7 @@ def submit(
 ) -> Response:
     """Check the whole spec and store the job, which waits, with a reason, until it is placed."""
     job_id = service.submit(context, spec, actor=principal.actor, idempotency_key=idempotency_key)
-    with context.database.read() as connection:
-        view = job_view(context, connection, job_id)
+    view = job_view(context, job_id)
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})
 
 
@@ -144,8 +143,7 @@ def schema() -> dict[str, object]:
 @router.get("/jobs/{job_id}", response_model=JobView, summary="One job, whole")
 def get(context: ServerContext, job_id: JobId) -> Response:
     """Return a job with its spec, its newest attempt and the verbs that are legal now."""
-    with context.database.read() as connection:
-        return reply(job_view(context, connection, job_id))
+    return reply(job_view(context, job_id))
 
 
 @router.delete(
@@ -196,8 +194,7 @@ def _view_after(done: str, context: Context, job_id: str) -> JobView:
         UnreadableError: the spec of the job cannot be read.
     """
     try:
-        with context.database.read() as connection:
-            return job_view(context, connection, job_id)
+        return job_view(context, job_id)
     except UnreadableError as error:
         raise UnreadableError(f"{done}; {error.detail}") from None
 
@@ -210,8 +207,7 @@ def _view_after(done: str, context: Context, job_id: str) -> JobView:
 def resume(context: ServerContext, principal: Person, job_id: JobId, body: ResumeBody) -> Response:
     """Resume from a checkpoint, optionally on another world size or layout."""
     preview = resumes.resume(context, job_id, body, actor=principal.actor)
-    with context.database.read() as connection:
-        return reply(ResumeReply(preview=preview, job=job_view(context, connection, job_id)))
+    return reply(ResumeReply(preview=preview, job=job_view(context, job_id)))
 
 
 @router.post(
@@ -234,8 +230,7 @@ def fork(
     preview, job_id = forks.fork(
         context, checkpoint_id, body, actor=principal.actor, idempotency_key=idempotency_key
     )
-    with context.database.read() as connection:
-        view = ForkReply(preview=preview, job=job_view(context, connection, job_id))
+    view = ForkReply(preview=preview, job=job_view(context, job_id))
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})
 
 

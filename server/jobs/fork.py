@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -118,7 +119,9 @@ def fork(
                 job_id=job_id,
             )
             if earlier is not None:
-                return _if_possible(context, connection, checkpoint_id, request), earlier
+                with suppress(RefusalError):
+                    return _preview(_prepare(context, connection, checkpoint_id, request)), earlier
+                return None, earlier
         _source(connection, checkpoint_id)
         lock_job(connection, split_checkpoint_id(checkpoint_id)[0])  # whose retention might delete
         prepared = _prepare(context, connection, checkpoint_id, request)
@@ -146,15 +149,6 @@ def _has_env(patch: object, env: Mapping[str, str]) -> bool:
     if not isinstance(patch, Mapping):
         return patch is None and not env
     return all(env.get(name) == value for name, value in patch.items())
-
-
-def _if_possible(
-    context: Context, connection: Connection, checkpoint_id: str, request: ForkRequest
-) -> ForkPreview | None:
-    try:
-        return _preview(_prepare(context, connection, checkpoint_id, request))
-    except RefusalError:
-        return None
 
 
 def _prepare(

@@ -98,7 +98,7 @@ def list_jobs(
     Raises:
         InvalidRequestError: the key comes from the other order.
     """
-    rank, last = _read_key(after)
+    rank, last = (0, None) if after is None else (int(after[0]), after[1:])
     states = tuple(wanted.states or JobState)
     groups = [states]
     if order == JobOrder.ACTIVE:
@@ -148,10 +148,6 @@ def _conditions(wanted: JobFilter, after: str | None) -> list[ColumnElement[bool
         exactly = func.replace(tags, word, "") != tags
         conditions += [tags.contains(word, autoescape=True), exactly]
     return conditions
-
-
-def _read_key(after: str | None) -> tuple[int, str | None]:
-    return (0, None) if after is None else (int(after[0]), after[1:])
 
 
 def _group(

@@ -100,28 +100,22 @@ def _merged(before: Overrides, requested: Overrides, *, steps: int | None) -> Ov
 
 
 def _agreed_steps(request: ResumeRequest) -> int | None:
-    inner = request.overrides.steps
-    if request.steps is not None and inner is not None and request.steps != inner:
-        raise InvalidRequestError.at(
-            "/overrides/steps", f"steps={inner} here, but {request.steps} in /steps"
-        )
-    return request.steps or inner
+    return _agreed("steps", request.steps, request.overrides.steps, pointer="/overrides/steps")
 
 
 def _agreed_world_size(request: ResumeRequest) -> int | None:
     """Return the world size that the request names; a section's default is not named."""
-    resources = request.overrides.resources
-    inner = (
-        resources.world_size
-        if resources is not None and "world_size" in resources.model_fields_set
-        else None
-    )
-    if request.world_size is not None and inner is not None and request.world_size != inner:
-        raise InvalidRequestError.at(
-            "/overrides/resources/world_size",
-            f"world_size={inner} here, but {request.world_size} in /world_size",
-        )
-    return request.world_size or inner
+    resources, field = request.overrides.resources, "world_size"
+    named = resources is not None and field in resources.model_fields_set
+    inner = resources.world_size if resources is not None and named else None
+    return _agreed(field, request.world_size, inner, pointer=f"/overrides/resources/{field}")
+
+
+def _agreed(field: str, outer: int | None, inner: int | None, *, pointer: str) -> int | None:
+    """Return the value of a field that a request can name at two places."""
+    if outer is not None and inner is not None and outer != inner:
+        raise InvalidRequestError.at(pointer, f"{field}={inner} here, but {outer} in /{field}")
+    return outer or inner
 
 
 def _layout(

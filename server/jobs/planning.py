@@ -6,13 +6,14 @@ import trainyard.planner.plan
 from server.context import Context
 from server.jobs.checks import (
     check_hardware,
-    check_new,
+    check_spec,
     check_world_size,
     known_slots,
     too_few_slots,
 )
 from trainyard.planner.results import Plan
 from trainyard.spec.job import JobSpec
+from trainyard.spec.rules import check_new_job
 
 
 def plan_job(context: Context, spec: JobSpec) -> Plan:
@@ -24,7 +25,7 @@ def plan_job(context: Context, spec: JobSpec) -> Plan:
     Raises:
         InvalidRequestError: a submission would be refused.
     """
-    check_new(context, spec)
+    check_spec(context, spec, rules=check_new_job)
     check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
     with context.database.read() as connection:
         missing = too_few_slots(

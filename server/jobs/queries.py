@@ -53,46 +53,34 @@ def job_row(connection: Connection, job_id: str) -> Job:
     return row
 
 
-def job_view(context: Context, connection: Connection, job_id: str) -> JobView:
+def job_view(context: Context, job_id: str) -> JobView:
     """Return one job, whole; secrets of its spec are masked.
 
     Raises:
         NotFoundError: no job has this id.
+        UnreadableError: another version wrote its spec.
     """
-    job = job_row(connection, job_id)
-    newest = Attempt.select().where(attempts.c.job_id == job_id, attempts.c.number == job.attempt)
-    views = attempt_views(connection, job_id, job.spec, Attempt.all(connection, newest))
+    with context.database.read() as connection:
+        job = job_row(connection, job_id)
+        newest = attempts.c.number == job.attempt
+        query = Attempt.select().where(attempts.c.job_id == job_id, newest)
+        views = attempt_views(connection, job_id, job.spec, Attempt.all(connection, query))
+        reason = connection.scalar(select(shown_reason).where(jobs.c.id == job_id))
     current = views[0] if views else None
     spec = _shown(context, job)
     effective = _effective(spec, job, current)
-    return JobView(
-        id=job.id,
-        name=job.name,
-        tags=tuple(job.tags),
-        state=job.state,
-        reason=connection.scalar(select(shown_reason).where(jobs.c.id == job_id)),
-        attempt=job.attempt,
-        world_size=job.world_size,
-        layout=job.layout,
-        priority=job.priority,
-        progress=job.progress,
-        created_at=job.created_at,
-        updated_at=job.updated_at,
-        started_at=job.started_at,
-        ended_at=job.ended_at,
-        description=job.spec.description,
-        spec=spec,
-        set_fields=tuple(_set_fields(spec)),
-        effective_spec=effective,
-        changes=harmless_differences(spec, effective),
-        desired=job.desired,
-        pending=job.pending,
-        forked_from=job.forked_from,
-        fork_parts=job.fork_parts,
-        current_attempt=current,
-        retries_left=max(0, effective.retry.max_retries - job.retries_used),
-        verbs=VERBS[job.state],
-    )
+    computed = {
+        "reason": reason,
+        "description": job.spec.description,
+        "spec": spec,
+        "set_fields": tuple(_set_fields(spec)),
+        "effective_spec": effective,
+        "changes": harmless_differences(spec, effective),
+        "current_attempt": current,
+        "retries_left": max(0, effective.retry.max_retries - job.retries_used),
+        "verbs": VERBS[job.state],
+    }
+    return JobView(**job.values_for(JobView) | computed)
 
 
 def list_attempts(

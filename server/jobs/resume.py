@@ -131,10 +131,14 @@ def resume(context: Context, job_id: str, request: ResumeRequest, *, actor: Acto
             checkpoint_id=request.checkpoint_id,
             allow_code_change=request.allow_code_change,
         )
-        if running:
-            _resize(context, connection, prepared, pending, actor=actor)
-        else:
-            _queue(context, connection, prepared, pending, actor=actor)
+        if running:  # its end queues the pending launch
+            _record(context, connection, prepared, actor=actor)
+            why = f"resize to {prepared.next.plan.name}"
+            stop, job = DesiredState.STOP, prepared.job
+            end_running(context, connection, job, stop, actor=actor, reason=why, pending=pending)
+        else:  # from here on it is placed as a submission is
+            queued = _queued(context, prepared, pending)
+            _record(context, connection, prepared, queued, actor=actor)
         return _preview(prepared)
 
 
@@ -229,38 +233,10 @@ def _preview(prepared: PreparedResume) -> ResumePreview:
     )
 
 
-def _resize(
-    context: Context,
-    connection: Connection,
-    prepared: PreparedResume,
-    pending: PendingLaunch,
-    *,
-    actor: Actor,
-) -> None:
-    """Stop the running attempt; its end queues the pending launch."""
-    _record(context, connection, prepared, actor=actor)
-    end_running(
-        context,
-        connection,
-        prepared.job,
-        DesiredState.STOP,
-        actor=actor,
-        reason=f"resize to {prepared.next.plan.name}",
-        pending=pending,
-    )
-
-
-def _queue(
-    context: Context,
-    connection: Connection,
-    prepared: PreparedResume,
-    pending: PendingLaunch,
-    *,
-    actor: Actor,
-) -> None:
-    """Move the job to `queued`; from here on a resume is placed as a submission is."""
+def _queued(context: Context, prepared: PreparedResume, pending: PendingLaunch) -> Move:
+    """Return the move of the job to `queued`."""
     job, plan = prepared.job, prepared.next.plan
-    queued = job_to(
+    return job_to(
         job.id,
         JobState.QUEUED,
         only_from=TERMINAL_JOB_STATES,  # the table also allows it from live states, for retries
@@ -275,7 +251,6 @@ def _queue(
         world_size=plan.world_size,
         layout=plan.name,
     )
-    _record(context, connection, prepared, queued, actor=actor)
 
 
 def _record(

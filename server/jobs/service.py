@@ -23,7 +23,7 @@ from server.database.upsert import insert_absent
 from server.errors import ConflictError, InvalidRequestError
 from server.events.notices import forget
 from server.events.store import NewEvent, append_event
-from server.jobs.checks import check_hardware, check_new, check_world_size
+from server.jobs.checks import check_hardware, check_spec, check_world_size
 from server.lifecycle import job_to, lock_job, move
 from server.subject import Actor, Subject
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, Submitted
@@ -32,19 +32,20 @@ from trainyard.protocol.resume_parts import CheckpointPart, left_out
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
 from trainyard.run.records import Request
 from trainyard.spec.job import JobSpec
+from trainyard.spec.rules import check_new_job
 
 
 @dataclass(frozen=True)
 class Ancestor:
-    """Where a forked job starts."""
+    """Where a new job starts: from scratch, or as a fork."""
 
-    checkpoint_id: str
+    checkpoint_id: str | None = None
     """Checkpoint of another job."""
-    parts: tuple[CheckpointPart, ...]
+    parts: tuple[CheckpointPart, ...] | None = None
     """Parts of its state that the fork loads."""
-    start_step: int
+    start_step: int = 0
     """Completed steps with which the job starts."""
-    storage: str | None
+    storage: str | None = None
     """UUID of the storage root on which it lies."""
 
 
@@ -69,7 +70,7 @@ def submit(
     Raises:
         InvalidRequestError: the spec cannot run here, or the key was used for another spec.
     """
-    check_new(context, spec)
+    check_spec(context, spec, rules=check_new_job)
     job_id = context.new_id()
     with context.database.write() as connection:
         if idempotency_key is not None:
@@ -226,30 +227,15 @@ def _end(
     if job.state in TERMINAL_JOB_STATES:
         raise ConflictError(f"{job.name} is {job.state} already")
     if job.state == JobState.QUEUED:
-        _end_queued(context, connection, job, DESIRED_END[desired], actor=actor, reason=reason)
+        state = DESIRED_END[desired]
+        message = f"{job.name} {state} while it waited" + (f": {reason}" if reason else "")
+        event = NewEvent(JobEnded(state=state, reason=reason), actor, Subject(job.id), message)
+        values: dict[str, Any] = {"pending": None, "not_before": None, "reason": reason or None}
+        move(context, connection, event, job_to(job.id, state, ended_at=context.now(), **values))
         return
     again = job.state == JobState.STOPPING and job.desired == desired and job.stored_pending is None
     if not again:
         end_running(context, connection, job, desired, actor=actor, reason=reason, lost=lost)
-
-
-def _end_queued(
-    context: Context,
-    connection: Connection,
-    job: Job,
-    state: JobState,
-    *,
-    actor: Actor,
-    reason: str,
-) -> None:
-    values: dict[str, Any] = {"pending": None, "not_before": None, "reason": reason or None}
-    event = NewEvent(
-        JobEnded(state=state, reason=reason),
-        actor,
-        Subject(job.id),
-        f"{job.name} {state} while it waited" + (f": {reason}" if reason else ""),
-    )
-    move(context, connection, event, job_to(job.id, state, ended_at=context.now(), **values))
 
 
 def _lost(connection: Connection, job: Job) -> str:
@@ -322,13 +308,11 @@ def insert_job(
     spec: JobSpec,
     *,
     actor: Actor,
-    ancestor: Ancestor | None = None,
+    ancestor: Ancestor = Ancestor(),
 ) -> None:
     """Store a checked job as queued; a fork starts at `ancestor`."""
     now, layout = context.now(), spec.layout()
-    parts = ancestor.parts if ancestor is not None else ()
-    checkpoint_id = ancestor.checkpoint_id if ancestor is not None else None
-    start_step = ancestor.start_step if ancestor is not None else 0
+    checkpoint_id, parts = ancestor.checkpoint_id, ancestor.parts
     row = {
         "id": job_id,
         "name": spec.name,
@@ -345,19 +329,17 @@ def insert_job(
         "queued_at": now,
         "world_size": layout.world_size,
         "layout": str(layout),
-        "progress": Progress(step=start_step, steps=spec.training.steps),
+        "progress": Progress(step=ancestor.start_step, steps=spec.training.steps),
+        "forked_from": checkpoint_id,
+        "fork_parts": parts,
+        "fork_step": None if parts is None else ancestor.start_step,
+        "storage": ancestor.storage,
         "created_by": actor.name,
         "created_at": now,
         "updated_at": now,
     }
     message = f"{spec.name} requests {layout.slots_in_words} as {layout}"
-    if ancestor is not None:
-        row |= {
-            "forked_from": checkpoint_id,
-            "fork_parts": parts,
-            "fork_step": start_step,
-            "storage": ancestor.storage,
-        }
+    if parts is not None:
         message += f", with {', '.join(parts)} of {checkpoint_id}"
     connection.execute(sa.insert(jobs).values(row))
     event = NewEvent(
@@ -365,7 +347,7 @@ def insert_job(
             world_size=layout.world_size,
             layout=str(layout),
             forked_from=checkpoint_id,
-            parts=parts,
+            parts=parts or (),
             not_exact=left_out(parts) if parts else (),
         ),
         actor,

@@ -40,8 +40,7 @@ def spec(**sections: object) -> JobSpec:
 
 
 def shown(context: Context, job_id: str) -> JobSpec:
-    with context.database.read() as connection:
-        return job_view(context, connection, job_id).spec
+    return job_view(context, job_id).spec
 
 
 def stored_text(context: Context) -> str:

@@ -38,7 +38,7 @@ from sqlalchemy.types import NullType
 
 import server
 from server.database import tables
-from server.database.column_types import Json, Lazy, Record, StoredRecord, Typed, UtcDateTime
+from server.database.column_types import Json, Lazy, Record, StoredRecord, UtcDateTime
 from server.database.rows import JobHead, TypedRow
 from tests.test_house_rules import Finding, findings, nodes, python_files
 from trainyard.protocol.states import JobState
@@ -101,9 +101,7 @@ def _fits(hint: Any, kind: Any) -> bool:
         case Lazy():
             return get_origin(hint) is StoredRecord and get_args(hint) == (kind.model,)
         case Record():
-            return bool(hint is kind.model)
-        case Typed():
-            return bool(hint == kind.adapter._type)
+            return bool(hint == kind.model)
         case Json() | NullType():  # a function whose result SQLAlchemy does not know
             return True
         case UtcDateTime():

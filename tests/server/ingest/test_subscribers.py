@@ -221,8 +221,7 @@ def test_saves_that_fail_are_shown_until_one_is_committed(
 
 
 def _attempt(context: Context, job_id: str) -> AttemptView:
-    with context.database.read() as connection:
-        attempt = job_view(context, connection, job_id).current_attempt
+    attempt = job_view(context, job_id).current_attempt
     assert attempt is not None
     return attempt
 

@@ -84,8 +84,7 @@ def test_a_stored_job_stays_readable_and_its_resume_is_refused_by_name(
     stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     store_env(harness, job_id, EXPLOIT)
-    with context.database.read() as connection:
-        assert set(job_view(context, connection, job_id).spec.env) == set(EXPLOIT)
+    assert set(job_view(context, job_id).spec.env) == set(EXPLOIT)
     for dry_run in (True, False):
         with pytest.raises(InvalidRequestError) as refusal:
             resume.resume(context, job_id, ResumeRequest(dry_run=dry_run), actor=ADA)

@@ -18,7 +18,6 @@ from server.jobs.service import stop
 from tests.actors import ADA, BOB, EVE
 from tests.server.harness import BRINGS_CODE, Harness
 from trainyard.protocol.rest.checkpoints import ForkPreview, ForkRequest
-from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.resume_parts import ALL_PARTS
 from trainyard.protocol.states import JobState
@@ -36,11 +35,6 @@ pytestmark = BRINGS_CODE
 
 def request(**fields: Any) -> ForkRequest:
     return ForkRequest.model_validate(fields)
-
-
-def view(context: Context, job_id: str) -> JobView:
-    with context.database.read() as connection:
-        return job_view(context, connection, job_id)
 
 
 def held(shown: ForkPreview) -> dict[str, bool]:
@@ -180,7 +174,7 @@ def test_an_unknown_or_damaged_checkpoint_is_refused(context: Context, source: s
 
 def test_lineage_is_kept_on_both_sides(context: Context, harness: Harness, source: str) -> None:
     _, job_id = fork(context, source, request(), actor=BOB)
-    shown = view(context, job_id)
+    shown = job_view(context, job_id)
     assert (shown.forked_from, shown.fork_parts) == (source, ALL_PARTS)
     assert shown.spec.env == {"HF_TOKEN": "********"}
     assert context.secrets.open(harness.job(job_id).env) == ENV, "what views mask is taken over"
@@ -214,7 +208,9 @@ def test_a_fork_goes_back_to_its_origin_until_it_has_saved(
     resume = supervisor.reply.attempt.resume
     assert resume is not None
     assert (resume.checkpoint_id, resume.parts) == (own, ALL_PARTS)
-    assert all(attempt.on_lineage for attempt in [view(context, job_id).current_attempt] if attempt)
+    assert all(
+        attempt.on_lineage for attempt in [job_view(context, job_id).current_attempt] if attempt
+    )
 
 
 def test_a_person_resumes_a_fork_from_its_origin_too(
@@ -222,7 +218,7 @@ def test_a_person_resumes_a_fork_from_its_origin_too(
 ) -> None:
     _, job_id = fork(context, source, request(parts=["model", "counters"]), actor=BOB)
     stop(context, job_id, actor=BOB, reason="")
-    assert view(context, job_id).state == JobState.STOPPED
+    assert job_view(context, job_id).state == JobState.STOPPED
     shown = preview_resume(context, job_id, ResumeRequest())
     assert (shown.checkpoint_id, shown.step) == (source, 40)
 
@@ -233,7 +229,7 @@ def test_a_fork_runs_only_where_its_origin_lies(
     harness.add_node("elsewhere", slots=16, roots={"checkpoints": "another", "data": "root-2"})
     _, job_id = fork(context, source, request(changes=WIDE), actor=BOB)
     assert harness.place() == 0, "16 slots are free, but on another storage"
-    assert view(context, job_id).state == JobState.QUEUED
+    assert job_view(context, job_id).state == JobState.QUEUED
 
 
 def test_one_that_is_being_deleted_starts_nothing(context: Context, source: str) -> None:

@@ -9,7 +9,6 @@ from server.jobs.resume import resume
 from server.jobs.service import cancel
 from tests.actors import ADA
 from tests.server.harness import Harness
-from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.rest.resume import ResumeRequest
 
 
@@ -18,12 +17,12 @@ def test_the_view_of_a_job_has_its_effective_spec_and_what_differs(
 ) -> None:
     harness.add_node(slots=4)
     job_id = harness.submit(resources={"world_size": 2})
-    waiting = _job(context, job_id)
+    waiting = job_view(context, job_id)
     assert waiting.changes == ()
     assert waiting.set_fields == ("name", "resources.world_size")
     harness.place()
     (supervisor,) = harness.claim_all(job_id)
-    placed = _job(context, job_id)
+    placed = job_view(context, job_id)
     attempt = placed.current_attempt
     assert attempt is not None
     assert attempt.changes == ()
@@ -35,7 +34,7 @@ def test_the_view_of_a_job_has_its_effective_spec_and_what_differs(
     overrides = {"cpu_offload": True, "retry": {"max_retries": 7}}
     request = ResumeRequest.model_validate({"world_size": 4, "steps": 200, "overrides": overrides})
     resume(context, job_id, request, actor=ADA)
-    pending = _job(context, job_id)
+    pending = job_view(context, job_id)
     assert {change.field: (change.before, change.after) for change in pending.changes} == {
         "training.steps": (100, 200),
         "optimizer.cpu_offload": (False, True),
@@ -44,12 +43,7 @@ def test_the_view_of_a_job_has_its_effective_spec_and_what_differs(
     }
     assert (pending.effective_spec.retry.max_retries, pending.retries_left) == (7, 7)
     harness.place()
-    placed = _job(context, job_id)
+    placed = job_view(context, job_id)
     assert placed.current_attempt is not None
     assert placed.current_attempt.changes == pending.changes
     assert set(pending.changes) < set(placed.changes), "and the values of `auto`"
-
-
-def _job(context: Context, job_id: str) -> JobView:
-    with context.database.read() as connection:
-        return job_view(context, connection, job_id)
