@@ -8,7 +8,7 @@ import { duration, moment } from "@/shared/format/time";
 import { checkpointsQuery } from "@/shared/job/api";
 import { MoreRows } from "@/shared/job/MoreRows";
 import { useReference } from "@/shared/job/reference";
-import { goOnVerb } from "@/shared/job/verbs";
+import { resumeVerb } from "@/shared/job/verbs";
 import { useView } from "@/shared/job/view";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
@@ -26,7 +26,6 @@ import {
   CHECKPOINT_VERBS,
   type CheckpointVerb,
   exportsOf,
-  isOpen,
   toldOperation,
   verbsOf,
 } from "./operations";
@@ -112,7 +111,7 @@ interface RowProps {
 
 function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
   const view = useView();
-  const verb = goOnVerb(job);
+  const verb = resumeVerb(job);
   const operation = toldOperation(operations, row.id);
   const name = `step ${row.step} of attempt ${row.attempt}`;
   return (
@@ -175,7 +174,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
             small
             look="quiet"
             className={each === "pin" || each === "unpin" ? "checkpoint-pin" : undefined}
-            disabled={operation !== null && isOpen(operation) && operation.kind === each}
+            disabled={operation?.ended_at === null && operation.kind === each}
             title={CHECKPOINT_VERBS[each].means}
             aria-haspopup="dialog"
             aria-label={`${CHECKPOINT_VERBS[each].label} ${name}`}

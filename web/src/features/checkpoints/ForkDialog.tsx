@@ -1,4 +1,4 @@
-// Starts a new job from a checkpoint, after saying what of it goes on exactly.
+// Starts a new job from a checkpoint, after a list of what continues exactly.
 import { keepPreviousData, useMutation, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useNavigate } from "react-router";
@@ -101,7 +101,7 @@ export function ForkDialog({ job, row, onClose }: Props) {
             setShown({ ...choice, parts });
           }}
         >
-          <option value="all">All that goes on</option>
+          <option value="all">Everything that continues</option>
           <option value="model">The weights alone, from step 0</option>
         </select>
       </Field>

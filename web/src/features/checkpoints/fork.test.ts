@@ -23,7 +23,7 @@ test("what is not changed is left out", () => {
   expect(forkWords({ name: "", settings: "", parts: "all" })).toEqual([]);
 });
 
-test("a checkpoint at the end of its job is given more steps, as without it cannot go on", () => {
+test("a checkpoint at the end of its job is given more steps, as it cannot continue without them", () => {
   expect(firstChoice({ step: 40, steps: 40 }).settings).toBe("training.steps=80");
   expect(firstChoice({ step: 20, steps: 40 }).settings).toBe("");
 });

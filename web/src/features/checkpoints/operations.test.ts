@@ -68,11 +68,12 @@ describe("what may be asked", () => {
 
 describe("what a row shows", () => {
   it("prefers what is open, then a failure that nothing followed", () => {
-    const failed = operation({ id: "c2", state: "failed" });
+    const ended_at = "2026-01-01T00:01:00Z";
+    const failed = operation({ id: "c2", state: "failed", ended_at });
     const open = operation({ id: "c3", state: "running" });
     expect(toldOperation([failed, open], "k")).toBe(open);
     expect(toldOperation([failed], "k")).toBe(failed);
-    expect(toldOperation([operation({ state: "succeeded" }), failed], "k")).toBeNull();
+    expect(toldOperation([operation({ state: "succeeded", ended_at }), failed], "k")).toBeNull();
     expect(toldOperation([open], "another")).toBeNull();
   });
 

@@ -47,23 +47,17 @@ export function exportCommand(reference: string, { dtype, name }: ExportRequest)
   return command("export", reference, ...options, "--wait");
 }
 
-export function isOpen(operation: Operation): boolean {
-  return operation.state === "queued" || operation.state === "running";
-}
-
-/** The operation that a row shows: one that is open, else a newest one that failed. */
+/** The operation that a row shows: one that has not ended, else a newest one that failed. */
 export function toldOperation(
   operations: readonly Operation[],
   checkpointId: string,
 ): Operation | null {
   const own = operations.filter((operation) => operation.checkpoint_id === checkpointId);
-  const open = own.find(isOpen);
-  if (open) return open;
-  const [newest] = own;
-  return newest?.state === "failed" ? newest : null;
+  const failed = own[0]?.state === "failed" ? own[0] : null;
+  return own.find(({ ended_at }) => ended_at === null) ?? failed;
 }
 
-/** Exports that were written, the newest of each folder first; somebody may have moved them since. */
+/** Exports that were written, the newest of each folder first; their folders may have moved since. */
 export function exportsOf(operations: readonly Operation[], checkpointId: string): Exported[] {
   const found = new Map<string, Exported>();
   for (const { checkpoint_id, outcome } of operations) {
@@ -74,7 +68,7 @@ export function exportsOf(operations: readonly Operation[], checkpointId: string
   return [...found.values()];
 }
 
-/** Done of all, from 0 to 1; null before the node has said. */
+/** Done of all, from 0 to 1; null before the first report of the node. */
 export function shareDone(operation: Operation): number | null {
   const { progress } = operation;
   if (operation.state !== "running" || !progress || progress.total === 0) return null;

@@ -105,7 +105,7 @@ describe("smoothing", () => {
     expect(second).toBeCloseTo((4 * 0.25 + 2 * 0.5) / 0.75, 12);
   });
 
-  it("keeps gaps, and goes on behind them", () => {
+  it("keeps gaps, and continues behind them", () => {
     const [, gap, last] = smoothed([4, null, 2], 0.5);
     expect(gap).toBeNull();
     expect(last).toBeCloseTo(2.6667, 3);

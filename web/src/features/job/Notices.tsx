@@ -5,7 +5,7 @@ import { count, plural } from "@/shared/format/numbers";
 import { duration, moment } from "@/shared/format/time";
 import { FailureFacts } from "@/shared/job/FailureFacts";
 import { reasonWords, resumeLabel } from "@/shared/job/failures";
-import { goOnVerb } from "@/shared/job/verbs";
+import { resumeVerb } from "@/shared/job/verbs";
 import { useView } from "@/shared/job/view";
 import { Button, ButtonLink } from "@/shared/ui/Button";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
@@ -93,7 +93,7 @@ interface RemediesProps {
 
 function Remedies({ job, attempt, failure }: RemediesProps) {
   const view = useView();
-  const verb = goOnVerb(job);
+  const verb = resumeVerb(job);
   const { rank, remedy, traceback } = failure;
   const log = { tab: "logs", attempt: attempt.number, rank, line: "error" } as const;
   return (

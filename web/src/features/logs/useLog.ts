@@ -157,13 +157,13 @@ function linesOf(chunks: readonly { data?: LogLine[] }[]): LogLine[] {
 
 export interface Matches {
   lines: readonly number[];
-  /** Whether the search goes on. */
+  /** Whether more lines are searched. */
   isSearching: boolean;
   /** Whether there are more than were looked for. */
   isCut: boolean;
 }
 
-/** The numbers of the lines that hold a text; the search goes on by itself. */
+/** The numbers of the lines that hold a text, until all of them are searched. */
 export function useLogSearch(name: LogName, text: string): Matches {
   const search = useInfiniteQuery(searchQuery(name, text));
   const { data, hasNextPage, isFetching, isError, fetchNextPage } = search;

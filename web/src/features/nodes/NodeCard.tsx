@@ -62,8 +62,8 @@ function Status({ node }: { node: NodeView }) {
   }
   if (node.notice) {
     return (
-      <Badge tone="bad" title="No new placements; running jobs save and move">
-        ◑ leaving
+      <Badge tone="bad" title={`${node.notice}: no new placements; running jobs save and move`}>
+        ◑ draining
       </Badge>
     );
   }

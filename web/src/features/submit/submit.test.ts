@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 // The schema as the server gives it: a generated file whose freshness is checked.
 import document from "../../../../tests/library/spec/job.schema.json";
 import { submitCommand } from "./commandLine";
-import { COMMON } from "./form/common";
+import { COMMON, isCommon } from "./form/common";
 import { placeProblems, problemsIn } from "./problems";
 import { type FormField, formOf, type JsonObject } from "./schema";
 import { numberTyped, sparseSpec, valueAt, withField, withValue } from "./spec";
@@ -68,6 +68,15 @@ describe("the form", () => {
   it("opens with fields that exist", () => {
     const known = new Set(fields.map((each) => each.pointer));
     expect([...COMMON].filter((pointer) => !known.has(pointer))).toEqual([]);
+  });
+
+  it("opens with the parallel axes and the world size, and no other field of their sections", () => {
+    const common = fields.filter(isCommon).map((each) => each.pointer);
+    expect(common.filter((pointer) => pointer.startsWith("/parallelism/"))).toEqual(
+      ["dp_replicate", "dp_shard", "cp", "tp", "pp"].map((axis) => `/parallelism/${axis}`),
+    );
+    expect(common).toContain("/resources/world_size");
+    expect(common).not.toContain("/checkpoint/writers");
   });
 });
 

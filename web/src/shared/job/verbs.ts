@@ -25,7 +25,7 @@ export function isDialogVerb(word: string | null): word is DialogVerb {
 }
 
 /** Return the verb that continues from a checkpoint in the job's present state. */
-export function goOnVerb(job: Job): "resume" | "resize" | null {
+export function resumeVerb(job: Job): "resume" | "resize" | null {
   if (job.verbs.includes("resume")) return "resume";
   return job.verbs.includes("resize") ? "resize" : null;
 }

@@ -6,7 +6,7 @@ import { Button } from "@/shared/ui/Button";
 import { type PlacedProblems, problemsIn } from "../problems";
 import type { FormField, FormSection, Json, JsonObject } from "../schema";
 import { valueAt } from "../spec";
-import { COMMON, isCommon } from "./common";
+import { isCommon } from "./common";
 import { FieldRow } from "./FieldRow";
 
 interface SectionGroupProps {
@@ -21,7 +21,7 @@ interface SectionGroupProps {
 
 export function SectionGroup(props: SectionGroupProps) {
   const { section, spec, problems, isSearch } = props;
-  const [isOpen, setIsOpen] = useState(isCommon(section));
+  const [isOpen, setIsOpen] = useState(section.fields.some(isCommon));
   const wrong = problemsIn(section, problems);
   const changed = section.fields.filter((field) => isChanged(spec, field)).length;
   const title = section.name || "job";
@@ -52,11 +52,11 @@ export function SectionGroup(props: SectionGroupProps) {
 
 function Fields({ section, spec, problems, warnings, isSearch, onField }: SectionGroupProps) {
   const [isWhole, setIsWhole] = useState(false);
-  const isAllShown = isWhole || isSearch || !isCommon(section);
+  const isAllShown = isWhole || isSearch || !section.fields.some(isCommon);
   const shown = section.fields.filter(
     (field) =>
       isAllShown ||
-      COMMON.has(field.pointer) ||
+      isCommon(field) ||
       isChanged(spec, field) ||
       problems.byField.has(field.pointer),
   );

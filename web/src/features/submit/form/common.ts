@@ -1,5 +1,5 @@
 // Fields that most jobs set: shown at once, the others after a click.
-import type { FormSection } from "../schema";
+import type { FormField } from "../schema";
 
 export const COMMON: ReadonlySet<string> = new Set([
   "/name",
@@ -15,15 +15,12 @@ export const COMMON: ReadonlySet<string> = new Set([
   "/optimizer/lr",
   "/optimizer/weight_decay",
   "/lr_schedule/warmup_steps",
-  "/parallelism/dp_replicate",
-  "/parallelism/dp_shard",
   "/checkpoint/interval_steps",
-  "/resources/world_size",
   "/resources/device",
   "/resources/priority",
 ]);
 
-/** Whether a section has a field that most jobs set. */
-export function isCommon(section: FormSection): boolean {
-  return section.fields.some((field) => COMMON.has(field.pointer));
+/** Whether most jobs set a field; numbers of ranks are the parallel axes and the world size. */
+export function isCommon({ pointer, unit, control }: FormField): boolean {
+  return COMMON.has(pointer) || (unit === "ranks" && control.kind === "number");
 }
