@@ -292,7 +292,7 @@ def test_what_cannot_be_compared_is_explained(
     expect(page.get_by_role("heading", name="9 jobs are too many")).to_be_visible()
     page.get_by_role("button", name="Compare the first 8").click()
     watched.settle()
-    expect(page.locator(".legend tbody tr")).to_have_count(8)
+    expect(page.locator(".compared tbody tr")).to_have_count(8)
     expect(page.get_by_role("combobox")).to_be_disabled()
     page.goto(f"{theatre.url}/compare?jobs={theatre.scenes.fresh},{theatre.scenes.waiting}")
     expect(page.get_by_role("heading", name="No points yet")).to_be_visible()
@@ -342,3 +342,19 @@ def drag(watched: Watched, series: str, start: float, end: float) -> None:
     mouse.down()
     mouse.move(box["x"] + box["width"] * end, middle, steps=5)
     mouse.up()
+
+
+def test_the_style_of_the_form_leaves_the_comparison_as_it_is(
+    theatre: Theatre, visit: Visit
+) -> None:
+    """The styles of a page stay loaded: those of a later one must not reach its names."""
+    scenes = theatre.scenes
+    page = visit(f"/compare?jobs={scenes.stopped},{scenes.done}").page
+    table = page.get_by_role("table", name="Jobs compared, with their last values")
+    expect(table).to_be_visible()
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    page.get_by_role("link", name="New job").click()
+    expect(page.get_by_role("complementary", name="Plan")).to_be_visible()
+    page.go_back()
+    page.go_back()
+    expect(table).to_have_css("display", "table")

@@ -35,7 +35,9 @@ def test_a_dialog_stays_and_shows_that_its_action_is_gone(theatre: Theatre, visi
     dialog = page.get_by_role("dialog")
     patiently(dialog.get_by_role("button", name="Resume on 1 slot")).to_be_enabled()
     again = run.stage.resume(job, seconds=1)
-    patiently(dialog.locator(".job-gone")).to_contain_text("Resume is no longer possible: the job")
+    patiently(dialog.locator(".dialog-gone")).to_contain_text(
+        "Resume is no longer possible: the job"
+    )
     patiently(dialog.get_by_role("button", name="Resume on 1 slot")).to_be_disabled()
     expect(page).not_to_have_url(re.compile("do="))
     dialog.get_by_role("button", name="Back").click()
@@ -64,7 +66,7 @@ def test_a_launch_that_came_second_shows_the_refusal(theatre: Theatre, visit: Vi
     page.route("**/resume", be_first)
     launch.click()
     patiently(dialog.get_by_role("alert")).to_contain_text("a job that has ended or runs")
-    patiently(dialog.locator(".job-gone")).to_be_visible()
+    patiently(dialog.locator(".dialog-gone")).to_be_visible()
     patiently(dialog.get_by_role("alert")).to_contain_text("a job that has ended or runs")
     runs[0].end("succeeded")
     watched.forgive("409")

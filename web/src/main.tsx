@@ -1,8 +1,8 @@
 // The start of the dashboard.
+import "@/shared/theme/theme.css"; // first: rules of the parts replace its own
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { Providers } from "@/app/providers";
-import "@/shared/theme/theme.css";
 
 const root = document.getElementById("root");
 if (root) {

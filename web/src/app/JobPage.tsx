@@ -5,9 +5,9 @@ import { Attempts } from "@/features/attempts/Attempts";
 import { Charts } from "@/features/charts/Charts";
 import { Checkpoints } from "@/features/checkpoints/Checkpoints";
 import { Events } from "@/features/events/Events";
-import { ActionDialog } from "@/features/job/ActionDialog";
 import { useOpenDialog } from "@/features/job/Actions";
 import { JobHeader } from "@/features/job/JobHeader";
+import { VerbDialog } from "@/features/job/VerbDialog";
 import { Logs } from "@/features/logs/Logs";
 import { Provenance } from "@/features/provenance/Provenance";
 import { ResumeDialog } from "@/features/resume/ResumeDialog";
@@ -83,5 +83,5 @@ function OpenDialog({ job }: { job: Job }) {
   if (verb === "resume" || verb === "resize") {
     return <ResumeDialog key={verb} verb={verb} {...props} />;
   }
-  return <ActionDialog key={verb} verb={verb} {...props} />;
+  return <VerbDialog key={verb} verb={verb} {...props} />;
 }

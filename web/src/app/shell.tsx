@@ -35,7 +35,7 @@ function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
         Skip to the page
       </a>
       <header className="bar">
-        <NavLink to="/jobs" className="brand">
+        <NavLink to="/jobs" className="brand row">
           <img src="/mark.svg" width="24" height="24" alt="" />
           <span>Trainyard</span>
         </NavLink>

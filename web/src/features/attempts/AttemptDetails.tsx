@@ -15,8 +15,8 @@ import { Table } from "@/shared/ui/table/Table";
 
 export function AttemptDetails({ job, attempt }: { job: Job; attempt: Attempt }) {
   return (
-    <section className="attempt" aria-label={`Attempt ${attempt.number}`}>
-      <header className="attempt-head">
+    <section className="attempt stack" aria-label={`Attempt ${attempt.number}`}>
+      <header className="attempt-head row">
         <h2>Attempt {attempt.number}</h2>
         {!attempt.on_lineage && <Badge tone="warn">abandoned branch</Badge>}
         <ToLogs attempt={attempt} />
@@ -63,17 +63,17 @@ function ToLogs({ attempt }: { attempt: Attempt }) {
 
 function FailureDetails({ failure }: { failure: Failure }) {
   return (
-    <div className="job-notice job-notice-bad">
+    <div className="job-notice panel job-notice-bad">
       <h3>{failure.reason.replaceAll("_", " ")}</h3>
       <p>{failure.message}</p>
       <FailureFacts failure={failure} />
       <p className="job-remedy">{failure.remedy.text}</p>
       {failure.traceback && (
-        <div className="attempt-traceback">
-          <div className="attempt-traceback-head">
+        <div className="attempt-traceback panel">
+          <header className="row small">
             Traceback{failure.rank !== null && ` of rank ${failure.rank}`}
             <CopyButton text={failure.traceback} />
-          </div>
+          </header>
           {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the keys that scroll need the focus */}
           <pre tabIndex={0}>{failure.traceback}</pre>
         </div>

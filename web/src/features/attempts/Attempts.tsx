@@ -11,9 +11,9 @@ import { useView } from "@/shared/job/view";
 import { StateBadge } from "@/shared/ui/Badge";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { cx } from "@/shared/ui/cx";
-import { EmptyState, ErrorState } from "@/shared/ui/Notice";
+import { Absent, EmptyState } from "@/shared/ui/Notice";
 import { Elapsed } from "@/shared/ui/RelativeTime";
-import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { Table } from "@/shared/ui/table/Table";
 import { AttemptDetails } from "./AttemptDetails";
 import { LineagePicture } from "./LineagePicture";
 import { barsOf, farthest } from "./lineage";
@@ -31,8 +31,7 @@ export function Attempts({ job }: { job: Job }) {
   const view = useView();
   const attempts = useQuery(attemptsQuery(job.id));
   const reference = useReference(job);
-  if (attempts.isError) return <ErrorState error={attempts.error} onRetry={attempts.refetch} />;
-  if (!attempts.data) return <SkeletonLines lines={8} />;
+  if (!attempts.data) return <Absent query={attempts} lines={8} />;
   const wanted = view.attempt;
   const selected = attempts.data.find(({ number }) => number === wanted) ?? attempts.data[0];
   if (!selected) {
@@ -43,7 +42,7 @@ export function Attempts({ job }: { job: Job }) {
     );
   }
   return (
-    <div className="attempts">
+    <div className="stack">
       <AttemptTable
         jobId={job.id}
         attempts={attempts.data}
@@ -51,7 +50,7 @@ export function Attempts({ job }: { job: Job }) {
         onSelect={(number) => view.change({ attempt: number })}
       />
       <AttemptDetails job={job} attempt={selected} />
-      <CommandLine command={command("show", reference)} label="The same by command line" />
+      <CommandLine command={command("show", reference)} />
     </div>
   );
 }
@@ -65,71 +64,59 @@ interface AttemptTableProps {
 
 function AttemptTable({ jobId, attempts, selected, onSelect }: AttemptTableProps) {
   const bars = barsOf(attempts, jobId);
+  const columns = [
+    { name: "attempt", label: "Attempt" },
+    { name: "layout", label: "Layout" },
+    { name: "steps", label: `Steps 0–${count(farthest(attempts))}` },
+    { name: "from", label: "From" },
+    { name: "reached", label: "Reached", number: true },
+    { name: "outcome", label: "Outcome" },
+    { name: "continuity", label: "Continuity" },
+    { name: "took", label: "Took", number: true },
+  ];
   return (
-    <div className="table-frame attempts-frame">
-      <table className="table attempts-table" aria-label="Attempts">
-        <thead>
-          <tr>
-            <th scope="col">Attempt</th>
-            <th scope="col">Layout</th>
-            <th scope="col">Steps 0–{count(farthest(attempts))}</th>
-            <th scope="col">From</th>
-            <th scope="col" className="number">
-              Reached
-            </th>
-            <th scope="col">Outcome</th>
-            <th scope="col">Continuity</th>
-            <th scope="col" className="number">
-              Took
-            </th>
-          </tr>
-        </thead>
-        <tbody>
-          {attempts.map((attempt, row) => (
-            <tr
-              key={attempt.number}
-              style={{ height: ROW_HEIGHT }}
-              className={cx(
-                attempt.number === selected && "attempts-selected",
-                !attempt.on_lineage && "attempts-off",
-              )}
+    <Table label="Attempts" columns={columns} className="attempts-table">
+      {attempts.map((attempt, row) => (
+        <tr
+          key={attempt.number}
+          style={{ height: ROW_HEIGHT }}
+          className={cx(
+            attempt.number === selected && "attempts-selected",
+            !attempt.on_lineage && "attempts-off",
+          )}
+        >
+          <td>
+            <button
+              type="button"
+              className="attempts-pick link"
+              aria-pressed={attempt.number === selected}
+              onClick={() => onSelect(attempt.number)}
             >
-              <td>
-                <button
-                  type="button"
-                  className="attempts-pick"
-                  aria-pressed={attempt.number === selected}
-                  onClick={() => onSelect(attempt.number)}
-                >
-                  <strong>{attempt.number}</strong> {CAUSES[attempt.cause]}
-                </button>
-              </td>
-              <td className="attempts-layout">{attempt.layout_name}</td>
-              {row === 0 && (
-                <td rowSpan={attempts.length} className="attempts-lineage">
-                  <LineagePicture bars={bars} rowHeight={ROW_HEIGHT} selected={selected} />
-                </td>
-              )}
-              <td>
-                {attempt.parent_checkpoint_id
-                  ? originWords(attempt.parent_checkpoint_id, jobId)
-                  : NONE}
-              </td>
-              <td className="number">{count(Math.max(attempt.last_step, attempt.start_step))}</td>
-              <td>
-                <StateBadge state={attempt.outcome ?? attempt.state} />
-                {attempt.failure && (
-                  <span className="attempts-reason">{reasonWords(attempt.failure)}</span>
-                )}
-              </td>
-              <td>{attempt.continuity ? <ContinuityBadge attempt={attempt} /> : NONE}</td>
-              <td className="number">
-                <Elapsed from={attempt.created_at} to={attempt.ended_at} />
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+              <strong>{attempt.number}</strong> {CAUSES[attempt.cause]}
+            </button>
+          </td>
+          <td>{attempt.layout_name}</td>
+          {row === 0 && (
+            <td rowSpan={attempts.length} className="attempts-lineage">
+              <LineagePicture bars={bars} rowHeight={ROW_HEIGHT} selected={selected} />
+            </td>
+          )}
+          <td>
+            {attempt.parent_checkpoint_id ? originWords(attempt.parent_checkpoint_id, jobId) : NONE}
+          </td>
+          <td className="number">{count(Math.max(attempt.last_step, attempt.start_step))}</td>
+          <td>
+            <StateBadge state={attempt.outcome ?? attempt.state} />{" "}
+            {attempt.failure && (
+              <span className="small tone-bad">{reasonWords(attempt.failure)}</span>
+            )}
+          </td>
+          <td>{attempt.continuity ? <ContinuityBadge attempt={attempt} /> : NONE}</td>
+          <td className="number">
+            <Elapsed from={attempt.created_at} to={attempt.ended_at} />
+          </td>
+        </tr>
+      ))}
+    </Table>
   );
 }

@@ -12,9 +12,9 @@ import { Button, ButtonLink } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { placeText, stretchText } from "@/shared/ui/chart/axis";
 import { Chart } from "@/shared/ui/chart/Chart";
+import { ChartToolbar } from "@/shared/ui/chart/ChartToolbar";
 import { ChartCursor } from "@/shared/ui/chart/cursor";
 import { type Curve, type Extent, type Reading, readingAt } from "@/shared/ui/chart/curve";
-import { FullRange } from "@/shared/ui/chart/FullRange";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
 import { comparePath } from "@/shared/url/pages";
 import { drawnCurves, useLiveMetrics, useMetrics } from "./metrics";
@@ -31,6 +31,7 @@ export function Charts({ job }: { job: Job }) {
   const attempts = useQuery(attemptsQuery(job.id));
   const marks = useMemo(() => marksOf(attempts.data ?? []), [attempts.data]);
   const [cursor] = useState(() => new ChartCursor());
+  const reference = useReference(job);
   useLiveMetrics(job.id);
   const metrics = useMetrics(job.id, { names: FIRST, range });
   if (metrics.isError && !metrics.data) {
@@ -41,11 +42,16 @@ export function Charts({ job }: { job: Job }) {
   const panels = panelsOf(names ?? EXPECTED);
   const shared = { job, marks, range, view, cursor, isPending: metrics.isPending };
   return (
-    <>
-      <Toolbar job={job} view={view} range={range} />
+    <div className="stack">
+      <ChartToolbar view={view} axis="step" change={view.change}>
+        <ButtonLink small to={comparePath([job.id])}>
+          Compare with others
+        </ButtonLink>
+      </ChartToolbar>
       <PanelGrid {...shared} names={panels.first} curves={metrics.data?.curves ?? []} />
       {panels.more.length > 0 && <MorePanels {...shared} names={panels.more} />}
-    </>
+      <CommandLine command={command("metrics", reference, "--csv")} label="Every point, as CSV" />
+    </div>
   );
 }
 
@@ -69,7 +75,6 @@ function MorePanels(props: PanelsProps) {
       <Button
         look="quiet"
         aria-expanded={isOpen}
-        className="charts-more"
         onClick={() => view.change({ hasMoreCharts: !isOpen })}
       >
         {isOpen ? "Fewer charts" : `${count(names.length)} more charts`}
@@ -116,7 +121,7 @@ function Panel({ name, curves, marks, range, view, cursor, isPending }: PanelPro
       label={`${name} over steps`}
       curves={drawn}
       axis="step"
-      scale={view.scale}
+      scale={view.isLog ? "log" : "linear"}
       range={range}
       onZoom={(to) => view.change({ range: to })}
       cursor={cursor}
@@ -144,43 +149,6 @@ function describePlace(
 
 function stepsText({ begin, x }: Reading): string {
   return begin === x ? placeText("step", x) : stretchText("step", [begin, x]);
-}
-
-function Toolbar({ job, view, range }: { job: Job; view: View; range: Extent | null }) {
-  const isLog = view.scale === "log";
-  const { isFull } = view;
-  const reference = useReference(job);
-  return (
-    <div className="charts-toolbar">
-      <Button
-        small
-        aria-pressed={isLog}
-        onClick={() => view.change({ scale: isLog ? "linear" : "log" })}
-        title="Values on a logarithmic axis"
-      >
-        log y
-      </Button>
-      <FullRange isFull={isFull} onChange={(full) => view.change({ isFull: full })} />
-      {range ? (
-        <>
-          <span>
-            steps {count(range[0])}–{count(range[1])}
-          </span>
-          <Button small onClick={() => view.change({ range: null })}>
-            All steps
-          </Button>
-        </>
-      ) : (
-        <span className="muted charts-hint">Drag over a chart to zoom, double-click for all.</span>
-      )}
-      <ButtonLink small to={comparePath([job.id])}>
-        Compare with others
-      </ButtonLink>
-      <div className="charts-command">
-        <CommandLine command={command("metrics", reference, "--csv")} label="Every point, as CSV" />
-      </div>
-    </div>
-  );
 }
 
 function NoPoints({ job, view }: { job: Job; view: View }) {

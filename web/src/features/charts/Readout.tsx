@@ -16,7 +16,7 @@ export function Readout({ curve, cursor, format }: ReadoutProps) {
   return (
     <span className="chart-now">
       {strange > 0 && (
-        <span className="chart-strange" title="Points that are NaN or infinite">
+        <span className="small tone-bad" title="Points that are NaN or infinite">
           {count(strange)} NaN
         </span>
       )}

@@ -4,10 +4,7 @@ import { keys } from "@/shared/api/queries";
 import type { CheckpointView, Job } from "@/shared/api/types";
 import { bytes, count, plural } from "@/shared/format/numbers";
 import { checkpointReference, useReference } from "@/shared/job/reference";
-import { Button } from "@/shared/ui/Button";
-import { CommandLine } from "@/shared/ui/CommandLine";
-import { Dialog } from "@/shared/ui/Dialog";
-import { InlineError } from "@/shared/ui/Notice";
+import { ActionDialog } from "@/shared/ui/Dialog";
 import { actOnCheckpoint } from "./api";
 import { CHECKPOINT_VERBS, type CheckpointVerb, verbCommand } from "./operations";
 
@@ -30,21 +27,13 @@ export function CheckpointDialog({ job, row, verb, onClose }: Props) {
   });
   const { label, means } = CHECKPOINT_VERBS[verb];
   return (
-    <Dialog
+    <ActionDialog
       title={`${label} step ${count(row.step)} of attempt ${row.attempt}?`}
+      label={label}
+      look={verb === "delete" ? "danger" : "primary"}
+      action={act}
+      command={verbCommand(verb, reference)}
       onClose={onClose}
-      footer={
-        <>
-          <Button onClick={onClose}>Back</Button>
-          <Button
-            look={verb === "delete" ? "danger" : "primary"}
-            busy={act.isPending}
-            onClick={() => act.mutate()}
-          >
-            {label}
-          </Button>
-        </>
-      }
     >
       <p>{means}</p>
       {(verb === "delete" || verb === "verify") && (
@@ -52,8 +41,6 @@ export function CheckpointDialog({ job, row, verb, onClose }: Props) {
           {bytes(row.size)} in {plural(row.files, "file")}, on a node that sees the storage.
         </p>
       )}
-      {act.isError && <InlineError error={act.error} />}
-      <CommandLine command={verbCommand(verb, reference)} label="The same by command line" />
-    </Dialog>
+    </ActionDialog>
   );
 }

@@ -13,9 +13,8 @@ import { useView } from "@/shared/job/view";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
-import { EmptyState, ErrorState } from "@/shared/ui/Notice";
+import { Absent, EmptyState } from "@/shared/ui/Notice";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
-import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { type RowPlace, VirtualTable } from "@/shared/ui/table/VirtualTable";
 import { CheckpointDialog } from "./CheckpointDialog";
 import { Details } from "./Details";
@@ -35,14 +34,14 @@ import { Written } from "./Written";
 import "./checkpoints.css";
 
 const COLUMNS = [
-  { name: "step", label: "Step", number: true, width: 74 },
+  { name: "step", label: "Step", number: true, width: 68 },
   { name: "attempt", label: "Attempt", number: true, width: 70 },
   { name: "kind", label: "Kind" },
   { name: "layout", label: "Layout", width: 98 },
   { name: "size", label: "Size", number: true, width: 80 },
-  { name: "written", label: "Written", width: 146 },
+  { name: "written", label: "Written", width: 168 },
   { name: "verified", label: "Verified", width: 132 },
-  { name: "age", label: "Age", number: true, width: 70 },
+  { name: "age", label: "Age", number: true, width: 60 },
   { name: "action", label: "Actions", number: true, width: 498 },
 ];
 
@@ -54,14 +53,11 @@ export function Checkpoints({ job }: { job: Job }) {
   const [asked, setAsked] = useState<Asked | null>(null);
   const [forked, setForked] = useState<CheckpointView | null>(null);
   const reference = useReference(job);
-  if (found.isError && !found.data) {
-    return <ErrorState error={found.error} onRetry={() => void found.refetch()} />;
-  }
-  if (!found.data) return <SkeletonLines lines={10} />;
+  if (!found.data) return <Absent query={found} lines={10} />;
   const rows = found.data.pages.flatMap((page) => page.items);
   if (rows.length === 0) return <NoCheckpoints job={job} />;
   return (
-    <div className="job-stack">
+    <div className="stack">
       <VirtualTable
         label="Checkpoints"
         columns={COLUMNS}
@@ -81,8 +77,8 @@ export function Checkpoints({ job }: { job: Job }) {
           />
         )}
       />
-      <MoreRows query={found} words="Older checkpoints" />
-      <CommandLine command={command("checkpoints", reference)} label="The same by command line" />
+      <MoreRows query={found} />
+      <CommandLine command={command("checkpoints", reference)} />
       {forked && <ForkDialog job={job} row={forked} onClose={() => setForked(null)} />}
       {asked && <Asking asked={asked} job={job} onClose={() => setAsked(null)} />}
     </div>
@@ -129,17 +125,17 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
           </Badge>
         )}
       </td>
-      <td className="checkpoint-layout">
+      <td>
         {row.layout}
         <div className="muted" title="Type of the stored weights">
           {row.dtype}
         </div>
       </td>
       <td className="number">{bytes(row.size)}</td>
-      <td className="checkpoint-written">
+      <td>
         <Written row={row} />
       </td>
-      <td className="checkpoint-verified">
+      <td>
         <Verified row={row} operation={operation} />
       </td>
       <td className="number">

@@ -3,7 +3,8 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import type { CheckpointView } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
-import { CopyButton } from "@/shared/ui/CommandLine";
+import { CodeWithCopy } from "@/shared/ui/CommandLine";
+import { Fact } from "@/shared/ui/Field";
 import { InlineError } from "@/shared/ui/Notice";
 import { Popover } from "@/shared/ui/Popover";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
@@ -14,15 +15,19 @@ export function Details({ row }: { row: CheckpointView }) {
   return (
     <Popover
       label={`What step ${row.step} of attempt ${row.attempt} holds`}
-      buttonClassName="job-link"
+      buttonClassName="link"
       button="Details"
       onOpen={() => setOpen(true)}
     >
-      <dl className="checkpoint-facts">
-        <Fact name="Id" copy={row.id} />
-        <Fact name="Place" copy={row.place} />
-        <Fact name="Came from" copy={row.parent ?? undefined}>
-          the start
+      <dl className="facts-column">
+        <Fact name="Id">
+          <CodeWithCopy text={row.id} />
+        </Fact>
+        <Fact name="Place">
+          <CodeWithCopy text={row.place} />
+        </Fact>
+        <Fact name="Came from">
+          {row.parent ? <CodeWithCopy text={row.parent} /> : "the start"}
         </Fact>
         <Fact name="Weights">{row.dtype}</Fact>
         {isOpen && <Recorded id={row.id} />}
@@ -45,31 +50,9 @@ function Recorded({ id }: { id: string }) {
         sequence {count(position)}; {count(consumed)} trained on
         {leftOut > 0 && `, ${count(leftOut)} left out`}
       </Fact>
-      <Fact name="Spec digest" copy={spec_digest} />
+      <Fact name="Spec digest">
+        <CodeWithCopy text={spec_digest} />
+      </Fact>
     </>
-  );
-}
-
-interface FactProps {
-  name: string;
-  copy?: string;
-  children?: React.ReactNode;
-}
-
-function Fact({ name, copy, children }: FactProps) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>
-        {copy === undefined ? (
-          children
-        ) : (
-          <>
-            <code>{copy}</code>
-            <CopyButton text={copy} />
-          </>
-        )}
-      </dd>
-    </div>
   );
 }

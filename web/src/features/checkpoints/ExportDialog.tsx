@@ -6,11 +6,8 @@ import { keys } from "@/shared/api/queries";
 import type { CheckpointView, ExportRequest, Job } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
 import { checkpointReference, useReference } from "@/shared/job/reference";
-import { Button } from "@/shared/ui/Button";
-import { CommandLine } from "@/shared/ui/CommandLine";
-import { Dialog } from "@/shared/ui/Dialog";
+import { ActionDialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
-import { InlineError } from "@/shared/ui/Notice";
 import { postExport } from "./api";
 import { CHECKPOINT_VERBS, exportCommand } from "./operations";
 
@@ -43,17 +40,12 @@ export function ExportDialog({ job, row, onClose }: Props) {
       ? send.error.errors.find(({ pointer }) => pointer === "/name")?.detail
       : undefined;
   return (
-    <Dialog
+    <ActionDialog
       title={`Export step ${count(row.step)} of attempt ${row.attempt}`}
+      label="Export"
+      action={{ ...send, error: nameError ? null : send.error }}
+      command={exportCommand(reference, request)}
       onClose={onClose}
-      footer={
-        <>
-          <Button onClick={onClose}>Back</Button>
-          <Button look="primary" busy={send.isPending} onClick={() => send.mutate()}>
-            Export
-          </Button>
-        </>
-      }
     >
       <p>{CHECKPOINT_VERBS.export.means}</p>
       <Field htmlFor={`${id}-dtype`} label="Type" help={`The weights are stored as ${stored}.`}>
@@ -85,8 +77,6 @@ export function ExportDialog({ job, row, onClose }: Props) {
           onChange={(event) => setName(event.target.value)}
         />
       </Field>
-      {send.isError && !nameError && <InlineError error={send.error} />}
-      <CommandLine command={exportCommand(reference, request)} label="The same by command line" />
-    </Dialog>
+    </ActionDialog>
   );
 }

@@ -8,9 +8,7 @@ import { count } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { checkpointReference, useReference } from "@/shared/job/reference";
 import { Badge } from "@/shared/ui/Badge";
-import { Button } from "@/shared/ui/Button";
-import { CommandLine } from "@/shared/ui/CommandLine";
-import { Dialog } from "@/shared/ui/Dialog";
+import { ActionDialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { postFork } from "./api";
@@ -47,23 +45,14 @@ export function ForkDialog({ job, row, onClose }: Props) {
   };
   const settle = () => setShown(choice);
   return (
-    <Dialog
+    <ActionDialog
       wide
       title={`Fork step ${count(row.step)} of attempt ${row.attempt}`}
+      label="Start the new job"
+      disabled={preview.isError && shown === choice}
+      action={{ ...start, error: null }}
+      command={command("fork", reference, ...forkWords(choice))}
       onClose={onClose}
-      footer={
-        <>
-          <Button onClick={onClose}>Back</Button>
-          <Button
-            look="primary"
-            busy={start.isPending}
-            disabled={preview.isError && shown === choice}
-            onClick={() => start.mutate()}
-          >
-            Start the new job
-          </Button>
-        </>
-      }
     >
       <p>A new job with a catalog and a chart of its own. This one stays as it is.</p>
       <Field htmlFor="fork-name" label="Name" help="Leave it empty for this job's, with -fork.">
@@ -122,11 +111,7 @@ export function ForkDialog({ job, row, onClose }: Props) {
         <SkeletonLines lines={4} />
       )}
       {start.isError && <Problems error={start.error} />}
-      <CommandLine
-        command={command("fork", reference, ...forkWords(choice))}
-        label="The same by command line"
-      />
-    </Dialog>
+    </ActionDialog>
   );
 }
 

@@ -57,10 +57,10 @@ function AtWork({ operation }: { operation: Operation }) {
   const share = shareDone(operation);
   const percent = share === null ? null : Math.floor(100 * share);
   return (
-    <span className="checkpoint-work" title={operation.progress?.doing ?? operation.reason}>
+    <span className="checkpoint-work small" title={operation.progress?.doing ?? operation.reason}>
       <span>
         {operationWords(operation)}
-        {percent !== null && <span className="checkpoint-percent"> {percent} %</span>}
+        {percent !== null && ` ${percent} %`}
       </span>
       {operation.waiting && operation.state === "queued" && (
         <span className="checkpoint-waiting">{operation.waiting}</span>

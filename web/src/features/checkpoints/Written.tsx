@@ -17,7 +17,7 @@ export function Written({ row }: { row: CheckpointView }) {
     <>
       <Popover
         label={`How step ${row.step} of attempt ${row.attempt} was written`}
-        buttonClassName="job-link"
+        buttonClassName="link"
         button={writtenWords(row)}
         onOpen={() => setOpen(true)}
       >

@@ -80,7 +80,7 @@ export function AddJob({ chosen, full, onAdd }: AddJobProps) {
             />
           ))}
           {jobs.length === 0 && (
-            <p className="add-none">{isPending ? "…" : "No other job matches."}</p>
+            <p className="faint">{isPending ? "…" : "No other job matches."}</p>
           )}
         </div>
       )}
@@ -116,9 +116,9 @@ function Option({ id, job, isMarked, onChoose, onMark }: OptionProps) {
       onPointerMove={onMark}
       onClick={onChoose}
     >
-      <span className="add-name">{job.name}</span>
+      <span className="add-name ellipsis">{job.name}</span>
       <StateBadge state={job.state} />
-      <span className="add-layout">{job.layout}</span>
+      <span className="add-layout muted ellipsis">{job.layout}</span>
       <RelativeTime at={job.created_at} />
     </div>
   );

@@ -33,7 +33,7 @@ export function ComparePage() {
       <title>Compare · Trainyard</title>
       <header className="page-header">
         <h1>Compare jobs</h1>
-        <div className="page-actions">
+        <div className="page-actions row">
           <AddJob chosen={ids} full={full} onAdd={add} />
         </div>
       </header>
@@ -95,9 +95,9 @@ function Comparison({ view, change }: { view: CompareView; change: ChangeView })
   }
   const isPending = heads.isPending || (names.length > 0 && curves.isPending);
   return (
-    <>
+    <div className="stack">
       {gone && (
-        <p className="compare-gone" role="status">
+        <p className="muted" role="status">
           {gone} was deleted, and left the comparison.
         </p>
       )}
@@ -110,9 +110,7 @@ function Comparison({ view, change }: { view: CompareView; change: ChangeView })
         onFocus={setFocus}
         onRemove={remove}
       />
-      {ids.length === 1 && (
-        <p className="muted compare-hint">Add another job to compare this one with.</p>
-      )}
+      {ids.length === 1 && <p className="muted">Add another job to compare this one with.</p>}
       <Toolbar view={view} change={change} known={[...known]} names={names} />
       {curves.isError && <InlineError error={curves.error} />}
       <Charts
@@ -121,10 +119,8 @@ function Comparison({ view, change }: { view: CompareView; change: ChangeView })
         names={isPending && names.length === 0 ? (view.names ?? EXPECTED) : names}
         drawn={drawn}
       />
-      <div className="compare-command">
-        <CommandLine command={compareCommand(wanted)} label="These curves, as CSV" />
-      </div>
-    </>
+      <CommandLine command={compareCommand(wanted)} label="These curves, as CSV" />
+    </div>
   );
 }
 
@@ -179,7 +175,6 @@ function Charts({ view, change, names, drawn, focus, onFocus, isPending }: Chart
             <Button
               look="quiet"
               small
-              className="chart-remove"
               aria-label={`Remove ${name}`}
               onClick={() => change({ names: names.filter((each) => each !== name) })}
             >
@@ -215,7 +210,7 @@ function Refused({ error, ids, onRetry, onRemove }: RefusedProps) {
   return (
     <>
       <ErrorState error={error} onRetry={missing.length > 0 ? undefined : () => void onRetry()} />
-      <div className="compare-missing">
+      <div className="compare-missing row">
         {missing.map((id) => (
           <Button key={id} onClick={() => onRemove(id)}>
             Continue without {id}

@@ -32,8 +32,8 @@ interface LegendProps {
 export function Legend({ entries, names, isZoomed, ...rest }: LegendProps) {
   const columns: Column[] = [
     { name: "job", label: "Job", className: "legend-job" },
-    { name: "state", label: "State", className: "legend-state" },
-    { name: "layout", label: "Layout", className: "legend-layout" },
+    { name: "state", label: "State" },
+    { name: "layout", label: "Layout" },
     { name: "step", label: "Step", number: true, className: "legend-step" },
     ...names.map((name) => ({
       name,
@@ -46,7 +46,7 @@ export function Legend({ entries, names, isZoomed, ...rest }: LegendProps) {
     { name: "remove", label: <span className="visually-hidden">Take away</span> },
   ];
   return (
-    <Table label="Jobs compared, with their last values" columns={columns} className="legend">
+    <Table label="Jobs compared, with their last values" columns={columns} className="compared">
       {entries.map((entry) => (
         <LegendRow key={entry.id} entry={entry} names={names} {...rest} />
       ))}
@@ -68,10 +68,10 @@ function LegendRow({ entry, names, curves, focus, onFocus, onRemove }: RowProps)
       onBlur={() => onFocus(null)}
     >
       <td className="legend-job">
-        <span className="legend-mark-name">
+        <span className="row">
           <Swatch slot={slot} />
           {job ? (
-            <Link to={`/jobs/${id}`} title={job.name}>
+            <Link className="ellipsis" to={`/jobs/${id}`} title={job.name}>
               {job.name}
             </Link>
           ) : (
@@ -79,8 +79,8 @@ function LegendRow({ entry, names, curves, focus, onFocus, onRemove }: RowProps)
           )}
         </span>
       </td>
-      <td className="legend-state">{job && <StateBadge state={job.state} />}</td>
-      <td className="legend-layout">{job?.layout}</td>
+      <td>{job && <StateBadge state={job.state} />}</td>
+      <td className="muted">{job?.layout}</td>
       <td className="legend-step number">{job && count(job.last_step)}</td>
       {names.map((name) => (
         <td key={name} className="legend-value number">
@@ -110,7 +110,10 @@ function LastValue({ name, curve }: { name: string; curve: Curve | undefined }) 
     <>
       {value === null ? <span className="tone-bad">NaN</span> : formatOf(name)(value)}
       {strange > 0 && (
-        <small className="legend-strange" title={`${plural(strange, "point")} NaN or infinite`}>
+        <small
+          className="legend-strange tone-bad"
+          title={`${plural(strange, "point")} NaN or infinite`}
+        >
           {count(strange)} NaN of {count(pointTotal(curve))}
         </small>
       )}

@@ -1,9 +1,9 @@
 // How the curves are drawn: axis, logarithm, smoothing, series and the stretch that is shown.
 import { useEffect, useId, useState } from "react";
+import { useDraft } from "@/shared/api/useSettled";
 import { plural } from "@/shared/format/numbers";
-import { Button } from "@/shared/ui/Button";
-import { AXIS_WORDS, type Axis, stretchText } from "@/shared/ui/chart/axis";
-import { FullRange } from "@/shared/ui/chart/FullRange";
+import { AXIS_WORDS, type Axis } from "@/shared/ui/chart/axis";
+import { ChartToolbar } from "@/shared/ui/chart/ChartToolbar";
 import { Popover } from "@/shared/ui/Popover";
 import { type CompareView, MOST_NAMES, MOST_SMOOTHING } from "@/shared/url/pages";
 import type { ChangeView } from "./view";
@@ -19,21 +19,12 @@ interface ToolbarProps {
 
 export function Toolbar({ view, change, known, names }: ToolbarProps) {
   return (
-    <div className="compare-toolbar">
+    <ChartToolbar view={view} axis={view.axis} change={change}>
       <AxisChoice axis={view.axis} onChange={(axis) => change({ axis, range: null })} />
-      <Button
-        small
-        aria-pressed={view.isLog}
-        title="Values on a logarithmic axis"
-        onClick={() => change({ isLog: !view.isLog })}
-      >
-        log y
-      </Button>
-      <FullRange isFull={view.isFull} onChange={(isFull) => change({ isFull })} />
       <Smoothing weight={view.smoothing} onChange={(smoothing) => change({ smoothing })} />
       <Popover
         button={`Metrics: ${names.length} of ${known.length}`}
-        buttonClassName="button button-plain button-small"
+        buttonClassName="button button-small"
         label="Metrics"
       >
         <MetricChoice
@@ -42,29 +33,19 @@ export function Toolbar({ view, change, known, names }: ToolbarProps) {
           onChange={(chosen) => change({ names: chosen })}
         />
       </Popover>
-      {view.range ? (
-        <>
-          <span>{stretchText(view.axis, view.range)}</span>
-          <Button small onClick={() => change({ range: null })}>
-            Show all
-          </Button>
-        </>
-      ) : (
-        <span className="muted charts-hint">Drag over a chart to zoom, double-click for all.</span>
-      )}
-    </div>
+    </ChartToolbar>
   );
 }
 
 function AxisChoice({ axis, onChange }: { axis: Axis; onChange: (axis: Axis) => void }) {
   return (
-    <fieldset className="axis-choice">
+    <fieldset className="segments segments-small">
       <legend className="visually-hidden">Horizontal axis</legend>
       {(Object.keys(AXIS_WORDS) as Axis[]).map((each) => (
         <button
           key={each}
           type="button"
-          className="axis-button"
+          className="segment"
           aria-pressed={each === axis}
           onClick={() => onChange(each)}
         >
@@ -80,15 +61,9 @@ const REST_MILLISECONDS = 120;
 /** What is dragged is shown at once in words, and goes into the URL after a short rest. */
 function Smoothing({ weight, onChange }: { weight: number; onChange: (weight: number) => void }) {
   const id = useId();
-  const [dragged, setDragged] = useState(weight);
-  useEffect(() => setDragged(weight), [weight]);
-  useEffect(() => {
-    if (dragged === weight) return;
-    const timer = setTimeout(() => onChange(dragged), REST_MILLISECONDS);
-    return () => clearTimeout(timer);
-  }, [dragged, weight, onChange]);
+  const [dragged, setDragged] = useDraft(weight, onChange, REST_MILLISECONDS);
   return (
-    <span className="smoothing">
+    <span className="smoothing row">
       <label htmlFor={id} title="Exponential moving average; the raw curve stays visible behind it">
         Smoothing
       </label>

@@ -7,8 +7,7 @@ import { MoreRows } from "@/shared/job/MoreRows";
 import { useReference } from "@/shared/job/reference";
 import { Badge, type Tone } from "@/shared/ui/Badge";
 import { CommandLine } from "@/shared/ui/CommandLine";
-import { ErrorState } from "@/shared/ui/Notice";
-import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { Absent } from "@/shared/ui/Notice";
 import { type RowPlace, VirtualTable } from "@/shared/ui/table/VirtualTable";
 import { eventsQuery } from "./api";
 import "./events.css";
@@ -28,13 +27,10 @@ const TIME = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium", hourCycle: 
 export function Events({ job }: { job: Job }) {
   const found = useInfiniteQuery(eventsQuery(job.id));
   const reference = useReference(job);
-  if (found.isError && !found.data) {
-    return <ErrorState error={found.error} onRetry={() => void found.refetch()} />;
-  }
-  if (!found.data) return <SkeletonLines lines={12} />;
+  if (!found.data) return <Absent query={found} lines={12} />;
   const rows = found.data.pages.flatMap((page) => page.items);
   return (
-    <div className="job-stack">
+    <div className="stack">
       <VirtualTable
         label="Events"
         columns={COLUMNS}
@@ -54,8 +50,8 @@ export function Events({ job }: { job: Job }) {
           )
         }
       />
-      <MoreRows query={found} words="Older events" />
-      <CommandLine command={command("events", reference)} label="The same by command line" />
+      <MoreRows query={found} />
+      <CommandLine command={command("events", reference)} />
     </div>
   );
 }

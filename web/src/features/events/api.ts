@@ -1,8 +1,8 @@
 // The events of a job, by pages.
 import { infiniteQueryOptions } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
-import { keys } from "@/shared/api/queries";
-import { at, page } from "@/shared/job/api";
+import { keys, pageOf } from "@/shared/api/queries";
+import { at } from "@/shared/job/api";
 
 export const eventsQuery = (id: string) =>
   infiniteQueryOptions({
@@ -10,7 +10,7 @@ export const eventsQuery = (id: string) =>
     queryFn: ({ pageParam, signal }) =>
       ask(
         api.GET("/api/v1/jobs/{job_id}/events", {
-          params: { ...at(id), query: page(pageParam) },
+          params: { ...at(id), query: pageOf(pageParam) },
           signal,
         }),
       ),

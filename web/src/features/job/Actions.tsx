@@ -20,7 +20,7 @@ function lookOf(verb: Verb, job: Job): ButtonLook {
 export function Actions({ job }: { job: Job }) {
   const view = useView();
   return (
-    <div className="job-actions">
+    <div className="job-actions row">
       {job.verbs.map((verb) =>
         verb === "save" ? (
           <Fragment key={verb}>
@@ -112,11 +112,11 @@ function RequestButton({ kind, job }: { kind: Asked; job: Job }) {
         {isWaiting ? busy : label}
       </Button>
       {answer && (
-        <span role="status" className={answer.ok ? "job-said" : "job-said job-said-bad"}>
+        <span role="status" className={answer.ok ? "small muted" : "small tone-bad"}>
           {answer.message}
         </span>
       )}
-      {ask.isError && <InlineError error={ask.error} className="job-said" />}
+      {ask.isError && <InlineError error={ask.error} className="small" />}
     </>
   );
 }

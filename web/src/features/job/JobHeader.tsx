@@ -5,16 +5,16 @@ import { count, plural } from "@/shared/format/numbers";
 import { ContinuityBadge } from "@/shared/job/ContinuityBadge";
 import { checkpointWords } from "@/shared/job/reference";
 import { Badge, StateBadge } from "@/shared/ui/Badge";
-import { CopyButton } from "@/shared/ui/CommandLine";
+import { CodeWithCopy } from "@/shared/ui/CommandLine";
+import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { Actions } from "./Actions";
-import { Ago } from "./Ago";
 import { Notices } from "./Notices";
 import { ProgressLine } from "./ProgressLine";
 
 export function JobHeader({ job }: { job: Job }) {
   const attempt = job.current_attempt;
   return (
-    <header className="job-header">
+    <header className="job-header stack">
       <div className="job-head">
         <div className="job-title">
           <h1>{job.name}</h1>
@@ -44,7 +44,7 @@ function JobFacts({ job }: { job: Job }) {
         </li>
       )}
       <li>
-        submitted <Ago at={job.created_at} />
+        submitted <RelativeTime at={job.created_at} isSentence />
       </li>
       {job.forked_from && (
         <li title={`Loaded ${job.fork_parts?.join(", ")} of ${job.forked_from}`}>
@@ -55,14 +55,15 @@ function JobFacts({ job }: { job: Job }) {
         </li>
       )}
       {job.priority !== 0 && <li>priority {job.priority}</li>}
-      {job.tags.map((tag) => (
-        <li key={tag}>
-          <Badge>{tag}</Badge>
+      {job.tags.length > 0 && (
+        <li className="job-tags">
+          {job.tags.map((tag) => (
+            <Badge key={tag}>{tag}</Badge>
+          ))}
         </li>
-      ))}
+      )}
       <li className="job-id">
-        <code>{job.id}</code>
-        <CopyButton text={job.id} label="Copy id" />
+        <CodeWithCopy text={job.id} label="Copy id" />
       </li>
     </ul>
   );

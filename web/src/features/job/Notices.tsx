@@ -97,7 +97,7 @@ function Remedies({ job, attempt, failure }: RemediesProps) {
   const { rank, remedy, traceback } = failure;
   const log = { tab: "logs", attempt: attempt.number, rank, line: "error" } as const;
   return (
-    <div className="job-remedies">
+    <div className="job-actions row">
       {verb && (
         <Button
           look="primary"
@@ -131,7 +131,7 @@ interface NoticeProps {
 
 function Notice({ tone, title, children }: NoticeProps) {
   return (
-    <section className={`job-notice job-notice-${tone}`} aria-label={title ?? "Note"}>
+    <section className={`job-notice panel job-notice-${tone}`} aria-label={title ?? "Note"}>
       {title && <h2>{title}</h2>}
       {children}
     </section>

@@ -3,8 +3,7 @@ import type { Job } from "@/shared/api/types";
 import { count, metric, NONE, percent, short } from "@/shared/format/numbers";
 import { duration } from "@/shared/format/time";
 import { Fact } from "@/shared/ui/Field";
-import { Elapsed, useNow } from "@/shared/ui/RelativeTime";
-import { Ago } from "./Ago";
+import { Elapsed, RelativeTime, useNow } from "@/shared/ui/RelativeTime";
 
 const SILENT_SECONDS = 60;
 const PHASES: Record<string, string> = {
@@ -24,7 +23,7 @@ export function ProgressLine({ job }: { job: Job }) {
   const isActive = job.ended_at === null && job.state !== "queued";
   const phase = isActive && progress.phase ? (PHASES[progress.phase] ?? progress.phase) : NONE;
   return (
-    <div className="job-progress">
+    <div className="job-progress panel">
       <div
         className="job-bar"
         role="progressbar"
@@ -67,7 +66,7 @@ function Silence({ job, isActive }: { job: Job; isActive: boolean }) {
   if (!isActive || !heard || now - Date.parse(heard) < SILENT_SECONDS * 1000) return null;
   return (
     <small className="job-silent">
-      last report <Ago at={heard} />
+      last report <RelativeTime at={heard} isSentence />
     </small>
   );
 }

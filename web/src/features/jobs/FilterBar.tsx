@@ -1,8 +1,8 @@
 // Search, states and tags of the jobs table.
 import { useQuery } from "@tanstack/react-query";
-import { useEffect, useState } from "react";
 import { type JobFilter, jobCountsQuery, legalSearch } from "@/shared/api/queries";
 import { jobStateValues } from "@/shared/api/schema";
+import { useDraft } from "@/shared/api/useSettled";
 import { count } from "@/shared/format/numbers";
 import { STATE_TONES } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
@@ -21,15 +21,15 @@ interface FilterBarProps {
 export function FilterBar({ filter, onChange }: FilterBarProps) {
   const { data: counts } = useQuery({ ...jobCountsQuery(filter), placeholderData: (last) => last });
   return (
-    <search className="filter" aria-label="Filter jobs">
+    <search className="toolbar" aria-label="Filter jobs">
       <Search filter={filter} onChange={onChange} />
-      <fieldset className="filter-states">
+      <fieldset className="segments">
         <legend className="visually-hidden">State</legend>
         {jobStateValues.map((state) => (
           <button
             key={state}
             type="button"
-            className="filter-state"
+            className="segment"
             aria-pressed={filter.states.includes(state)}
             onClick={() => onChange({ ...filter, states: toggled(filter.states, state) })}
           >
@@ -37,7 +37,7 @@ export function FilterBar({ filter, onChange }: FilterBarProps) {
               <StateGlyph state={state} />
             </span>
             {state}
-            {counts && <span className="filter-count">{count(counts[state] ?? 0)}</span>}
+            {counts && <span className="filter-count faint">{count(counts[state] ?? 0)}</span>}
           </button>
         ))}
       </fieldset>
@@ -57,13 +57,8 @@ export function FilterBar({ filter, onChange }: FilterBarProps) {
 
 /** Typed text enters the filter after a short pause; a filter that is set elsewhere is shown here. */
 function Search({ filter, onChange }: FilterBarProps) {
-  const [typed, setTyped] = useState(filter.search);
-  useEffect(() => setTyped(filter.search), [filter.search]);
-  useEffect(() => {
-    if (typed === filter.search) return;
-    const timer = setTimeout(() => onChange({ ...filter, search: typed }), TYPING_MILLISECONDS);
-    return () => clearTimeout(timer);
-  }, [typed, filter, onChange]);
+  const search = (text: string) => onChange({ ...filter, search: text });
+  const [typed, setTyped] = useDraft(filter.search, search, TYPING_MILLISECONDS);
   return (
     <div className="filter-search">
       <input

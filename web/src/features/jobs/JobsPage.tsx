@@ -3,6 +3,7 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { useCallback } from "react";
 import { type JobFilter, jobsQuery } from "@/shared/api/queries";
 import { plural } from "@/shared/format/numbers";
+import { MoreRows } from "@/shared/job/MoreRows";
 import { Button, ButtonLink } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
@@ -11,11 +12,9 @@ import { usePageParams } from "@/shared/url/params";
 import { FilterBar } from "./FilterBar";
 import { isEmpty, listCommand, toggled } from "./filter";
 import { JobsTable, type Picking } from "./JobsTable";
-import { LoadMore } from "./LoadMore";
 import { Picked } from "./Picked";
 import { useJobKeys } from "./useJobKeys";
 import { usePicking } from "./usePicking";
-import "./filter.css";
 import "./jobs.css";
 
 export function JobsPage() {
@@ -31,7 +30,7 @@ export function JobsPage() {
       <title>Jobs · Trainyard</title>
       <header className="page-header">
         <h1>Jobs</h1>
-        <div className="page-actions">
+        <div className="page-actions row">
           {picking.picked.length > 0 && <Picked picking={picking} onClear={clear} />}
           <ButtonLink look="primary" to="/jobs/new">
             New job
@@ -78,13 +77,9 @@ function JobList({ filter, picking, onTag, onClear }: JobListProps) {
             {list.hasNextPage ? " so far" : ""}
           </span>
         )}
-        {list.hasNextPage && (
-          <LoadMore isBusy={list.isFetchingNextPage} onMore={() => void list.fetchNextPage()} />
-        )}
+        <MoreRows query={list} />
       </footer>
-      <div className="jobs-command">
-        <CommandLine command={listCommand(filter)} label="Lists the same jobs" />
-      </div>
+      <CommandLine command={listCommand(filter)} label="Lists the same jobs" />
     </>
   );
 }

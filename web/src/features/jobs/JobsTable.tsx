@@ -119,23 +119,23 @@ const JobRow = memo(function JobRow(props: JobRowProps) {
         <StateBadge state={job.state} />
       </td>
       <td className="row-name">
-        <Link className="row-link" to={`/jobs/${job.id}`} title={job.name}>
+        <Link className="row-link ellipsis" to={`/jobs/${job.id}`} title={job.name}>
           {job.name}
         </Link>
-        <div className="row-more">
+        <div className="row-more small">
           {job.tags.map((tag) => (
             <button key={tag} type="button" className="row-tag" onClick={() => onTag(tag)}>
               {tag}
             </button>
           ))}
           {job.reason && (
-            <span className="row-reason" title={job.reason}>
+            <span className="row-reason faint ellipsis" title={job.reason}>
               {job.reason}
             </span>
           )}
         </div>
       </td>
-      <td className="row-layout">{job.layout}</td>
+      <td className="row-layout muted ellipsis">{job.layout}</td>
       <td className="row-world number">{count(job.world_size)}</td>
       <td className="row-step number">
         <Steps state={job.state} step={progress.step} steps={progress.steps} />
@@ -159,7 +159,7 @@ function Steps({ state, step, steps }: { state: JobState; step: number; steps: n
   return (
     <>
       <span>{count(step)}</span>
-      <span className="row-steps"> / {count(steps)}</span>
+      <span className="faint"> / {count(steps)}</span>
       <span className="progress" aria-hidden="true">
         <span
           className={cx("progress-done", `tone-${STATE_TONES[state]}`)}

@@ -110,7 +110,7 @@ function Row({ number, digits, text, isSelected, search, onSelect }: RowProps) {
           // biome-ignore lint/suspicious/noArrayIndexKey: parts of one line stay in their order
           part.isMatch ? <mark key={index}>{part.text}</mark> : part.text,
         )}
-        {rest > 0 && <span className="log-rest"> … {count(rest)} more characters</span>}
+        {rest > 0 && <span className="faint"> … {count(rest)} more characters</span>}
       </span>
     </div>
   );

@@ -1,6 +1,6 @@
 // The logs of a job: one rank of one attempt at a time, searched, followed, from its first error.
 import { useQuery } from "@tanstack/react-query";
-import { type RefObject, useEffect, useId, useRef, useState } from "react";
+import { type RefObject, useEffect, useRef, useState } from "react";
 import type { Attempt, Job } from "@/shared/api/types";
 import { bytes, count } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
@@ -9,8 +9,8 @@ import { useReference } from "@/shared/job/reference";
 import { useView, type View } from "@/shared/job/view";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine, CopyButton } from "@/shared/ui/CommandLine";
-import { EmptyState, ErrorState } from "@/shared/ui/Notice";
-import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { Choice } from "@/shared/ui/Field";
+import { Absent, EmptyState, ErrorState } from "@/shared/ui/Notice";
 import { LogLines } from "./LogLines";
 import { SearchBox } from "./SearchBox";
 import { plainText } from "./text";
@@ -20,8 +20,7 @@ import "./logs.css";
 export function Logs({ job }: { job: Job }) {
   const view = useView();
   const attempts = useQuery(attemptsQuery(job.id));
-  if (attempts.isError) return <ErrorState error={attempts.error} onRetry={attempts.refetch} />;
-  if (!attempts.data) return <SkeletonLines lines={16} />;
+  if (!attempts.data) return <Absent query={attempts} lines={16} />;
   const wanted = view.attempt;
   const attempt = attempts.data.find((one) => one.number === wanted) ?? attempts.data[0];
   if (!attempt) {
@@ -67,7 +66,7 @@ function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
   useErrorLine(view, tail.data);
   return (
     <>
-      <div className="log-toolbar">
+      <div className="toolbar">
         <Choice
           label="Attempt"
           value={attempt.number}
@@ -94,7 +93,7 @@ function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
           onSelect={select}
         />
         {attempt.ended_at === null && (
-          <label className="log-follow">
+          <label className="log-follow row">
             <input
               type="checkbox"
               checked={follows}
@@ -107,7 +106,7 @@ function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
       {tail.isError ? (
         <ErrorState error={tail.error} onRetry={() => void tail.refetch()} />
       ) : (
-        <div className="log-frame" ref={frame}>
+        <div className="log-frame panel" ref={frame}>
           {tail.data && <Dropped tail={tail.data} />}
           {tail.data && <BeyondTheEnd tail={tail.data} line={lineOf(view)} />}
           {tail.data?.total_lines === 0 && <NoLines attempt={attempt} />}
@@ -169,34 +168,6 @@ function useErrorLine(view: View, tail: LogPage | undefined): void {
   }, [isWanted, tail, view]);
 }
 
-interface ChoiceProps {
-  label: string;
-  value: number;
-  onChange: (value: number) => void;
-  options: readonly (readonly [number, string])[];
-}
-
-function Choice({ label, value, onChange, options }: ChoiceProps) {
-  const id = useId();
-  return (
-    <div className="log-choice">
-      <label htmlFor={id}>{label}</label>
-      <select
-        id={id}
-        className="select"
-        value={value}
-        onChange={(event) => onChange(Number(event.target.value))}
-      >
-        {options.map(([option, words]) => (
-          <option key={option} value={option}>
-            {words}
-          </option>
-        ))}
-      </select>
-    </div>
-  );
-}
-
 function ranksOf(tail: LogPage | undefined, rank: number): number[] {
   const ranks = tail?.ranks ?? [];
   return ranks.includes(rank) ? ranks : [...ranks, rank].sort((a, b) => a - b);
@@ -209,7 +180,7 @@ function rankWords(rank: number, attempt: Attempt): string {
 function Dropped({ tail }: { tail: LogPage }) {
   if (tail.dropped_bytes === 0) return null;
   return (
-    <p className="log-dropped">
+    <p className="log-dropped small">
       The first {count(tail.first_line)} lines ({bytes(tail.dropped_bytes)}) exceeded the quota of
       this rank and were dropped.
     </p>
@@ -219,7 +190,7 @@ function Dropped({ tail }: { tail: LogPage }) {
 function BeyondTheEnd({ tail, line }: { tail: LogPage; line: number | null }) {
   if (line === null || line <= tail.total_lines || tail.total_lines === 0) return null;
   return (
-    <p className="log-dropped" role="status">
+    <p className="log-dropped small" role="status">
       Line {count(line)} does not exist: the log ends at line {count(tail.total_lines)}.
     </p>
   );
@@ -250,7 +221,7 @@ function WholeLine({ name, tail, line, onClose }: WholeLineProps) {
   const text = useLogLines(name, tail, line, line + 1).get(line);
   return (
     <aside className="log-whole" aria-label={`Line ${line + 1}`}>
-      <header>
+      <header className="row">
         <strong>Line {count(line + 1)}</strong>
         {text !== undefined && <CopyButton text={plainText(text)} />}
         <Button look="quiet" small aria-label="Close" onClick={onClose}>
@@ -266,11 +237,6 @@ function LogCommand({ job, name, search }: { job: Job; name: LogName; search: st
   const reference = useReference(job);
   const words = ["logs", reference, "--attempt", `${name.attempt}`, "--rank", `${name.rank}`];
   return (
-    <div className="log-command">
-      <CommandLine
-        command={command(...words, ...(search ? ["--search", search] : ["--follow"]))}
-        label="The same by command line"
-      />
-    </div>
+    <CommandLine command={command(...words, ...(search ? ["--search", search] : ["--follow"]))} />
   );
 }

@@ -1,5 +1,6 @@
 // Searches a whole log, and goes from match to match.
-import { type KeyboardEvent, useEffect, useRef, useState } from "react";
+import type { KeyboardEvent } from "react";
+import { useDraft } from "@/shared/api/useSettled";
 import { count } from "@/shared/format/numbers";
 import { Button } from "@/shared/ui/Button";
 import { nextMatch } from "./text";
@@ -16,14 +17,7 @@ interface SearchBoxProps {
 }
 
 export function SearchBox({ search, onSearch, matches, selected, onSelect }: SearchBoxProps) {
-  const [text, setText] = useState(search);
-  const ask = useRef(onSearch);
-  ask.current = onSearch; // lines that arrive draw the page anew and must not hold the timer up
-  useEffect(() => {
-    if (text === search) return;
-    const timer = setTimeout(() => ask.current(text), TYPING_MILLISECONDS);
-    return () => clearTimeout(timer);
-  }, [text, search]);
+  const [text, setText] = useDraft(search, onSearch, TYPING_MILLISECONDS);
   const go = (by: 1 | -1) => {
     const line = nextMatch(matches.lines, selected, by);
     if (line !== null) onSelect(line);
@@ -35,7 +29,7 @@ export function SearchBox({ search, onSearch, matches, selected, onSelect }: Sea
     else onSearch(text);
   };
   return (
-    <search className="log-search">
+    <search className="log-search row">
       <input
         className="input"
         type="search"

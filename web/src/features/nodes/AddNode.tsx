@@ -3,12 +3,12 @@ import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ask } from "@/shared/api/client";
 import { sessionQuery } from "@/shared/api/queries";
+import { joinCommand } from "@/shared/format/shell";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { InlineError } from "@/shared/ui/Notice";
-import { joinCommand } from "./joinCommand";
 
 const DEFAULT_NAME = "new-node";
 

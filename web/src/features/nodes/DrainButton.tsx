@@ -7,9 +7,7 @@ import type { NodeView } from "@/shared/api/types";
 import { plural } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { Button } from "@/shared/ui/Button";
-import { CommandLine } from "@/shared/ui/CommandLine";
-import { Dialog } from "@/shared/ui/Dialog";
-import { InlineError } from "@/shared/ui/Notice";
+import { ActionDialog } from "@/shared/ui/Dialog";
 
 type Running = "move" | "finish";
 
@@ -28,6 +26,7 @@ export function DrainButton({ node }: { node: NodeView }) {
 function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void }) {
   const client = useQueryClient();
   const [running, setRunning] = useState<Running>("move");
+  const label = node.drain ? "Undrain" : "Drain";
   const move = useMutation({
     mutationFn: () => {
       const path = { params: { path: { name: node.name } } };
@@ -43,26 +42,19 @@ function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void })
     },
   });
   return (
-    <Dialog
-      title={node.drain ? `Undrain ${node.name}?` : `Drain ${node.name}?`}
+    <ActionDialog
+      title={`${label} ${node.name}?`}
+      label={label}
+      action={move}
+      command={sameCommand(node, running)}
       onClose={onClose}
-      footer={
-        <>
-          <Button onClick={onClose}>Back</Button>
-          <Button look="primary" busy={move.isPending} onClick={() => move.mutate()}>
-            {node.drain ? "Undrain" : "Drain"}
-          </Button>
-        </>
-      }
     >
       {node.drain ? (
         <p>Queued jobs may be placed on it again at once.</p>
       ) : (
         <Choices node={node} running={running} onChoose={setRunning} />
       )}
-      <CommandLine command={sameCommand(node, running)} label="The same by command line" />
-      {move.isError && <InlineError error={move.error} />}
-    </Dialog>
+    </ActionDialog>
   );
 }
 
@@ -85,11 +77,11 @@ function Choices({ node, running, onChoose }: ChoicesProps) {
         {jobs.map(({ job_id, job_name, allocation }) => (
           <li key={job_id}>
             <span>{job_name}</span>
-            <span className="muted drain-slots">{plural(allocation.slots.length, "slot")}</span>
+            <span className="muted">{plural(allocation.slots.length, "slot")}</span>
           </li>
         ))}
       </ul>
-      <fieldset className="drain-choices">
+      <fieldset className="stack">
         <legend className="visually-hidden">Running jobs</legend>
         <Choice
           isChosen={running === "move"}

@@ -18,16 +18,16 @@ const ISOLATION = {
 export function NodeCard({ node }: { node: NodeView }) {
   const { hardware } = node;
   return (
-    <li className={cx("node", !node.online && "node-offline")}>
-      <header className="node-head">
-        <h2 className="node-name" title={node.name}>
+    <li className={cx("node panel stack", !node.online && "node-offline")}>
+      <header className="row">
+        <h2 className="ellipsis" title={node.name}>
           {node.name}
         </h2>
         <Status node={node} />
         <DrainButton node={node} />
       </header>
       <Slots node={node} />
-      <dl className="node-facts">
+      <dl className="facts-column small">
         <Fact name="Device">
           {hardware.device_name} · {bytes(hardware.device_memory_bytes)} a slot
         </Fact>
@@ -44,7 +44,7 @@ export function NodeCard({ node }: { node: NodeView }) {
           <RelativeTime at={node.heartbeat_at} />
           <span title={moment(node.registered_at)}>
             {" "}
-            · joined <RelativeTime at={node.registered_at} /> ago
+            · joined <RelativeTime at={node.registered_at} isSentence />
           </span>
         </Fact>
       </dl>

@@ -4,8 +4,7 @@ import { nodesQuery } from "@/shared/api/queries";
 import type { NodeView } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
 import { CommandLine } from "@/shared/ui/CommandLine";
-import { EmptyState, ErrorState } from "@/shared/ui/Notice";
-import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { Absent, EmptyState } from "@/shared/ui/Notice";
 import { AddNode } from "./AddNode";
 import { NodeCard } from "./NodeCard";
 import "./nodes.css";
@@ -14,28 +13,24 @@ import "./nodes.css";
 const REFRESH_MILLISECONDS = 15_000;
 
 export function NodesPage() {
-  const { data, error, refetch } = useQuery({
-    ...nodesQuery,
-    refetchInterval: REFRESH_MILLISECONDS,
-  });
-  if (error && !data) return <ErrorState error={error} onRetry={() => void refetch()} />;
+  const nodes = useQuery({ ...nodesQuery, refetchInterval: REFRESH_MILLISECONDS });
+  const { data } = nodes;
   return (
     <>
       <title>Nodes · Trainyard</title>
       <header className="page-header">
         <h1>Nodes</h1>
         {data && data.length > 0 && <span className="muted">{summary(data)}</span>}
-        <div className="page-actions">
+        <div className="page-actions row">
           <AddNode />
         </div>
       </header>
-      <Content nodes={data} />
+      {data ? <Content nodes={data} /> : <Absent query={nodes} lines={8} />}
     </>
   );
 }
 
-function Content({ nodes }: { nodes: NodeView[] | undefined }) {
-  if (!nodes) return <SkeletonLines lines={8} />;
+function Content({ nodes }: { nodes: NodeView[] }) {
   if (nodes.length === 0) {
     return (
       <EmptyState title="No node has joined yet">
@@ -48,16 +43,14 @@ function Content({ nodes }: { nodes: NodeView[] | undefined }) {
     );
   }
   return (
-    <>
+    <div className="stack">
       <ul className="nodes">
         {nodes.map((node) => (
           <NodeCard key={node.name} node={node} />
         ))}
       </ul>
-      <div className="nodes-command">
-        <CommandLine command="trainyard nodes" label="Lists the same nodes" />
-      </div>
-    </>
+      <CommandLine command="trainyard nodes" label="Lists the same nodes" />
+    </div>
   );
 }
 

@@ -12,7 +12,7 @@ export function Slots({ node }: { node: NodeView }) {
   const holders = holdersBySlot(node);
   const jobs = node.allocations;
   return (
-    <div className="slots">
+    <div>
       <div className="slots-row" role="img" aria-label={words(node)}>
         {holders.map((holder, slot) => (
           <span
@@ -25,9 +25,9 @@ export function Slots({ node }: { node: NodeView }) {
       </div>
       <ul className="slots-jobs">
         {jobs.map(({ job_id, job_name, allocation }, holder) => (
-          <li key={job_id}>
+          <li key={job_id} className="row">
             <span className={`legend-mark part-${(holder % COLOURS) + 1}`} />
-            <Link to={`/jobs/${job_id}`} title={job_name}>
+            <Link className="ellipsis" to={`/jobs/${job_id}`} title={job_name}>
               {job_name}
             </Link>
             <span className="muted">{plural(allocation.slots.length, "slot")}</span>

@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import type { NodeView } from "@/shared/api/types";
+import { joinCommand } from "@/shared/format/shell";
 import { holdersBySlot } from "./holders";
-import { joinCommand } from "./joinCommand";
 
 it("shows which job holds which slot", () => {
   const node = {

@@ -1,13 +1,13 @@
 // Code, software and hardware of an attempt, and changes since the one before.
 import { useQuery } from "@tanstack/react-query";
-import { useId, useState } from "react";
+import { useState } from "react";
 import type { Attempt, Job } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
 import { attemptsQuery } from "@/shared/job/api";
 import { useView } from "@/shared/job/view";
 import { CopyButton } from "@/shared/ui/CommandLine";
-import { EmptyState, ErrorState } from "@/shared/ui/Notice";
-import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { Choice, Fact } from "@/shared/ui/Field";
+import { Absent, EmptyState } from "@/shared/ui/Notice";
 import { Table } from "@/shared/ui/table/Table";
 import { changesBetween, factsOf, packagesOf, type Provenance as Record_ } from "./compare";
 import "./provenance.css";
@@ -15,9 +15,7 @@ import "./provenance.css";
 export function Provenance({ job }: { job: Job }) {
   const view = useView();
   const attempts = useQuery(attemptsQuery(job.id));
-  const id = useId();
-  if (attempts.isError) return <ErrorState error={attempts.error} onRetry={attempts.refetch} />;
-  if (!attempts.data) return <SkeletonLines lines={10} />;
+  if (!attempts.data) return <Absent query={attempts} lines={10} />;
   const known = attempts.data.filter((attempt) => attempt.provenance !== null);
   const wanted = view.attempt;
   const shown = known.find(({ number }) => number === wanted) ?? known[0];
@@ -30,22 +28,13 @@ export function Provenance({ job }: { job: Job }) {
   }
   const previous = known.find(({ number }) => number < shown.number);
   return (
-    <div className="job-stack">
-      <div className="log-choice">
-        <label htmlFor={id}>Attempt</label>
-        <select
-          id={id}
-          className="select"
-          value={shown.number}
-          onChange={(event) => view.change({ attempt: Number(event.target.value) })}
-        >
-          {known.map(({ number, layout_name }) => (
-            <option key={number} value={number}>
-              {number} · {layout_name}
-            </option>
-          ))}
-        </select>
-      </div>
+    <div className="stack">
+      <Choice
+        label="Attempt"
+        value={shown.number}
+        onChange={(attempt) => view.change({ attempt })}
+        options={known.map(({ number, layout_name }) => [number, `${number} · ${layout_name}`])}
+      />
       {previous && <Changes before={previous} after={shown} />}
       <Facts provenance={shown.provenance ?? {}} />
     </div>
@@ -65,7 +54,7 @@ function Changes({ before, after }: { before: Attempt; after: Attempt }) {
   }
   return (
     <section>
-      <h2 className="job-section">Changed since attempt {before.number}</h2>
+      <h2 className="job-section row">Changed since attempt {before.number}</h2>
       <Table label="Changes" columns={CHANGE_COLUMNS}>
         {changes.map((change) => (
           <tr key={change.name}>
@@ -87,16 +76,15 @@ function Facts({ provenance }: { provenance: Record_ }) {
     <>
       <dl className="job-details provenance-facts">
         {factsOf(provenance).map(({ name, value }) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
+          <Fact key={name} name={name}>
+            {value}
+          </Fact>
         ))}
       </dl>
       {diff === "" && <p className="muted">The working tree was clean.</p>}
       {diff && (
         <section>
-          <h2 className="job-section">
+          <h2 className="job-section row">
             Uncommitted changes {provenance.git_diff_truncated === true && "(cut)"}
             <CopyButton text={diff} />
           </h2>
@@ -108,18 +96,21 @@ function Facts({ provenance }: { provenance: Record_ }) {
   );
 }
 
-const KINDS: Record<string, string> = { "+": "diff-added", "-": "diff-removed", "@": "diff-place" };
+const KINDS: Record<string, string> = { "+": "tone-ok", "-": "tone-bad", "@": "muted" };
 
 function Diff({ text }: { text: string }) {
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: the keys that scroll need the focus
-    <pre className="diff" tabIndex={0}>
-      {text.split("\n").map((line, index) => (
-        // biome-ignore lint/suspicious/noArrayIndexKey: lines of a text that never changes
-        <span key={index} className={KINDS[line.charAt(0)]}>
-          {`${line}\n`}
-        </span>
-      ))}
+    <pre className="diff panel" tabIndex={0}>
+      {text
+        .trimEnd()
+        .split("\n")
+        .map((line, index) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: lines of a text that never changes
+          <span key={index} className={KINDS[line.charAt(0)]}>
+            {`${line}\n`}
+          </span>
+        ))}
     </pre>
   );
 }
@@ -131,7 +122,7 @@ function Packages({ provenance }: { provenance: Record_ }) {
   const found = packages.filter(([name]) => name.toLowerCase().includes(search.toLowerCase()));
   return (
     <section>
-      <h2 className="job-section">{count(packages.length)} packages</h2>
+      <h2 className="job-section row">{count(packages.length)} packages</h2>
       <input
         className="input provenance-search"
         type="search"

@@ -51,7 +51,7 @@ export function Comparison({ job, resume }: { job: Job; resume: Resume }) {
 function Branch({ job, preview }: { job: Job; preview: ResumePreview }) {
   if (!preview.branch || !preview.checkpoint_id) return null;
   return (
-    <p className="resume-branch">
+    <p className="resume-warning">
       <strong>This makes a branch.</strong> The job resumes from{" "}
       {checkpointWords(preview.checkpoint_id)}; steps {count(preview.step + 1)} to{" "}
       {count(job.progress.step)} are abandoned. Their checkpoints stay, and the charts show them as
@@ -88,9 +88,9 @@ function Lines({ job, preview }: { job: Job; preview: ResumePreview }) {
     <div className="resume-lines">
       <section aria-label="Changes">
         <h3>Changes</h3>
-        <dl>
+        <dl className="facts facts-ruled">
           {changed.map(({ name, before, after }) => (
-            <div key={name} className="resume-changed">
+            <div key={name}>
               <dt>{name}</dt>
               <dd>
                 <span className="muted">{grouped(before)} →</span> <strong>{grouped(after)}</strong>
@@ -107,7 +107,7 @@ function Lines({ job, preview }: { job: Job; preview: ResumePreview }) {
       </section>
       <section aria-label="Stays the same">
         <h3>Stays the same</h3>
-        <dl>
+        <dl className="facts facts-ruled">
           {same.map(({ name, after }) => (
             <div key={name}>
               <dt>{name}</dt>

@@ -28,9 +28,9 @@ export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: Layo
     return () => clearTimeout(timer);
   }, [isReady]);
   return (
-    <fieldset className="resume-layouts" ref={frame}>
+    <fieldset className="resume-layouts panel" ref={frame}>
       <legend className="visually-hidden">Slots and layout</legend>
-      <div className="resume-row resume-head" aria-hidden="true">
+      <div className="resume-row resume-head faint" aria-hidden="true">
         <span />
         <span>Slots</span>
         <span>Layout</span>
@@ -52,10 +52,10 @@ export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: Layo
             {row.more > 0 && <MoreLayouts row={row} />}
           </Fragment>
         ) : (
-          <div key={row.key} className="resume-row resume-none">
+          <div key={row.key} className="resume-row muted">
             <span />
             <span>{row.worldSize}</span>
-            <span className="resume-why">{row.reason}</span>
+            <span className="resume-why small">{row.reason}</span>
           </div>
         ),
       )}
@@ -66,10 +66,10 @@ export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: Layo
 /** The server cuts a long list; a command line can name the other layouts. */
 function MoreLayouts({ row }: { row: Row }) {
   return (
-    <div className="resume-row resume-none">
+    <div className="resume-row muted">
       <span />
       <span className="resume-again">{row.worldSize}</span>
-      <span className="resume-why">
+      <span className="resume-why small">
         and {plural(row.more, "more layout")}, by command line: <code>--set parallelism.…</code>
       </span>
     </div>
@@ -102,16 +102,16 @@ function LayoutRow({ row, shown, isChosen, onChoose, deviceMemory }: LayoutRowPr
       <span className={cx("resume-slots", !row.isFirst && "resume-again")}>{row.worldSize}</span>
       <span className="resume-layout">
         {shown.name} {row.isBefore && <Badge tone="accent">as before</Badge>}
-        {shown.pipeline && <small>{pipelineWords(shown.pipeline)}</small>}
+        {shown.pipeline && <small className="small">{pipelineWords(shown.pipeline)}</small>}
       </span>
       <span className="resume-batch">
-        {batch.micro_batch_size} <small>× {plural(batch.rounds, "round")}</small>
+        {batch.micro_batch_size} <small className="small">× {plural(batch.rounds, "round")}</small>
       </span>
-      <span className={cx("resume-idle", batch.idle_share > 0 && "resume-some")}>
+      <span className={cx("resume-idle", batch.idle_share > 0 && "resume-some tone-warn")}>
         {percent(batch.idle_share)}
       </span>
       <Memory shown={shown} deviceMemory={deviceMemory} />
-      <span className={row.freeNow ? "resume-free" : "resume-busy"}>
+      <span className={cx("resume-availability", row.freeNow ? "tone-ok" : "muted")}>
         {row.freeNow ? "free now" : "waits"}
       </span>
     </label>
@@ -123,14 +123,14 @@ function Memory({ shown, deviceMemory }: { shown: Shown; deviceMemory: number | 
   const isOver = shown.fits === false;
   const share = deviceMemory ? Math.min(total / deviceMemory, 1) : 0;
   return (
-    <span className={cx("resume-memory", isOver && "resume-over")}>
+    <span className={cx("resume-memory", isOver && "resume-over tone-bad")}>
       <span className="resume-bar" aria-hidden="true">
         <span style={{ width: `${share * 100}%` }} />
       </span>
       <span>
         {bytes(total)}
-        {deviceMemory !== null && <small> of {bytes(deviceMemory)}</small>}
-        {isOver && <small> does not fit</small>}
+        {deviceMemory !== null && <small className="small"> of {bytes(deviceMemory)}</small>}
+        {isOver && <small className="small"> does not fit</small>}
       </span>
     </span>
   );

@@ -2,14 +2,12 @@
 import { useEffect, useId, useRef } from "react";
 import type { Job, ResumeOptions } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
-import { GoneNotice } from "@/shared/job/GoneNotice";
 import { useReference } from "@/shared/job/reference";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
-import { ErrorState, InlineError } from "@/shared/ui/Notice";
-import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { Absent, InlineError } from "@/shared/ui/Notice";
 import { Comparison } from "./Comparison";
 import { LayoutTable } from "./LayoutTable";
 import { type Opened, type Resume, resumeCommand, useResume } from "./useResume";
@@ -25,15 +23,13 @@ export function ResumeDialog({ job, ...opened }: Opened & { job: Job }) {
     <Dialog
       title={`${verb} ${job.name}`}
       onClose={onClose}
+      gone={gone}
       wide
       footer={
         <>
           {choice && (
             <div className="resume-command">
-              <CommandLine
-                command={resumeCommand(reference, job, choice)}
-                label="The same by command line"
-              />
+              <CommandLine command={resumeCommand(reference, job, choice)} />
             </div>
           )}
           <Button onClick={onClose}>Back</Button>
@@ -48,7 +44,6 @@ export function ResumeDialog({ job, ...opened }: Opened & { job: Job }) {
         </>
       }
     >
-      {gone !== null && <GoneNotice>{gone}</GoneNotice>}
       {launch.isError && <InlineError error={launch.error} />}
       {isResize && (
         <p className="muted">
@@ -65,10 +60,7 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
   const { options, rows, row } = resume;
   const codeId = useId();
   const plan = resume.preview.data?.preview.plan ?? null;
-  if (options.isError) {
-    return <ErrorState error={options.error} onRetry={() => void options.refetch()} />;
-  }
-  if (!options.data) return <SkeletonLines lines={10} />;
+  if (!options.data) return <Absent query={options} lines={10} />;
   if (rows.length === 0) {
     return (
       <p>
@@ -105,7 +97,7 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
         />
       </div>
       {job.spec.model.code && (
-        <label className="job-choice" htmlFor={codeId}>
+        <label className="row" htmlFor={codeId}>
           <input
             id={codeId}
             type="checkbox"
@@ -138,12 +130,7 @@ function CheckpointField({ job, resume }: { job: Job; resume: Resume }) {
   const chosen = choice?.checkpointId ?? "";
   const isListed = chosen === "" || known.some((one) => one.id === chosen);
   return (
-    <Field
-      htmlFor={id}
-      label="Checkpoint"
-      className="resume-checkpoint"
-      error={resume.problems.at.checkpoint}
-    >
+    <Field htmlFor={id} label="Checkpoint" error={resume.problems.at.checkpoint}>
       <select
         ref={select}
         id={id}

@@ -61,7 +61,7 @@ function TokenForm({ logIn }: { logIn: LogIn }) {
     logIn.mutate({ token: token.trim() });
   };
   return (
-    <form className="login-form" onSubmit={submit}>
+    <form className="login-form stack" onSubmit={submit}>
       <Field htmlFor="token" label="Token">
         <input
           id="token"

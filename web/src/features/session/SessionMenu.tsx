@@ -13,7 +13,7 @@ export function SessionMenu({ name }: { name: string }) {
   });
   return (
     <>
-      <span className="session-name" title={`Logged in as ${name}`}>
+      <span className="session-name ellipsis" title={`Logged in as ${name}`}>
         {name}
       </span>
       <Button look="quiet" small busy={logOut.isPending} onClick={() => logOut.mutate()}>

@@ -16,9 +16,9 @@ export function SpecView({ job }: { job: Job }) {
   const { hasAllFields: isAll, change } = useView();
   const text = JSON.stringify(job.spec, null, 2);
   return (
-    <div className="job-stack">
+    <div className="stack">
       <Changes job={job} />
-      <div className="spec-head">
+      <div className="toolbar">
         <h2>As submitted</h2>
         <Button small aria-pressed={isAll} onClick={() => change({ hasAllFields: !isAll })}>
           {isAll ? "Only what differs from the defaults" : "All fields"}
@@ -29,10 +29,7 @@ export function SpecView({ job }: { job: Job }) {
         </ButtonLink>
       </div>
       <Sections job={job} isAll={isAll} />
-      <CommandLine
-        command={`${command("show", reference, "--json")} | jq .spec`}
-        label="The same by command line"
-      />
+      <CommandLine command={`${command("show", reference, "--json")} | jq .spec`} />
     </div>
   );
 }
@@ -50,7 +47,7 @@ function Changes({ job }: { job: Job }) {
   }
   return (
     <section>
-      <h2 className="job-section">
+      <h2 className="job-section row">
         {job.pending ? "The next attempt" : `Attempt ${job.attempt}`} runs with
       </h2>
       <Table label="Effective values" columns={COLUMNS} className="spec-changes">
@@ -80,9 +77,9 @@ function Sections({ job, isAll }: { job: Job; isAll: boolean }) {
         )
         .filter(([, fields]) => fields.length > 0)
         .map(([name, fields]) => (
-          <section key={name} className="spec-section">
+          <section key={name} className="spec-section panel">
             <h3>{name}</h3>
-            <dl>
+            <dl className="facts">
               {fields.map(({ path, label, value }) => (
                 <div key={path} className={cx(isAll && set.has(path) && "spec-own")}>
                   <dt>{label}</dt>

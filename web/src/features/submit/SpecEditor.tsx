@@ -61,7 +61,7 @@ export function SpecEditor({ sections, start, from }: SpecEditorProps) {
         <h1>{from ? `New job like ${from}` : "New job"}</h1>
       </header>
       <div className="submit">
-        <div className="submit-form">
+        <div>
           <Tabs
             label="How the spec is written"
             tabs={VIEWS}

@@ -6,7 +6,7 @@ import { api, ask } from "@/shared/api/client";
 import { ApiError } from "@/shared/api/errors";
 import { keys } from "@/shared/api/queries";
 import type { Token, TokenRequest } from "@/shared/api/types";
-import { quoted } from "@/shared/format/shell";
+import { joinCommand, quoted } from "@/shared/format/shell";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Dialog } from "@/shared/ui/Dialog";
@@ -69,7 +69,7 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
         </>
       }
     >
-      <form id="new-token" className="token-form" onSubmit={submit}>
+      <form id="new-token" className="stack" onSubmit={submit}>
         <Field htmlFor="token-name" label="Name" help="What it is for." error={nameError}>
           <input
             id="token-name"
@@ -143,7 +143,7 @@ function useOf(token: Token): string {
     case "login":
       return origin + loginPath({ code: secret });
     case "join":
-      return `TRAINYARD_JOIN_TOKEN=${quoted(secret)} python -m worker`;
+      return joinCommand(origin, secret);
     default:
       return `export TRAINYARD_URL=${quoted(origin)} TRAINYARD_TOKEN=${quoted(secret)}`;
   }

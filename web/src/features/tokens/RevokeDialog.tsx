@@ -4,10 +4,7 @@ import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
 import type { Token } from "@/shared/api/types";
 import { curl } from "@/shared/format/shell";
-import { Button } from "@/shared/ui/Button";
-import { CommandLine } from "@/shared/ui/CommandLine";
-import { Dialog } from "@/shared/ui/Dialog";
-import { InlineError } from "@/shared/ui/Notice";
+import { ActionDialog } from "@/shared/ui/Dialog";
 
 const ENDS: Record<Token["kind"], string> = {
   admin: "",
@@ -28,24 +25,15 @@ export function RevokeDialog({ token, onClose }: { token: Token; onClose: () => 
     },
   });
   return (
-    <Dialog
+    <ActionDialog
       title={`Revoke ${token.name}?`}
+      label="Revoke"
+      look="danger"
+      action={revoke}
+      command={curl("DELETE", `/tokens/${token.id}`)}
       onClose={onClose}
-      footer={
-        <>
-          <Button onClick={onClose}>Keep it</Button>
-          <Button look="danger" busy={revoke.isPending} onClick={() => revoke.mutate()}>
-            Revoke
-          </Button>
-        </>
-      }
     >
       <p>{ENDS[token.kind]}</p>
-      <CommandLine
-        command={curl("DELETE", `/tokens/${token.id}`)}
-        label="The same by command line"
-      />
-      {revoke.isError && <InlineError error={revoke.error} />}
-    </Dialog>
+    </ActionDialog>
   );
 }

@@ -5,9 +5,8 @@ import { tokensQuery } from "@/shared/api/queries";
 import type { Token } from "@/shared/api/types";
 import { Badge, type Tone } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
-import { ErrorState } from "@/shared/ui/Notice";
+import { Absent } from "@/shared/ui/Notice";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
-import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { type Column, Table } from "@/shared/ui/table/Table";
 import { NewTokenDialog } from "./NewTokenDialog";
 import { RevokeDialog } from "./RevokeDialog";
@@ -35,9 +34,6 @@ export function TokensPage() {
   const tokens = useQuery(tokensQuery);
   const [isNew, setIsNew] = useState(false);
   const [revoked, setRevoked] = useState<Token | null>(null);
-  if (tokens.isError && !tokens.data) {
-    return <ErrorState error={tokens.error} onRetry={() => void tokens.refetch()} />;
-  }
   return (
     <>
       <title>Tokens · Trainyard</title>
@@ -54,7 +50,7 @@ export function TokensPage() {
           ))}
         </Table>
       ) : (
-        <SkeletonLines />
+        <Absent query={tokens} />
       )}
       {isNew && <NewTokenDialog onClose={() => setIsNew(false)} />}
       {revoked && <RevokeDialog token={revoked} onClose={() => setRevoked(null)} />}
@@ -70,7 +66,7 @@ interface TokenRowProps {
 function TokenRow({ token, onRevoke }: TokenRowProps) {
   return (
     <tr>
-      <td className="token-name">{token.name}</td>
+      <td className="token-name ellipsis">{token.name}</td>
       <td>
         <Badge tone={TONES[token.kind]}>{token.kind}</Badge>
       </td>

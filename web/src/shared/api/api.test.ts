@@ -35,11 +35,11 @@ describe("answers", () => {
 });
 
 it("reads all pages of a short list", async () => {
-  const asked: (string | null)[] = [];
-  const items = await allPages<number>(async (token) => {
-    asked.push(token);
-    return token === null ? { items: [1, 2], next_page_token: "t" } : { items: [3] };
+  const asked: unknown[] = [];
+  const items = await allPages<number>(async (query) => {
+    asked.push(query);
+    return query.page_token ? { items: [3] } : { items: [1, 2], next_page_token: "t" };
   });
   expect(items).toEqual([1, 2, 3]);
-  expect(asked).toEqual([null, "t"]);
+  expect(asked).toEqual([{ page_size: 200 }, { page_size: 200, page_token: "t" }]);
 });

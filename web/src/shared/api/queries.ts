@@ -4,7 +4,6 @@ import { api, ask } from "./client";
 import { isUnauthenticated } from "./errors";
 import type { JobState, Session } from "./types";
 
-export const JOBS_PAGE_SIZE = 100;
 /** Jobs that can be told apart in one chart; the server takes no more. */
 export const MOST_COMPARED = 8;
 
@@ -60,8 +59,7 @@ export const jobsQuery = (filter: JobFilter) =>
           params: {
             query: {
               order: "active",
-              page_size: JOBS_PAGE_SIZE,
-              ...(pageParam ? { page_token: pageParam } : {}),
+              ...pageOf(pageParam),
               ...(filter.states.length ? { state: filter.states } : {}),
               ...(filter.tags.length ? { tag: filter.tags } : {}),
               ...(filter.search ? { search: filter.search } : {}),
@@ -102,37 +100,30 @@ export const schemaQuery = queryOptions({
 export const nodesQuery = queryOptions({
   queryKey: keys.nodes,
   queryFn: ({ signal }) =>
-    allPages((page_token) =>
-      ask(
-        api.GET("/api/v1/nodes", {
-          params: { query: { page_size: 200, ...(page_token ? { page_token } : {}) } },
-          signal,
-        }),
-      ),
-    ),
+    allPages((query) => ask(api.GET("/api/v1/nodes", { params: { query }, signal }))),
 });
 
 export const tokensQuery = queryOptions({
   queryKey: keys.tokens,
   queryFn: ({ signal }) =>
-    allPages((page_token) =>
-      ask(
-        api.GET("/api/v1/tokens", {
-          params: { query: { page_size: 200, ...(page_token ? { page_token } : {}) } },
-          signal,
-        }),
-      ),
-    ),
+    allPages((query) => ask(api.GET("/api/v1/tokens", { params: { query }, signal }))),
 });
+
+type PageQuery = { page_size: number; page_token?: string };
+
+/** Return the parameters of one page of a list; the first one has no token. */
+export function pageOf(token: string | null, page_size = 100): PageQuery {
+  return token ? { page_size, page_token: token } : { page_size };
+}
 
 /** Return the items of every page of a list that is short by nature. */
 export async function allPages<Item>(
-  page: (token: string | null) => Promise<{ items: Item[]; next_page_token?: string | null }>,
+  read: (query: PageQuery) => Promise<{ items: Item[]; next_page_token?: string | null }>,
 ): Promise<Item[]> {
   const items: Item[] = [];
   let token: string | null = null;
   do {
-    const next = await page(token);
+    const next = await read(pageOf(token, 200));
     items.push(...next.items);
     token = next.next_page_token ?? null;
   } while (token !== null);

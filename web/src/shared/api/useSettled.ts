@@ -1,5 +1,5 @@
 // Typed values, which requests use once typing pauses.
-import { useEffect, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 
 /** Return a value once it has stayed the same for some milliseconds; compared by identity. */
 export function useSettled<Value>(value: Value, milliseconds: number): Value {
@@ -9,4 +9,26 @@ export function useSettled<Value>(value: Value, milliseconds: number): Value {
     return () => clearTimeout(timer);
   }, [value, milliseconds]);
   return settled;
+}
+
+/**
+ * Return a value that is shown while it is typed, and how to change it.
+ *
+ * `onChange` gets it once it has stayed the same for some milliseconds; another `value` replaces it.
+ */
+export function useDraft<Value>(
+  value: Value,
+  onChange: (draft: Value) => void,
+  milliseconds: number,
+): [draft: Value, setDraft: (draft: Value) => void] {
+  const [draft, setDraft] = useState(value);
+  const latest = useRef(onChange);
+  latest.current = onChange; // events that draw the page again do not restart the timer
+  useEffect(() => setDraft(value), [value]);
+  useEffect(() => {
+    if (draft === value) return;
+    const timer = setTimeout(() => latest.current(draft), milliseconds);
+    return () => clearTimeout(timer);
+  }, [draft, value, milliseconds]);
+  return [draft, setDraft];
 }

@@ -16,3 +16,13 @@ export function command(...words: readonly string[]): string {
 export function curl(method: string, path: string): string {
   return `curl -X ${method} -H "Authorization: Bearer $TRAINYARD_TOKEN" "$TRAINYARD_URL/api/v1${path}"`;
 }
+
+/** The command that starts the worker of a new node; the broker's address is its own. */
+export function joinCommand(url: string, token: string): string {
+  const settings = [
+    `TRAINYARD_URL=${url}`,
+    "TRAINYARD_BROKER_URL=redis://…",
+    `TRAINYARD_JOIN_TOKEN=${token}`,
+  ];
+  return [...settings.map(quoted), "python -m worker"].join(" \\\n  ");
+}

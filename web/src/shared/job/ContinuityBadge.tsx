@@ -3,8 +3,8 @@ import type { Attempt } from "@/shared/api/types";
 import { grouped } from "@/shared/format/grouped";
 import { count } from "@/shared/format/numbers";
 import { Popover } from "@/shared/ui/Popover";
+import { Table } from "@/shared/ui/table/Table";
 import { checkpointWords } from "./reference";
-import "./continuity.css";
 
 type Check = NonNullable<Attempt["continuity"]>["checks"][number];
 
@@ -17,6 +17,12 @@ const NAMES: Record<Check["name"], string> = {
   code: "Code of the model",
 };
 
+const COLUMNS = [
+  { name: "check", label: "Check" },
+  { name: "expected", label: "Expected" },
+  { name: "got", label: "Got" },
+];
+
 export function ContinuityBadge({ attempt }: { attempt: Attempt }) {
   const { continuity, parent_checkpoint_id: parent } = attempt;
   if (!continuity) return null;
@@ -25,7 +31,7 @@ export function ContinuityBadge({ attempt }: { attempt: Attempt }) {
   return (
     <Popover
       label="Continuity"
-      buttonClassName={ok ? "continuity continuity-ok" : "continuity continuity-bad"}
+      buttonClassName={`continuity badge badge-${ok ? "ok" : "bad"}`}
       button={
         <>
           <Glyph ok={ok} />
@@ -40,27 +46,20 @@ export function ContinuityBadge({ attempt }: { attempt: Attempt }) {
       <p className="muted">
         Checked at step {count(step)}, the first after the resume{summary && `: ${summary}`}.
       </p>
-      <table className="continuity-checks">
-        <thead>
-          <tr>
-            <th scope="col">Check</th>
-            <th scope="col">Expected</th>
-            <th scope="col">Got</th>
+      <Table label="Checks" columns={COLUMNS}>
+        {checks.map(({ name, ok: held, expected, got }) => (
+          <tr key={name} className={held ? undefined : "tone-bad"}>
+            <th scope="row">
+              <span className={held ? "tone-ok" : "tone-bad"}>
+                <Glyph ok={held} />
+              </span>{" "}
+              {NAMES[name]}
+            </th>
+            <td>{grouped(expected)}</td>
+            <td>{grouped(got)}</td>
           </tr>
-        </thead>
-        <tbody>
-          {checks.map((check) => (
-            <tr key={check.name} className={check.ok ? undefined : "continuity-broken"}>
-              <th scope="row">
-                <Glyph ok={check.ok} />
-                {NAMES[check.name]}
-              </th>
-              <td>{grouped(check.expected)}</td>
-              <td>{grouped(check.got)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Popover>
   );
 }

@@ -1,17 +1,32 @@
-// The button under a list that came in pages.
+// Loads the next page of a list when its end is near, or by a button.
+import { useEffect, useRef } from "react";
 import { Button } from "@/shared/ui/Button";
+
+const NEAR = "800px";
 
 interface MoreRowsProps {
   query: { hasNextPage: boolean; isFetchingNextPage: boolean; fetchNextPage: () => unknown };
-  words: string;
 }
 
-export function MoreRows({ query, words }: MoreRowsProps) {
-  if (!query.hasNextPage) return null;
+export function MoreRows({ query }: MoreRowsProps) {
+  const { hasNextPage, isFetchingNextPage: isBusy, fetchNextPage } = query;
+  const end = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (isBusy || !hasNextPage || !end.current) return;
+    const observer = new IntersectionObserver(
+      ([entry]) => {
+        if (entry?.isIntersecting) void fetchNextPage();
+      },
+      { rootMargin: NEAR },
+    );
+    observer.observe(end.current);
+    return () => observer.disconnect();
+  }, [isBusy, hasNextPage, fetchNextPage]);
+  if (!hasNextPage) return null;
   return (
-    <div>
-      <Button busy={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>
-        {words}
+    <div ref={end}>
+      <Button small busy={isBusy} onClick={() => void fetchNextPage()}>
+        {isBusy ? "Loading…" : "Load more"}
       </Button>
     </div>
   );

@@ -1,31 +1,18 @@
 // Requests that several tabs of a job share.
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
-import { allPages, keys } from "@/shared/api/queries";
-
-const PAGE_SIZE = 100;
+import { allPages, keys, pageOf } from "@/shared/api/queries";
 
 /** Parameters of a path below one job. */
 export const at = (id: string) => ({ path: { job_id: id } });
-
-/** Parameters of one page of a list. */
-export const page = (token: string | null, size = PAGE_SIZE) => ({
-  page_size: size,
-  ...(token ? { page_token: token } : {}),
-});
 
 /** All attempts, the newest first. */
 export const attemptsQuery = (id: string) =>
   queryOptions({
     queryKey: keys.jobPart(id, "attempts"),
     queryFn: ({ signal }) =>
-      allPages((token) =>
-        ask(
-          api.GET("/api/v1/jobs/{job_id}/attempts", {
-            params: { ...at(id), query: page(token, 200) },
-            signal,
-          }),
-        ),
+      allPages((query) =>
+        ask(api.GET("/api/v1/jobs/{job_id}/attempts", { params: { ...at(id), query }, signal })),
       ),
   });
 
@@ -35,7 +22,7 @@ export const checkpointsQuery = (id: string) =>
     queryFn: ({ pageParam, signal }) =>
       ask(
         api.GET("/api/v1/jobs/{job_id}/checkpoints", {
-          params: { ...at(id), query: page(pageParam) },
+          params: { ...at(id), query: pageOf(pageParam) },
           signal,
         }),
       ),

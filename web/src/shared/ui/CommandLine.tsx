@@ -11,7 +11,11 @@ interface CommandLineProps {
   isText?: boolean;
 }
 
-export function CommandLine({ command, label = "Command line", isText }: CommandLineProps) {
+export function CommandLine({
+  command,
+  label = "The same by command line",
+  isText,
+}: CommandLineProps) {
   return (
     <div className="command">
       <code className="command-text" title={label}>
@@ -24,6 +28,16 @@ export function CommandLine({ command, label = "Command line", isText }: Command
       </code>
       <CopyButton text={command} />
     </div>
+  );
+}
+
+/** A text in the font of code, with a copy button. */
+export function CodeWithCopy({ text, label }: { text: string; label?: string }) {
+  return (
+    <>
+      <code>{text}</code>
+      <CopyButton text={text} label={label} />
+    </>
   );
 }
 

@@ -1,6 +1,8 @@
 // A modal dialog on the browser's own <dialog>: it traps the focus, closes on Esc, returns the focus.
 import { type ReactNode, useId, useLayoutEffect, useRef } from "react";
-import { Button } from "./Button";
+import { Button, type ButtonLook } from "./Button";
+import { CommandLine } from "./CommandLine";
+import { InlineError } from "./Notice";
 import "./Dialog.css";
 
 interface DialogProps {
@@ -11,10 +13,12 @@ interface DialogProps {
   /** Buttons, the one that carries it out last. */
   footer?: ReactNode;
   wide?: boolean;
+  /** Why what the dialog does is no longer possible; it stays open to show that. */
+  gone?: string | null;
 }
 
 /** Open while it is rendered. */
-export function Dialog({ title, onClose, children, footer, wide }: DialogProps) {
+export function Dialog({ title, onClose, children, footer, wide, gone }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const heading = useId();
   // Closed before it is removed, because only close() returns the focus.
@@ -38,15 +42,58 @@ export function Dialog({ title, onClose, children, footer, wide }: DialogProps) 
       }}
     >
       <div className="dialog-frame">
-        <header className="dialog-header">
+        <header className="dialog-header row">
           <h2 id={heading}>{title}</h2>
           <Button look="quiet" small aria-label="Close" onClick={onClose}>
             ✕
           </Button>
         </header>
-        <div className="dialog-body">{children}</div>
-        {footer && <footer className="dialog-footer">{footer}</footer>}
+        <div className="dialog-body">
+          {gone != null && (
+            <p className="dialog-gone" role="status">
+              {gone}
+            </p>
+          )}
+          {children}
+        </div>
+        {footer && <footer className="dialog-footer row">{footer}</footer>}
       </div>
     </dialog>
+  );
+}
+
+interface ActionDialogProps extends Omit<DialogProps, "footer"> {
+  /** Name of the button that sends the request. */
+  label: ReactNode;
+  look?: ButtonLook;
+  disabled?: boolean;
+  action: { isPending: boolean; error: unknown; mutate: () => void };
+  command: string;
+}
+
+/** A dialog that sends one request: its button, its error, the equivalent command line. */
+export function ActionDialog(props: ActionDialogProps) {
+  const { label, look = "primary", disabled, action, command, children, ...rest } = props;
+  return (
+    <Dialog
+      {...rest}
+      footer={
+        <>
+          <Button onClick={rest.onClose}>Back</Button>
+          <Button
+            look={look}
+            busy={action.isPending}
+            disabled={disabled || rest.gone != null}
+            onClick={() => action.mutate()}
+          >
+            {label}
+          </Button>
+        </>
+      }
+    >
+      {children}
+      {action.error !== null && <InlineError error={action.error} />}
+      <CommandLine command={command} />
+    </Dialog>
   );
 }

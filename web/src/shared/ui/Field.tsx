@@ -1,5 +1,5 @@
-// A labelled control with its unit, help and problems; and a labelled value.
-import type { ReactNode } from "react";
+// A labelled control with its unit, help and problems; a labelled choice; a labelled value.
+import { type ReactNode, useId } from "react";
 import { cx } from "./cx";
 import "./Field.css";
 
@@ -22,8 +22,8 @@ export function Field({ htmlFor, label, help, error, warning, children, classNam
       <label className="field-label" htmlFor={htmlFor}>
         {label}
       </label>
-      <div className="field-control">{children}</div>
-      <div className="field-said" id={`${htmlFor}-said`}>
+      <div className="field-control row">{children}</div>
+      <div className="small" id={`${htmlFor}-said`}>
         {error && <p className="field-error">{error}</p>}
         {warning && <p className="field-warning">{warning}</p>}
         {help && <p className="field-help">{help}</p>}
@@ -38,6 +38,35 @@ export function Fact({ name, children }: { name: string; children: ReactNode }) 
     <div>
       <dt>{name}</dt>
       <dd>{children}</dd>
+    </div>
+  );
+}
+
+interface ChoiceProps {
+  label: string;
+  value: number;
+  onChange: (value: number) => void;
+  options: readonly (readonly [number, string])[];
+}
+
+/** A number chosen from a list, with its label at the left. */
+export function Choice({ label, value, onChange, options }: ChoiceProps) {
+  const id = useId();
+  return (
+    <div className="choice-field">
+      <label htmlFor={id}>{label}</label>
+      <select
+        id={id}
+        className="select"
+        value={value}
+        onChange={(event) => onChange(Number(event.target.value))}
+      >
+        {options.map(([option, words]) => (
+          <option key={option} value={option}>
+            {words}
+          </option>
+        ))}
+      </select>
     </div>
   );
 }

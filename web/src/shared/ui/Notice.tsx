@@ -5,6 +5,7 @@ import { ApiError, isPassing, messageOf } from "@/shared/api/errors";
 import { stream } from "@/shared/stream/stream";
 import { Button } from "./Button";
 import { cx } from "./cx";
+import { SkeletonLines } from "./Skeleton";
 import "./Notice.css";
 
 interface EmptyStateProps {
@@ -34,6 +35,18 @@ export function ErrorState({ error, onRetry }: { error: unknown; onRetry?: () =>
       {problem?.request_id && <p className="notice-small">Request {problem.request_id}</p>}
     </div>
   );
+}
+
+interface AbsentProps {
+  query: { error: unknown; refetch: () => unknown };
+  /** Lines of text that the data will take. */
+  lines?: number;
+}
+
+/** In place of data that was not read yet: grey lines, or why it cannot be read. */
+export function Absent({ query, lines }: AbsentProps) {
+  if (!query.error) return <SkeletonLines lines={lines} />;
+  return <ErrorState error={query.error} onRetry={() => void query.refetch()} />;
 }
 
 /** A refusal next to its control; that the server is away is shown only while it is. */

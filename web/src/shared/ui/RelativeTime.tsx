@@ -31,12 +31,12 @@ export function useNow(): number {
   });
 }
 
-/** How long ago a moment was; the moment itself is its tooltip. */
-export function RelativeTime({ at }: { at: string }) {
-  const seconds = (useNow() - Date.parse(at)) / 1000;
+/** How long ago a moment was, `3 min`, in a sentence `3 min ago`; its tooltip is the moment. */
+export function RelativeTime({ at, isSentence }: { at: string; isSentence?: boolean }) {
+  const words = age(Math.max(0, (useNow() - Date.parse(at)) / 1000));
   return (
     <time dateTime={at} title={moment(at)}>
-      {age(Math.max(0, seconds))}
+      {isSentence ? (words === "now" ? "just now" : `${words} ago`) : words}
     </time>
   );
 }

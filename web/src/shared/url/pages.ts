@@ -3,7 +3,6 @@ import { legalSearch, MOST_COMPARED } from "@/shared/api/queries";
 import { jobStateValues, remedyResumeAnyOf0Values } from "@/shared/api/schema";
 import type { Failure } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
-import type { ValueScale } from "@/shared/ui/chart/plot/valueAxis";
 import {
   changed,
   decimalOf,
@@ -59,7 +58,7 @@ export const JOB = {
   ),
   search: text("q"),
   range: stretch(wholeOf),
-  scale: oneOf<ValueScale>("y", ["linear", "log"]),
+  isLog: flag("y", "log"),
   isFull: flag("full"),
   hasMoreCharts: flag("more"),
   hasAllFields: flag("fields", "all"),

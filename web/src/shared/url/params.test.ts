@@ -16,7 +16,7 @@ describe("the parameters of a job page", () => {
       line: 12,
       search: "loss",
       range: null,
-      scale: "log",
+      isLog: true,
       isFull: true,
       hasMoreCharts: false,
       hasAllFields: true,

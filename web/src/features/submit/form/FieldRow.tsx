@@ -36,7 +36,7 @@ export const FieldRow = memo(function FieldRow({
           {isSet && (
             <button
               type="button"
-              className="field-reset"
+              className="field-reset link small"
               title={`Back to the default, ${shownDefault(field)}`}
               onClick={() => onChange(field, field.default)}
             >

@@ -27,16 +27,16 @@ export function SectionGroup(props: SectionGroupProps) {
   const title = section.name || "job";
   return (
     <details
-      className="section"
+      className="section panel"
       open={isOpen || isSearch || wrong > 0}
       onToggle={(event) => {
         // Opened by a search or a problem, it closes again afterwards.
         if (!isSearch && wrong === 0) setIsOpen(event.currentTarget.open);
       }}
     >
-      <summary className="section-title">
+      <summary className="section-title row">
         <h2>{title}</h2>
-        <span className="section-help">{section.help}</span>
+        <span className="section-help ellipsis">{section.help}</span>
         {changed > 0 && <Badge tone="accent">{changed} set</Badge>}
         {wrong > 0 && <Badge tone="bad">{plural(wrong, "problem")}</Badge>}
       </summary>

@@ -29,10 +29,10 @@ export function SpecForm({ sections, spec, problems, warnings, edit }: SpecFormP
     [edit],
   );
   return (
-    <div className="spec-form">
-      <div className="spec-find">
+    <div className="spec-form stack">
+      <div className="toolbar">
         <input
-          className="input"
+          className="input spec-find"
           type="search"
           placeholder="Find a field, such as grad_norm or retry"
           aria-label="Find a field by its name or its help"

@@ -24,7 +24,7 @@ export function SpecText({ spec, edit }: SpecTextProps) {
     if (next) edit(() => next);
   };
   return (
-    <div className="spec-text">
+    <div className="spec-text stack">
       <textarea
         className="textarea mono"
         rows={24}
@@ -34,7 +34,7 @@ export function SpecText({ spec, edit }: SpecTextProps) {
         value={text}
         onChange={(event) => type(event.target.value)}
       />
-      <footer className="spec-text-footer">
+      <footer className="spec-text-footer row">
         <span className={error ? "field-error" : "muted"}>
           {error ?? "A field that is absent has its default."}
         </span>

@@ -32,7 +32,7 @@ function common({ id, isWrong }: ControlProps) {
 
 function Switch(props: ControlProps) {
   return (
-    <label className="switch">
+    <label className="switch row">
       <input
         {...common(props)}
         type="checkbox"
@@ -74,7 +74,7 @@ function Choices(props: ControlProps & { options: string[] }) {
     <fieldset className="choices" id={props.id} aria-describedby={`${props.id}-said`}>
       <legend className="visually-hidden">{props.field.name}</legend>
       {props.options.map((option) => (
-        <label key={option} className="choice">
+        <label key={option} className="choice row">
           <input
             type="checkbox"
             checked={chosen.includes(option)}

@@ -18,7 +18,7 @@ export function BatchPartition({ batch }: { batch: BatchPlan }) {
         </span>
       </h3>
       {isDrawn && <Squares batch={batch} />}
-      <p className={cx("plan-note", batch.idle_share > 0 && "tone-warn")}>
+      <p className={cx("faint", batch.idle_share > 0 && "tone-warn")}>
         {plural(batch.rounds, "round")} on {plural(batch.dp, "data-parallel rank")},{" "}
         {percent(batch.idle_share)} idle
         {batch.less_idle_micro_batch_size

@@ -48,15 +48,15 @@ export function MemoryBar({ memory, available }: MemoryBarProps) {
           <span className="memory-limit" style={{ left: `${(available / whole) * 100}%` }} />
         ) : null}
       </div>
-      <ul className="legend">
+      <ul className="memory-legend">
         {PARTS.filter(([part]) => memory[part] > 0).map(([part, label]) => (
-          <li key={part}>
+          <li key={part} className="row">
             <span className={`legend-mark part-${PARTS.findIndex(([p]) => p === part) + 1}`} />
             {label} <span className="legend-size">{bytes(memory[part])}</span>
           </li>
         ))}
       </ul>
-      <p className="plan-note">Peak: backward of the {PEAKS[memory.peak_at]}.</p>
+      <p className="faint">Peak: backward of the {PEAKS[memory.peak_at]}.</p>
     </>
   );
 }

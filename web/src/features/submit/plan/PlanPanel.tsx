@@ -29,7 +29,7 @@ interface PlanPanelProps {
 export function PlanPanel({ spec, planned, refusal, elsewhere, children }: PlanPanelProps) {
   const { plan, isOld, error } = planned;
   return (
-    <aside className="plan" aria-label="Plan">
+    <aside className="plan panel" aria-label="Plan">
       {error && <InlineError error={error} className="plan-part" />}
       {refusal && <Refusal refusal={refusal} elsewhere={elsewhere} />}
       <div className={cx("plan-body", isOld && "plan-old")}>
@@ -60,7 +60,7 @@ function PlanView({ plan }: { plan: Plan }) {
   const auto = autoWords(plan.auto);
   return (
     <>
-      <header className="plan-part plan-head">
+      <header className="plan-part plan-head row">
         <h2>{plan.name}</h2>
         <span className="muted">
           {plural(plan.world_size, "slot")} · {plural(plan.steps, "step")}
@@ -86,7 +86,7 @@ function PlanView({ plan }: { plan: Plan }) {
           <h3>
             Auto <span className="muted">on {plan.device} slots</span>
           </h3>
-          <p className="plan-note">{auto}</p>
+          <p className="faint">{auto}</p>
         </section>
       )}
       {plan.warnings.length > 0 && (
@@ -120,7 +120,7 @@ function Problems({ title, tone, problems }: ProblemsProps) {
       <ul className="plan-problems">
         {problems.map(({ pointer, detail }) => (
           <li key={pointer + detail}>
-            <button type="button" className="plan-pointer mono" onClick={() => goTo(pointer)}>
+            <button type="button" className="link mono" onClick={() => goTo(pointer)}>
               {pointer.slice(1).replaceAll("/", ".") || "spec"}
             </button>{" "}
             {detail}

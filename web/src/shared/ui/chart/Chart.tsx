@@ -72,14 +72,14 @@ export function Chart(props: ChartProps) {
   const chart = usePlot(element, { ...props, id, stretch, frame, height, marks, focus });
   return (
     <figure
-      className="chart"
+      className="chart panel"
       data-series={title}
       data-curves={main.map(({ label }) => label).join(" ")}
       data-points={main.reduce((sum, curve) => sum + pointTotal(curve), 0)}
       data-last-step={main[0]?.steps.at(-1) ?? ""}
     >
       <figcaption className="chart-caption">
-        <h2 className="chart-title">{title}</h2>
+        <h2 className="chart-title ellipsis">{title}</h2>
         <Outside frame={frame} format={format} />
         {caption}
       </figcaption>

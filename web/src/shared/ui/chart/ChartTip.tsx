@@ -35,7 +35,7 @@ export function ChartTip({ chart, id, curves, cursor, format, describe, focus }:
   ];
   const isOnly = curves.filter(({ isBranch }) => !isBranch).length === 1;
   return (
-    <div className="chart-tip" style={side} aria-live="polite">
+    <div className="chart-tip small" style={side} aria-live="polite">
       <div className="chart-tip-place">{describe(place.step)}</div>
       {main.map(({ curve, reading }) => (
         <Row
@@ -79,7 +79,7 @@ function Row({ curve, reading, format, isChosen, isDetailed }: RowProps) {
       {curve.label !== null && (
         <>
           <Swatch slot={curve.slot} />
-          <span className="chart-tip-name">{curve.label}</span>
+          <span className="chart-tip-name ellipsis">{curve.label}</span>
         </>
       )}
       <span className="chart-tip-value">{textOf(reading, format)}</span>
@@ -90,7 +90,7 @@ function Row({ curve, reading, format, isChosen, isDetailed }: RowProps) {
         </span>
       )}
       {nonFinite > 0 && (
-        <span className="chart-tip-strange chart-tip-more">
+        <span className="chart-tip-more tone-bad">
           {plural(nonFinite, "point")} NaN or infinite
         </span>
       )}

@@ -13,7 +13,10 @@ export function Outside({ frame: { above, below }, format }: OutsideProps) {
   ];
   if (ends.length === 0) return null;
   return (
-    <span className="chart-outside" title="Values outside the axis; Full range shows them">
+    <span
+      className="chart-outside small tone-bad"
+      title="Values outside the axis; Full range shows them"
+    >
       {ends.join(" ")}
     </span>
   );

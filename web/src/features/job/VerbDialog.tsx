@@ -1,19 +1,15 @@
 // The dialogs that end a job: stop, cancel, delete.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { type ReactNode, useId, useState } from "react";
+import { useId, useState } from "react";
 import { useNavigate } from "react-router";
 import { keys } from "@/shared/api/queries";
 import type { Job } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
-import { GoneNotice } from "@/shared/job/GoneNotice";
 import { useReference } from "@/shared/job/reference";
 import { useLastCheckpoint } from "@/shared/job/useLastCheckpoint";
 import { deleteCommand, type EndVerb, endCommand, VERBS } from "@/shared/job/verbs";
-import { Button, type ButtonLook } from "@/shared/ui/Button";
-import { CommandLine } from "@/shared/ui/CommandLine";
-import { Dialog } from "@/shared/ui/Dialog";
+import { ActionDialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
-import { InlineError } from "@/shared/ui/Notice";
 import { deleteJob, postEnd } from "./api";
 
 interface DialogProps {
@@ -23,7 +19,7 @@ interface DialogProps {
   gone: string | null;
 }
 
-export function ActionDialog({ verb, ...props }: DialogProps & { verb: EndVerb | "delete" }) {
+export function VerbDialog({ verb, ...props }: DialogProps & { verb: EndVerb | "delete" }) {
   return verb === "delete" ? <DeleteDialog {...props} /> : <EndDialog verb={verb} {...props} />;
 }
 
@@ -44,18 +40,18 @@ function EndDialog({ verb, job, onClose, gone }: DialogProps & { verb: EndVerb }
     },
   });
   return (
-    <ConfirmDialog
+    <ActionDialog
       title={`${VERBS[verb].label} ${job.name}?`}
-      means={VERBS[verb].means}
+      {...BUTTONS[verb]}
+      action={end}
       command={endCommand(verb, reference, reason)}
-      button={{ ...BUTTONS[verb], busy: end.isPending, onClick: end.mutate }}
-      error={end.error}
       gone={gone}
       onClose={onClose}
     >
+      <p>{VERBS[verb].means}</p>
       {verb === "cancel" && <Lost job={job} />}
       <Reason value={reason} onChange={setReason} />
-    </ConfirmDialog>
+    </ActionDialog>
   );
 }
 
@@ -89,16 +85,17 @@ function DeleteDialog({ job, onClose, gone }: DialogProps) {
   });
   const id = useId();
   return (
-    <ConfirmDialog
+    <ActionDialog
       title={`Delete ${job.name}?`}
-      means={VERBS.delete.means}
+      label="Delete"
+      look="danger"
+      action={remove}
       command={deleteCommand(reference, checkpoints)}
-      button={{ label: "Delete", look: "danger", busy: remove.isPending, onClick: remove.mutate }}
-      error={remove.error}
       gone={gone}
       onClose={onClose}
     >
-      <label className="job-choice" htmlFor={id}>
+      <p>{VERBS.delete.means}</p>
+      <label className="row" htmlFor={id}>
         <input
           id={id}
           type="checkbox"
@@ -107,47 +104,7 @@ function DeleteDialog({ job, onClose, gone }: DialogProps) {
         />
         Delete its checkpoints on storage too
       </label>
-    </ConfirmDialog>
-  );
-}
-
-interface ConfirmProps {
-  title: string;
-  means: string;
-  command: string;
-  button: { label: string; look: ButtonLook; busy: boolean; onClick: () => void };
-  error: unknown;
-  gone: string | null;
-  onClose: () => void;
-  children: ReactNode;
-}
-
-function ConfirmDialog(props: ConfirmProps) {
-  const { title, means, command, button, error, gone, onClose, children } = props;
-  return (
-    <Dialog
-      title={title}
-      onClose={onClose}
-      footer={
-        <>
-          <Button onClick={onClose}>Back</Button>
-          <Button
-            look={button.look}
-            busy={button.busy}
-            disabled={gone !== null}
-            onClick={() => button.onClick()}
-          >
-            {button.label}
-          </Button>
-        </>
-      }
-    >
-      {gone !== null && <GoneNotice>{gone}</GoneNotice>}
-      <p>{means}</p>
-      {children}
-      {error !== null && <InlineError error={error} />}
-      <CommandLine command={command} label="The same by command line" />
-    </Dialog>
+    </ActionDialog>
   );
 }
 
