@@ -14,7 +14,7 @@ import faulthandler
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trainer.check import check_run
@@ -43,15 +43,25 @@ logger = logging.getLogger("trainer")
 
 def main() -> int:
     """Run the command line; return 0 if the run succeeded or was stopped, 1 if it failed."""
-    words = sys.argv[1:]
-    command = words[0] if words else ""
-    if command == "export":
-        return _export(words[1:])
-    if command == "compare":
-        return _compare(words[1:])
-    if command == "identify" and len(words) == 2:
-        return _identify(words[1])
-    checking = command == "check"
+    match sys.argv[1:]:
+        case ["export", *words]:
+            from trainer.hugging_face.export import main as export
+
+            return export(words)
+        case ["compare", *words]:
+            from trainer.compare import main as compare
+
+            return compare(words)
+        case ["identify", url]:
+            from trainer.identify import main as identify
+
+            return identify(url)
+        case words:
+            return _launch(words)
+
+
+def _launch(words: Sequence[str]) -> int:
+    checking = words[:1] == ["check"]
     arguments = _parser().parse_args(words[1:] if checking else words)
     roots = dict(arguments.root)
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
@@ -90,25 +100,6 @@ def _parser() -> argparse.ArgumentParser:
         "--verbose", action="store_true", help="log each phase of a save on every rank"
     )
     return parser
-
-
-def _export(words: list[str]) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    from trainer.hugging_face.export import main as export
-
-    return export(words)
-
-
-def _identify(url: str) -> int:
-    from trainer.identify import main as identify
-
-    return identify(url)
-
-
-def _compare(words: list[str]) -> int:
-    from trainer.compare import main as compare
-
-    return compare(words)
 
 
 def _folder(text: str) -> Path:

@@ -20,7 +20,11 @@ from trainyard.spec.job import JobSpec
 
 def main(words: list[str]) -> int:
     """Print the differences; return 0 if the checkpoint fits, 1 if not, 2 on an error."""
-    given = _parser().parse_args(words)
+    parser = argparse.ArgumentParser(prog="python -m trainer compare", description=__doc__)
+    parser.add_argument("run", type=Path, help="run directory of the job; needs spec.json")
+    parser.add_argument("checkpoint", type=Path, help="folder of a committed checkpoint")
+    add_root_argument(parser)
+    given = parser.parse_args(words)
     try:
         run = open_run(given.run, world_size=None, roots=dict(given.root))
         comparison = compare_with(run.spec, given.checkpoint, run.attempt.roots)
@@ -45,11 +49,3 @@ def compare_with(spec: JobSpec, folder: Path, roots: Mapping[str, str] | None = 
     optimizer = build_optimizer(model, spec)
     materialize_state(optimizer)
     return compare(reader.metadata, kinds_of(train_tensors(model, optimizer)))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m trainer compare", description=__doc__)
-    parser.add_argument("run", type=Path, help="run directory of the job; needs spec.json")
-    parser.add_argument("checkpoint", type=Path, help="folder of a committed checkpoint")
-    add_root_argument(parser)
-    return parser

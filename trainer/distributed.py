@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from trainer.devices import device_kind
 from trainer.errors import CheckpointError, LaunchError, RunError
 from trainer.provenance import cuda_driver
+from trainer.run import device_kind
 
 SHORTEST_TIMEOUT_SECONDS = 60.0
 TIMEOUT_SHARE = 0.9

@@ -115,18 +115,15 @@ def collector_disabled() -> Iterator[None]:
 @contextmanager
 def collecting_between_steps() -> Iterator[Callable[[int], None]]:
     """Disable automatic collections; yield a function to call after each step, which collects."""
-    enabled = gc.isenabled()
     gc.collect()
     gc.freeze()  # collections during training skip the objects of the set-up
-    gc.disable()
 
     def step_done(step: int) -> None:
         if step % STEPS_BETWEEN == 0:
             gc.collect()
 
-    try:
-        yield step_done
-    finally:
-        gc.unfreeze()
-        if enabled:
-            gc.enable()
+    with collector_disabled():
+        try:
+            yield step_done
+        finally:
+            gc.unfreeze()

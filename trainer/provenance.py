@@ -24,11 +24,12 @@ def provenance(source: Path = SOURCE) -> Provenance:
     tracked = _git(source, "ls-files", "--error-unmatch", ".") is not None
     commit = _git(source, "rev-parse", "HEAD") if tracked else None
     diff = _git(source, "diff", "--no-ext-diff", "HEAD") if commit is not None else None
+    installed = ((d.metadata["Name"], d.version) for d in importlib.metadata.distributions())
     return Provenance(
         git_commit=commit.decode().strip() if commit is not None else None,
         git_diff=diff[:DIFF_LIMIT_BYTES].decode(errors="replace") if diff is not None else None,
         git_diff_truncated=diff is not None and len(diff) > DIFF_LIMIT_BYTES,
-        packages=_packages(),
+        packages=dict(sorted((name, version) for name, version in installed if name)),
         python=platform.python_version(),
         torch=torch.__version__,
         cuda=torch.version.cuda,
@@ -54,11 +55,6 @@ def _git(source: Path, *arguments: str) -> bytes | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout
-
-
-def _packages() -> dict[str, str]:
-    found = ((d.metadata["Name"], d.version) for d in importlib.metadata.distributions())
-    return dict(sorted((name, version) for name, version in found if name))
 
 
 def cuda_driver() -> str | None:

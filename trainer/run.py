@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
-from trainer.devices import device_kind
 from trainer.errors import LaunchError
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.base.problems import spec_error
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.run.directory import RunDirectory
-from trainyard.spec.auto import resolved
+from trainyard.spec.auto import DeviceKind, resolved
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.rules import check_job_spec, check_new_job
@@ -69,7 +70,11 @@ def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) 
         else _read_attempt(Path(directory.attempt))
     )
     attempt = attempt.model_copy(update={"roots": attempt.roots | dict(roots)})
-    _check_world_size(attempt, world_size)
+    if world_size is not None and attempt.layout.world_size != world_size:
+        raise LaunchError(
+            f"layout {attempt.layout} has world_size={attempt.layout.world_size}, "
+            f"but {world_size} ranks were launched"
+        )
     spec = attempt.overrides.apply(submitted)
     device = device_kind(attempt.device or spec.resources.device)
     spec = resolved(spec, device, attempt.layout)
@@ -177,14 +182,6 @@ def _as_launched(spec: JobSpec, layout: Layout) -> JobSpec:
     )
 
 
-def _check_world_size(attempt: AttemptSpec, world_size: int | None) -> None:
-    if world_size is not None and attempt.layout.world_size != world_size:
-        raise LaunchError(
-            f"layout {attempt.layout} has world_size={attempt.layout.world_size}, "
-            f"but {world_size} ranks were launched"
-        )
-
-
 def _checkpoint_root(
     directory: RunDirectory, spec: JobSpec, attempt: AttemptSpec, *, bare: bool
 ) -> StoragePath:
@@ -198,3 +195,24 @@ def _checkpoint_root(
         f"checkpoint.root={name!r} is not defined on this node (defined: {known})",
         path=str(directory.attempt),
     )
+
+
+def device_kind(wanted: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
+    """Return the kind of device of this launch; `auto` prefers GPUs."""
+    if wanted == "auto":
+        return "cuda" if gpus_are_given() else "cpu"
+    return wanted
+
+
+def gpus_are_given(
+    environment: Mapping[str, str] = os.environ, *, devices: Path = Path("/dev")
+) -> bool:
+    """Return whether the launcher's environment or the machine gives this process GPUs.
+
+    Not `torch.cuda.is_available()`, which is also False if the driver is too old: that is an error
+    of the node, and training must not fall back to the CPU.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return visible.strip() not in ("", "-1")
+    return any(devices.glob("nvidia[0-9]*"))

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import torch
 
-from trainer.checkpoint.manifest import read_manifest
+from trainer.checkpoint.manifest import check_contents, read_manifest
 from trainer.checkpoint.reader.metadata import kinds_of
 from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
 from trainer.checkpoint.tensors import WEIGHTS, tied_weights, weight_tensors
-from trainer.data.open_tokenizer import open_tokenizer
-from trainer.data.tokenizer import Tokenizer
+from trainer.data.tokenizer import Tokenizer, open_tokenizer
 from trainer.errors import RunError
 from trainer.models.base import Model
 from trainer.models.families import build_model
@@ -67,8 +66,9 @@ def load_weights(
     model.reset_buffers()
     tensors = weight_tensors(model)
     reader = CheckedReader(folder, tied=tied_weights(model))
-    reader.open(point or point_at(manifest, folder), kinds_of(tensors), parts=(WEIGHTS,))
-    reader.check_share(rank=0, world_size=1)
+    reader.look(point or point_at(manifest, folder))
+    reader.fit(kinds_of(tensors), parts=(WEIGHTS,))
+    check_contents(folder, reader.manifest.files)
     reader.read_alone(tensors)
     return model.eval()
 

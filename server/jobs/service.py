@@ -28,7 +28,7 @@ from server.lifecycle import job_to, lock_job, move
 from server.subject import Actor, Subject
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, Submitted
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
-from trainyard.protocol.resume_parts import CheckpointPart, left_out
+from trainyard.protocol.resume_parts import CheckpointPart, parts_not_loaded
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
 from trainyard.run.records import Request
 from trainyard.spec.job import JobSpec
@@ -348,7 +348,7 @@ def insert_job(
             layout=str(layout),
             forked_from=checkpoint_id,
             parts=parts or (),
-            not_exact=left_out(parts) if parts else (),
+            not_exact=parts_not_loaded(parts) if parts else (),
         ),
         actor,
         Subject(job_id),

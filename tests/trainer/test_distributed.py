@@ -14,9 +14,9 @@ import torch
 
 from tests.trainer.ranks import run_ranks
 from trainer import distributed
-from trainer.devices import gpus_are_given
 from trainer.distributed import joined
 from trainer.errors import LaunchError, RunError
+from trainer.run import gpus_are_given
 
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040)."
 

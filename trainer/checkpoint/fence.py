@@ -6,7 +6,7 @@ import errno
 import fcntl
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainer.checkpoint.save_folder import Point, reached, write_durably
@@ -92,16 +92,14 @@ def _write(path: StoragePath, attempt: int) -> None:
     write_durably(of_attempt, f"{attempt}\n".encode())
 
 
-def _held(job_folder: StoragePath) -> AbstractContextManager[None]:
+@contextmanager
+def _held(job_folder: StoragePath) -> Iterator[None]:
     if not isinstance(job_folder, Path):
-        return nullcontext()
+        yield
+        return
     with storage_errors("create", job_folder):
         job_folder.mkdir(parents=True, exist_ok=True)
-    return _locked(job_folder / LOCK)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
+    path = job_folder / LOCK
     with storage_errors("lock", path):
         file = path.open("ab")  # NFS grants an exclusive lock only on a file open for writing
     with file:

@@ -252,11 +252,8 @@ class CheckpointManager:
             raise
 
     def _raise_fence(self) -> None:
-        root, job, attempt = (
-            self._run.checkpoint_root,
-            self._run.attempt.job_id,
-            self._run.attempt.attempt,
-        )
+        root, job = self._run.checkpoint_root, self._run.attempt.job_id
+        attempt = self._run.attempt.attempt
         with raised_fence(root / job, attempt):
             pass
         for folder in collect_leftovers(root, job, attempt=attempt):

@@ -11,7 +11,6 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trainer.models.ties import aliases
@@ -75,14 +74,10 @@ class TrainTensors:
         FSDP moves uneven shards at their first forward pass.
         """
         tensors = train_tensors(model, optimizer)
-        memory = [_address(tensor) for tensor in tensors.values()]
+        memory = [getattr(t, "_local_tensor", t).data_ptr() for t in tensors.values()]
         if memory != self._memory:
             self._tensors, self._memory = tensors, memory
         return self._tensors
-
-
-def _address(tensor: Tensor) -> int:
-    return (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).data_ptr()
 
 
 class TensorFrame(NamedTuple):

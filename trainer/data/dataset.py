@@ -19,8 +19,8 @@ from trainer.data.cache.token_cache import TokenCache
 from trainer.data.files import reader
 from trainer.data.files.places import shown
 from trainer.data.files.sources import open_source
-from trainer.data.open_tokenizer import open_tokenizer
 from trainer.data.survey import refuse_short, survey
+from trainer.data.tokenizer import open_tokenizer
 from trainer.data.windows import HeldOutOrder, Order, TrainingOrder
 from trainyard.spec.job import JobSpec
 
@@ -52,7 +52,8 @@ class Dataset:
     ) -> None:
         self._tokens = cache.tokens
         self._starts = cache.starts
-        self._order = order
+        self.order = order
+        """Returns the window index in the token file of each position `[B]`."""
         self.seq_len = seq_len
         self.n_sequences = order.n_sequences
         """Windows in one epoch."""
@@ -86,10 +87,6 @@ class Dataset:
         for row, (first, low, high) in enumerate(zip(first_B, low_B, high_B, strict=True)):
             segments_BS[row, self._starts[low:high] - first] = 1
         return segments_BS.cumsum(axis=1, dtype=np.int32)
-
-    def order(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the window index in the token file of each position `[B]`."""
-        return self._order(positions_B)
 
 
 def open_dataset(

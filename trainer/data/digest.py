@@ -23,7 +23,8 @@ def sequence_hash(position: int, tokens_S: NDArray[np.int64]) -> int:
         tokens_S: the token ids of the sequence `[seq_len]`.
     """
     buffer = np.ascontiguousarray(tokens_S, dtype="<i8")
-    return _signed(xxhash.xxh3_64_intdigest(buffer.data, seed=position))
+    value = xxhash.xxh3_64_intdigest(buffer.data, seed=position)
+    return value - (1 << 64) if value >> 63 else value
 
 
 def step_digest(hashes: Iterable[int]) -> str:
@@ -46,7 +47,3 @@ def in_global_order(partition: BatchPartition, by_rank: Sequence[Sequence[int]])
         for offset, value in zip(offsets, by_rank[dp_rank][: len(offsets)], strict=True):
             ordered[offset] = value
     return ordered
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
@@ -42,7 +43,7 @@ class HuggingFaceTokenizer:
         self.name = f"huggingface {digest} bos={bos} eos={eos}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self._content, self.bos, self.eos)
+        return partial(type(self), bos=self.bos, eos=self.eos), (self._content,)
 
     def encode_batch(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
         """Return the tokens `[n]` of each text, which is UTF-8, without special tokens."""
@@ -55,10 +56,6 @@ class HuggingFaceTokenizer:
     def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
         """Return the text of tokens; special ones are left out."""
         return self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=True)
-
-
-def _reopened(content: str, bos: int | None, eos: int) -> HuggingFaceTokenizer:
-    return HuggingFaceTokenizer(content, bos=bos, eos=eos)
 
 
 class TokenizerFile:

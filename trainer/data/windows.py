@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +11,6 @@ from trainer.data.permutation import Permutation
 
 SPLIT = -1
 """Epoch number, of no real epoch, for the permutation that splits off held-out windows."""
-
-
-class Order(Protocol):
-    """Maps positions of an endless stream to windows."""
-
-    @property
-    def n_sequences(self) -> int:
-        """Windows in one epoch."""
-        ...
-
-    def __call__(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the window at each position `[B]`."""
-        ...
 
 
 def split_windows(windows: int, fraction: float) -> tuple[int, int]:
@@ -68,3 +54,7 @@ class HeldOutOrder:
     def __call__(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the window at each position `[B]`."""
         return self._split(self._first + positions_B % self.n_sequences)
+
+
+Order = TrainingOrder | HeldOutOrder
+"""Maps positions of an endless stream to windows."""

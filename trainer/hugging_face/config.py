@@ -91,7 +91,10 @@ def config_of(
         "vocab_size": arch.vocab_size,
         "tie_word_embeddings": arch.tied_embeddings,
         "rope_theta": arch.rope_theta,
-        "rope_scaling": None if scaling is None else _scaling_of(scaling),
+        "rope_scaling": None
+        if scaling is None
+        else {"rope_type": "llama3"}
+        | dict(zip(_SCALING, dataclasses.astuple(scaling), strict=True)),
         "rms_norm_eps": arch.norm_eps,
         "hidden_act": "silu",
         "attention_bias": False,
@@ -103,11 +106,6 @@ def config_of(
         "eos_token_id": ids and ids.eos,
         "pad_token_id": ids and ids.pad,
     }
-
-
-def _scaling_of(scaling: RopeScaling) -> dict[str, Any]:
-    values = dict(zip(_SCALING, dataclasses.astuple(scaling), strict=True))
-    return {"rope_type": "llama3", **values}
 
 
 def _shape(config: Mapping[str, Any]) -> dict[str, Any]:

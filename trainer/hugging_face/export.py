@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -25,6 +25,7 @@ from trainer.hugging_face.export_record import ExportRecord, existing_export, ex
 from trainer.hugging_face.folder import CONFIG, INDEX, SINGLE
 from trainer.hugging_face.tokenizer import TokenizerSource, tokenizer_of, write_json
 from trainer.hugging_face.weight_names import published_name, shapes_of
+from trainer.sized_groups import sized_groups
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest
@@ -63,6 +64,7 @@ class LoggedProgress:
 
 def main(words: list[str]) -> int:
     """Run the command line; return 1 after logging an error."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     given = _parser().parse_args(words)
     try:
         export(
@@ -130,7 +132,8 @@ def export(
             source.family, source.arch, seq_len=source.seq_len, dtype=written, ids=ids
         )
         write_json(partial / CONFIG, config)
-        _write_tensors(source, partial, kind, list(_shards(sizes, shard_bytes)), progress)
+        shards = list(sized_groups(sizes, sizes.__getitem__, most=shard_bytes))
+        _write_tensors(source, partial, kind, shards, progress)
     found = existing_export(to, requested)
     assert found is not None, "export_folder has just created it"
     logger.info("exported %s as %s to %s", manifest.checkpoint_id, written, to)
@@ -166,7 +169,8 @@ class _Source:
             f"{WEIGHTS}{name}": torch.empty(shape, dtype=self.stored, device="meta")
             for name, shape in shapes_of(self.arch).items()
         }
-        self.reader.open(point, kinds_of(wanted), parts=(WEIGHTS,))
+        self.reader.look(point)
+        self.reader.fit(kinds_of(wanted), parts=(WEIGHTS,))
         for file in self.reader.manifest.files:
             progress.begin(f"compares {file.path}")
             check_contents(self.reader.folder, [file])
@@ -213,19 +217,6 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
     except SafetensorError as error:  # also for a full disk
         raise CheckpointError(f"cannot write {path}: {error}", path=str(path)) from error
     path.chmod(mode)  # safetensors creates files with mode 0600, whatever the umask
-
-
-def _shards(sizes: dict[str, int], most: int) -> Iterator[list[str]]:
-    """Group names, in order, into files of at most `most` bytes, or of one tensor."""
-    names: list[str] = []
-    filled = 0
-    for name, size in sizes.items():
-        if names and filled + size > most:
-            yield names
-            names, filled = [], 0
-        names.append(name)
-        filled += size
-    yield names
 
 
 def _parser() -> argparse.ArgumentParser:

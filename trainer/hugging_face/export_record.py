@@ -38,10 +38,6 @@ class ExportRecord(RecordModel):
         """Bytes of all files except `export.json`."""
         return sum(self.files.values())
 
-    def same_source(self, other: ExportRecord) -> bool:
-        """Return whether both records have equal fields except `files`."""
-        return self.model_copy(update={"files": {}}) == other.model_copy(update={"files": {}})
-
 
 def existing_export(to: Path, requested: ExportRecord) -> ExportRecord | None:
     """Return the record of a complete, equal export in `to`; None if `to` does not exist.
@@ -58,7 +54,7 @@ def existing_export(to: Path, requested: ExportRecord) -> ExportRecord | None:
         raise LaunchError(
             f"{to} is there already, and no whole export: name a folder that is not", path=str(to)
         ) from None
-    if not found.same_source(requested) or held != found.files:
+    if found.model_copy(update={"files": {}}) != requested or held != found.files:
         raise LaunchError(
             f"{to} is there already, with {_described(found)}, not {_described(requested)}: name a "
             "folder that is not",

@@ -34,7 +34,8 @@ class WeightsFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._config = _read_json(folder / CONFIG)
-        self._file_of = self._find_tensors()
+        self.file_of = self._find_tensors()
+        """File of each tensor, by its published name."""
 
     @classmethod
     def of(cls, spec: JobSpec, roots: Mapping[str, str]) -> WeightsFolder:
@@ -66,10 +67,6 @@ class WeightsFolder:
                 path=str(self.folder),
             )
 
-    def file_of(self, name: str) -> Path:
-        """Return the file of a tensor, by its published name."""
-        return self._file_of[name]
-
     def described(self, share: slice = slice(None)) -> list[ManifestFile]:
         """Return size and checksum of a share of the files, including config and index.
 
@@ -78,7 +75,7 @@ class WeightsFolder:
         Raises:
             DataError: a file cannot be read.
         """
-        paths = {self.folder / CONFIG, self.folder / INDEX, *self._file_of.values()}
+        paths = {self.folder / CONFIG, self.folder / INDEX, *self.file_of.values()}
         existing = sorted(path for path in paths if path.exists())
         try:
             return [
@@ -95,16 +92,19 @@ class WeightsFolder:
             single = self.folder / SINGLE
             return dict.fromkeys(_shapes_in(single), single)
         places = _read_json(index).get("weight_map")
-        if not isinstance(places, dict) or not all(_is_name(file) for file in places.values()):
+        # Plain names: no path leads out of the folder.
+        if not isinstance(places, dict) or not all(
+            isinstance(file, str) and PurePosixPath(file).name == file for file in places.values()
+        ):
             raise DataError(f"{index} does not say in which file each tensor lies", path=str(index))
         return {name: self.folder / file for name, file in places.items()}
 
     def _wrong_tensors(self, arch: Architecture) -> list[str]:
         wanted = {published_name(name): shape for name, shape in shapes_of(arch).items()}
         found: dict[str, tuple[int, ...]] = {}
-        for path in sorted(set(self._file_of.values())):
+        for path in sorted(set(self.file_of.values())):
             held = _shapes_in(path)
-            found |= {name: held[name] for name in held if self._file_of.get(name) == path}
+            found |= {name: held[name] for name in held if self.file_of.get(name) == path}
         ignored = {"lm_head.weight"} if arch.tied_embeddings else set()
         # Older versions of transformers also stored rotary angles, which follow from the config.
         ignored |= {name for name in found if name.endswith("rotary_emb.inv_freq")}
@@ -142,11 +142,6 @@ def _shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path} is no safetensors file: {error}", path=str(path)) from error
-
-
-def _is_name(file: object) -> bool:
-    """Return whether a value of the index is a plain file name: no path out of the folder."""
-    return isinstance(file, str) and PurePosixPath(file).name == file
 
 
 def _listed(names: list[str]) -> str:

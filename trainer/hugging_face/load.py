@@ -56,7 +56,7 @@ def read_weights(model: nn.Module, folder: WeightsFolder) -> None:
         files: dict[Path, Any] = {}
         for name, parameter in model.named_parameters():
             theirs = published_name(name)
-            path = folder.file_of(theirs)
+            path = folder.file_of[theirs]
             if path not in files:
                 files[path] = stack.enter_context(safe_open(path, framework="pt"))
             local, region = local_part(parameter)

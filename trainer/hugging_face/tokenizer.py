@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -33,28 +33,6 @@ SPECIAL = {BOS: "<|begin_of_text|>", EOS: "<|end_of_text|>", PAD: "<|pad|>"}
 """Names of the byte tokenizer's special tokens; text that spells one is not encoded as one."""
 
 
-class TokenizerSource(Protocol):
-    """The tokenizer of an export."""
-
-    @property
-    def name(self) -> str:
-        """`byte`, a place or a path."""
-        ...
-
-    def write(self, folder: Path, rows: int) -> SpecialIds | None:
-        """Write its files, and return the ids of its special tokens if they are known.
-
-        Args:
-            folder: folder of the export.
-            rows: size of the model's vocabulary; tokens that the tokenizer lacks are suppressed in
-                text generation.
-
-        Raises:
-            RunError: the tokenizer is missing, or has more tokens than the model.
-        """
-        ...
-
-
 def tokenizer_of(given: str) -> TokenizerSource:
     """Return `byte`, or the tokenizer in a folder."""
     return ByteFiles() if given == ByteTokenizer.name else FolderFiles(Path(given))
@@ -70,7 +48,13 @@ class ByteFiles:
     name = ByteTokenizer.name
 
     def write(self, folder: Path, rows: int) -> SpecialIds:
-        """Write its files."""
+        """Write its files, and return the ids of its special tokens.
+
+        Args:
+            folder: folder of the export.
+            rows: size of the model's vocabulary; tokens that the tokenizer lacks are suppressed in
+                text generation.
+        """
         tokenizer = Tokenizer(models.BPE(vocab=_byte_vocabulary(), merges=[]))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.decoder = decoders.ByteLevel()
@@ -99,7 +83,11 @@ class FolderFiles:
         return str(self.folder)
 
     def write(self, folder: Path, rows: int) -> None:
-        """Copy the files of `FILES` that exist."""
+        """Copy the files of `FILES` that exist; the special tokens are unknown.
+
+        Raises:
+            LaunchError: none exists.
+        """
         del rows
         found = {name: self.folder / name for name in FILES if (self.folder / name).is_file()}
         if not found:
@@ -115,17 +103,17 @@ class FolderFiles:
 class PlaceFiles:
     """The tokenizer at `data.tokenizer_path` of a job: its files, and generated missing ones."""
 
-    place: str
+    name: str
+    """The place."""
     roots: Mapping[str, str]
 
-    @property
-    def name(self) -> str:
-        """The place."""
-        return self.place
-
     def write(self, folder: Path, rows: int) -> SpecialIds:
-        """Copy its files; generate the configurations with BOS and EOS if they are missing."""
-        source = TokenizerFile(self.place, self.roots)
+        """Copy its files; generate the configurations with BOS and EOS if they are missing.
+
+        Raises:
+            DataError: the tokenizer is missing, or has more tokens than the model.
+        """
+        source = TokenizerFile(self.name, self.roots)
         known = source.open(rows)
         _copy(source.files(FILES), folder)
         ids = SpecialIds(known.bos, known.eos, None)
@@ -136,6 +124,10 @@ class PlaceFiles:
         if not (folder / GENERATION).exists():
             _write_generation(folder, ids, unknown=range(known.vocab_size, rows))
         return ids
+
+
+TokenizerSource = ByteFiles | FolderFiles | PlaceFiles
+"""The tokenizer of an export: its `name`, and `write`, which puts its files into a folder."""
 
 
 def write_json(path: Path, content: object) -> None:

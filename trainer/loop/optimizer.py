@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
 from trainer.errors import LaunchError
+from trainer.sized_groups import sized_groups
 from trainyard.base.problems import unmatched
 from trainyard.spec.job import JobSpec
 
@@ -136,31 +137,23 @@ class ShardAdamW(AdamW):
         state = self.state[parameter]
         assert parameter.grad is not None
         return _Slice(
-            weight=_local(parameter),
-            gradient=_local(parameter.grad),
-            exp_avg=_local(state["exp_avg"]),
-            exp_avg_sq=_local(state["exp_avg_sq"]),
+            weight=local_shard(parameter),
+            gradient=local_shard(parameter.grad),
+            exp_avg=local_shard(state["exp_avg"]),
+            exp_avg_sq=local_shard(state["exp_avg_sq"]),
             step=state["step"],
         )
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a DTensor; a plain tensor is whole."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _buckets(slices: Iterator[_Slice]) -> Iterator[list[_Slice]]:
     """Cut slices to at most `BUCKET_ELEMENTS` and group them, in order, into buckets."""
-    bucket: list[_Slice] = []
-    elements = 0
-    for part in chain.from_iterable(map(_cut, slices)):
-        size = part.weight.numel()
-        if bucket and elements + size > BUCKET_ELEMENTS:
-            yield bucket
-            bucket, elements = [], 0
-        bucket.append(part)
-        elements += size
-    if bucket:
-        yield bucket
+    parts = chain.from_iterable(map(_cut, slices))
+    return sized_groups(parts, lambda part: part.weight.numel(), most=BUCKET_ELEMENTS)
 
 
 def _cut(whole: _Slice) -> Iterator[_Slice]:

@@ -32,11 +32,8 @@ class Decision(IntFlag):
     STOP = 1
     SAVE_ASKED = 2
     SAVE_DUE = 4
-    PROFILE = 8
-    MEMORY = 16
-    EVERY_RANK = 32
-    SAVE_ENDED = 64
-    SAVE_RETRY = 128
+    SAVE_ENDED = 8
+    SAVE_RETRY = 16
 
 
 class RequestChannel:
@@ -65,7 +62,7 @@ class RequestChannel:
         self._recording_posted = False
         self.profile: ProfileRequest | None = None
         """The recording in the last `take`, which begins with the next step."""
-        # The decision and the number of steps to record; their broadcast.
+        # The decision, and of a recording its steps, kind and ranks; their broadcast.
         self._posted: tuple[torch.Tensor, dist.Work] | None = None
 
     def post(self, *, save_ended: bool = False, retry_due: bool = False) -> None:
@@ -76,23 +73,22 @@ class RequestChannel:
             retry_due: whether a failed save is due for another try; rank 0's value counts.
         """
         assert self._posted is None
-        payload_2 = torch.tensor(
-            self._payload(save_ended=save_ended, retry_due=retry_due) if self._leads else [0, 0]
-        )
-        work = dist.broadcast(payload_2, src=0, group=self._group, async_op=True)
+        payload_4 = torch.zeros(4, dtype=torch.int64)
+        if self._leads:
+            payload_4[:] = torch.tensor(self._payload(save_ended=save_ended, retry_due=retry_due))
+        work = dist.broadcast(payload_4, src=0, group=self._group, async_op=True)
         assert work is not None
-        self._posted = payload_2, work
+        self._posted = payload_4, work
 
     def take(self) -> Decision:
         """Return the decision posted before the step that has just ended, equal on all ranks."""
         assert self._posted is not None
-        payload_2, work = self._posted
+        payload_4, work = self._posted
         self._posted = None
         work.wait()
-        flags, steps = payload_2.tolist()
-        decision = Decision(flags)
-        self.profile = _profile_request(decision, steps)
-        return decision
+        flags, steps, memory, every_rank = payload_4.tolist()
+        self.profile = ProfileRequest(bool(memory), steps, bool(every_rank)) if steps else None
+        return Decision(flags)
 
     def save_begun(self) -> None:
         """Assign the pending save requests to the save that begins now."""
@@ -123,7 +119,7 @@ class RequestChannel:
                 self.recorded((False, "training ended before the first step to record"))
 
     def _payload(self, *, save_ended: bool, retry_due: bool) -> list[int]:
-        decision, steps = self._poll(), 0
+        decision, recording = self._poll(), [0, 0, 0]
         if save_ended:
             decision |= Decision.SAVE_ENDED
         if retry_due:
@@ -131,11 +127,9 @@ class RequestChannel:
         if self._recordings and not self._recording_posted:
             self._recording_posted = True
             _, request = self._recordings[0]
-            steps = request.steps
-            decision |= Decision.MEMORY if request.kind == "memory_snapshot" else Decision.PROFILE
-            if request.ranks == "all":
-                decision |= Decision.EVERY_RANK
-        return [int(decision), steps]
+            memory, every_rank = request.kind == "memory_snapshot", request.ranks == "all"
+            recording = [request.steps, int(memory), int(every_rank)]
+        return [int(decision), *recording]
 
     def _poll(self) -> Decision:
         decision = Decision.STOP if should_stop(self._directory) else Decision.GO_ON
@@ -166,13 +160,3 @@ class RequestChannel:
     def _answer(self, request_id: str, *, ok: bool, message: str) -> None:
         answer = RequestAnswer(ok=ok, message=message, step=self._writer.step)
         self._writer.answer(request_id, answer)
-
-
-def _profile_request(decision: Decision, steps: int) -> ProfileRequest | None:
-    if not decision & (Decision.PROFILE | Decision.MEMORY):
-        return None
-    return ProfileRequest(
-        memory=Decision.MEMORY in decision,
-        steps=steps,
-        every_rank=Decision.EVERY_RANK in decision,
-    )

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import partial
 
 from trainer.checkpoint.reader.load import load
 from trainer.data.dataset import Dataset
 from trainer.distributed import Ranks
-from trainer.errors import DataError, MismatchError
+from trainer.errors import DataError, LaunchError, MismatchError
 from trainer.loop.build import Assembly
-from trainer.loop.train_state import leave_out
 from trainer.metrics.run_writer import RunWriter
 from trainer.run import Run
 from trainyard.base.problems import SpecError
 from trainyard.protocol.attempt import OVERRIDABLE, ResumePoint
 from trainyard.protocol.fork_rules import settle_parts
 from trainyard.protocol.manifest import DataState, Manifest, TrainState
-from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, left_out, start_state
+from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, parts_not_loaded, start_state
 from trainyard.protocol.resume_rules import ORDER_FIELDS, differences, harmless_differences
 from trainyard.spec.job import JobSpec
+from trainyard.training.data_stream import advanced, covered, merged
 
 logger = logging.getLogger("trainer")
 
@@ -70,8 +69,8 @@ def starting_state(
             "from_layout": manifest.layout.model_dump(),
             "layout": run.attempt.layout.model_dump(),
             "parts": list(resume.parts),
-            "not_exact": list(left_out(resume.parts)),
-            **compare(manifest).record,
+            "not_exact": list(parts_not_loaded(resume.parts)),
+            **compare(manifest),
         },
     )
     if resume.parts != ALL_PARTS:
@@ -79,30 +78,28 @@ def starting_state(
     return leave_out(state, run)
 
 
+def leave_out(state: TrainState, run: Run) -> TrainState:
+    """Return the counters with the attempt's `skip` windows removed from the stream.
+
+    Raises:
+        LaunchError: a window begins before the position: it was trained on, at least in part.
+    """
+    data = state.data
+    new = [window for window in run.attempt.skip if not covered(window, data.skipped)]
+    for start, end in new:
+        if start < data.position:
+            raise LaunchError(
+                f"skip: the window [{start}, {end}) begins before position {data.position} of the "
+                f"checkpoint at step {state.step}; take a checkpoint from before it",
+                path=str(run.directory.attempt),
+            )
+    skipped = merged([*data.skipped, *new])
+    update = {"skipped": skipped, "position": advanced(data.position, 0, skipped)}
+    return state.model_copy(update={"data": data.model_copy(update=update)})
+
+
 OF_OLDER_VERSIONS = ("spec_digest", "model", "training.seq_len", "training.seed")
 """Compared fields for a checkpoint whose manifest has no spec, of an older version."""
-
-
-@dataclass(frozen=True)
-class Takeover:
-    """The result of comparing a checkpoint with the attempt that loads it."""
-
-    changed: tuple[str, ...]
-    """Fields with permitted differences, with both values."""
-    compared: tuple[str, ...]
-    """The compared fields: the whole `spec`, or `OF_OLDER_VERSIONS`."""
-    code_before: str | None
-    """Digest of the own model's code that wrote the checkpoint, if known."""
-    code_now: str | None
-    """Digest of the own model's code of this attempt."""
-
-    @property
-    def record(self) -> dict[str, object]:
-        """Fields for the event `resumed`."""
-        record: dict[str, object] = {"changed": self.changed, "compared": self.compared}
-        if self.code_before is not None and self.code_now is not None:
-            record["code"] = {"before": self.code_before, "now": self.code_now}
-        return record
 
 
 def check_takeover(
@@ -112,11 +109,15 @@ def check_takeover(
     dataset_digest: str,
     same_order: Collection[str],
     code_digest: str | None,
-) -> Takeover:
+) -> dict[str, object]:
     """Compare a checkpoint's manifest with the attempt that loads it.
 
     A resume compares every field of the spec. For another job's checkpoint, or only parts of one,
     a field is compared only if a loaded part depends on it.
+
+    Returns the fields of the event `resumed`: `changed`, the permitted differences with both
+    values; `compared`, the whole `spec` or `OF_OLDER_VERSIONS`; and `code`, the digests of the own
+    model's code before and now, where both are known.
 
     Args:
         manifest: manifest of the checkpoint.
@@ -142,12 +143,13 @@ def check_takeover(
         _refuse_other_data(manifest, dataset_digest, same_order)
     other = () if whole else differences(before, run.spec)
     changed = [*map(str, other), *map(str, harmless_differences(before, run.spec))]
-    return Takeover(
-        changed=(*_unknown(manifest, run), *changed),
-        compared=OF_OLDER_VERSIONS if manifest.spec is None else ("spec",),
-        code_before=manifest.code_digest,
-        code_now=code_digest,
-    )
+    record: dict[str, object] = {
+        "changed": (*_unknown(manifest, run), *changed),
+        "compared": OF_OLDER_VERSIONS if manifest.spec is None else ("spec",),
+    }
+    if manifest.code_digest is not None and code_digest is not None:
+        record["code"] = {"before": manifest.code_digest, "now": code_digest}
+    return record
 
 
 def _recorded_spec(manifest: Manifest, spec: JobSpec) -> JobSpec:

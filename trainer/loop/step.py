@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from trainer.data.batches import MicroBatch
 from trainer.data.digest import sequence_hash
+from trainer.loop.optimizer import local_shard
 from trainer.metrics.metrics_logger import StepMetrics
 from trainer.models.base import Model
 from trainer.parallel.fsdp import reshard, set_gradient_sync
@@ -119,17 +120,13 @@ class TrainStep:
         self._before_update()
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return StepMetrics(loss=loss, grad_norm=grad_norm, hashes=_hashes(micro_batches))
-
-
-def _hashes(micro_batches: Sequence[MicroBatch]) -> list[int]:
-    """Return the hash of each sequence, computed from the buffers that the model gets."""
-    return [
-        sequence_hash(position, tokens_S)
-        for batch in micro_batches
-        if batch.weight
-        for position, tokens_S in zip(batch.positions.tolist(), batch.tokens, strict=True)
-    ]
+        hashes = [
+            sequence_hash(position, tokens_S)  # of the buffers that the model gets
+            for batch in micro_batches
+            if batch.weight
+            for position, tokens_S in zip(batch.positions.tolist(), batch.tokens, strict=True)
+        ]
+        return StepMetrics(loss=loss, grad_norm=grad_norm, hashes=hashes)
 
 
 # The mesh of a gradient and the mesh dimensions over which it is sharded; none for a plain tensor.
@@ -152,14 +149,14 @@ def clip_grad_norm(
     gradients = [p.grad for p in parameters if p.grad is not None]
     shards: dict[Sharding, list[Tensor]] = {}
     for gradient in gradients:
-        shards.setdefault(_sharding(gradient), []).append(_local(gradient))
+        shards.setdefault(_sharding(gradient), []).append(local_shard(gradient))
     square = torch.stack([_square_sum(*kind, shards[kind]) for kind in shards]).sum()
     if stages is not None:
         dist.all_reduce(square, group=stages)
     norm = square.sqrt()
     if math.isfinite(max_norm):
         scale = (max_norm / (norm + 1e-6)).clamp_(max=1.0)
-        torch._foreach_mul_([_local(gradient) for gradient in gradients], scale)
+        torch._foreach_mul_([local_shard(gradient) for gradient in gradients], scale)
     return norm
 
 
@@ -169,10 +166,6 @@ def _sharding(gradient: Tensor) -> Sharding:
     assert not any(p.is_partial() for p in gradient.placements), "a gradient was not reduced"
     dims = (dim for dim, p in enumerate(gradient.placements) if not p.is_replicate())
     return gradient.device_mesh, tuple(dims)
-
-
-def _local(gradient: Tensor) -> Tensor:
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def _square_sum(mesh: DeviceMesh | None, dims: tuple[int, ...], shards: list[Tensor]) -> Tensor:

@@ -24,7 +24,6 @@ from trainer.loop.build import (
 from trainer.loop.requests import Decision, RequestChannel
 from trainer.loop.resume import starting_state
 from trainer.loop.step import TrainStep
-from trainer.loop.train_state import one_step_on
 from trainer.loop.validation import Validation
 from trainer.metrics.memory_report import explaining_memory, start_history
 from trainer.metrics.metrics_logger import MetricsLogger, StepMetrics
@@ -40,6 +39,8 @@ from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, Train
 from trainyard.run.directory import Phase
 from trainyard.run.records import Outcome
 from trainyard.spec.auto import explicit
+from trainyard.spec.job import JobSpec
+from trainyard.training.data_stream import advanced
 
 
 def train(
@@ -244,11 +245,10 @@ class Loop(SaveObserver):
                 self._checkpoints.begin(
                     self._assembly.model, self._assembly.optimizer, self._state, kind=saving
                 )
-            if self._profiler.is_due(self._state.step, self._requests.profile):
-                with self._metrics_logger.timers.pausing():
-                    self._requests.recorded(
-                        self._profiler.step_done(self._state.step, self._requests.profile)
-                    )
+            with self._metrics_logger.timers.pausing():
+                self._requests.recorded(
+                    self._profiler.step_done(self._state.step, self._requests.profile)
+                )
             collect(self._state.step)
             self._writer.beat(Phase.TRAINING)
 
@@ -320,3 +320,16 @@ class Loop(SaveObserver):
     def failed(self, failure: SaveFailed) -> None:
         """Record why a save failed, and when the next try is due."""
         self._writer.event("save_failed", failure.model_dump(mode="json"))
+
+
+def one_step_on(state: TrainState, spec: JobSpec) -> TrainState:
+    """Return the counters after one more step."""
+    sequences = spec.training.global_batch_size
+    data = state.data.model_copy(
+        update={
+            "position": advanced(state.data.position, sequences, state.data.skipped),
+            "consumed": state.data.consumed + sequences,
+        }
+    )
+    tokens = state.tokens + spec.tokens_per_step
+    return state.model_copy(update={"step": state.step + 1, "tokens": tokens, "data": data})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,9 @@ from trainyard.run.records import MetricRecord
 from trainyard.spec.auto import explicit
 from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchPartition
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
 
 logger = logging.getLogger("trainer")
 
@@ -67,8 +70,12 @@ class MetricsLogger:
         self._use = HardwareUse(run.spec, device_name(ranks.device))
         self._compile_seconds = 0.0
         self._kept: dict[str, float] = {}
-        wanted = run.spec.training.tensorboard and ranks.leads
-        self._tensorboard = TensorBoard(Path(run.directory.tensorboard)) if wanted else None
+        self._tensorboard: SummaryWriter | None = None
+        if run.spec.training.tensorboard and ranks.leads:
+            # Lazy: the import takes a second, and `training.tensorboard` is off by default.
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            self._tensorboard = SummaryWriter(str(run.directory.tensorboard))
         self.timers = StepTimers(
             tokens_per_step=run.spec.tokens_per_step,
             devices=ranks.world_size,
@@ -93,7 +100,8 @@ class MetricsLogger:
             GuardError: on every rank, after the record with the value has been written.
         """
         self._log.add(state.step, metrics.hashes)
-        if write_values or self._is_logged(state.step):
+        logged = state.step in (self._first_step, self._spec.training.steps)
+        if write_values or logged or state.step % self._log_every_steps == 0:
             self._write_values(state, metrics)
         elif self._log.full:
             self._log.write({})
@@ -102,10 +110,6 @@ class MetricsLogger:
         """Close the files of TensorBoard."""
         if self._tensorboard:
             self._tensorboard.close()
-
-    def _is_logged(self, step: int) -> bool:
-        steps, every = self._spec.training.steps, self._log_every_steps
-        return step in (self._first_step, steps) or step % every == 0
 
     def _write_values(self, state: TrainState, step_metrics: StepMetrics) -> None:
         losses = self._losses(step_metrics)
@@ -120,7 +124,9 @@ class MetricsLogger:
         self._kept = {}
         self._log.write(metrics)
         if self._tensorboard:
-            self._tensorboard.write(state.step, metrics)
+            for name, value in metrics.items():
+                self._tensorboard.add_scalar(name, value, state.step)
+            self._tensorboard.flush()  # a killed run closes no file
         logger.info(
             "step %d/%d  loss %.4f  grad norm %.3f  %.0f tokens/s",
             state.step,
@@ -244,23 +250,3 @@ class Losses:
 def share_of(partition: BatchPartition, dp_rank: int) -> float:
     """Return the share of the global batch's sequences that a data-parallel rank runs."""
     return sum(map(len, partition.for_rank(dp_rank))) / partition.global_batch_size
-
-
-class TensorBoard:
-    """Writes the values of logged steps below a folder; global rank 0 has one."""
-
-    def __init__(self, folder: Path) -> None:
-        # Lazy: the import takes a second, and `training.tensorboard` is off by default.
-        from torch.utils.tensorboard.writer import SummaryWriter
-
-        self._writer = SummaryWriter(str(folder))
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        """Write the values of a step and flush: a killed run closes no file."""
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._writer.close()

@@ -6,7 +6,6 @@ import logging
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -31,14 +30,6 @@ class ProfileRequest:
     """Whether every rank records; global rank 0 alone otherwise."""
 
 
-class _Recording(Protocol):
-    """A running recording on one rank."""
-
-    def stop(self, name: str) -> Path:
-        """End the recording, write it to a file called `name` plus suffix, return the file."""
-        ...
-
-
 class Profiler:
     """At most one recording at a time; every rank calls `step_done` after each step.
 
@@ -51,11 +42,7 @@ class Profiler:
         self._ranks = ranks
         self._request: ProfileRequest | None = None
         self._first_step = 0
-        self._recording: _Recording | None = None
-
-    def is_due(self, step: int, request: ProfileRequest | None) -> bool:
-        """Return whether a recording begins or ends after this step."""
-        return request is not None or step == self._last_step
+        self._recording: _Profile | _MemorySnapshot | None = None
 
     def step_done(self, step: int, request: ProfileRequest | None) -> tuple[bool, str] | None:
         """Begin a requested recording, or end the one that is due; a collective when one ends.
@@ -121,6 +108,7 @@ class _Profile:
         self._seen = self._profiler.__enter__()
 
     def stop(self, name: str) -> Path:
+        """End the recording and write it to a file called `name` plus suffix; return the file."""
         self._profiler.__exit__(None, None, None)
         self._folder.mkdir(exist_ok=True)
         path = self._folder / f"{name}.json.gz"
@@ -138,6 +126,7 @@ class _MemorySnapshot:
             torch.cuda.memory._record_memory_history(max_entries=HISTORY_ENTRIES)
 
     def stop(self, name: str) -> Path:
+        """As `_Profile.stop`."""
         try:
             return dump_snapshot(self._folder, name)
         finally:

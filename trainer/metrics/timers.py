@@ -72,17 +72,14 @@ class StepTimers:
     def values(self) -> dict[str, float]:
         """Return rates and mean times of the steps since the last call, and restart."""
         wall = self._clock() - self._started
+        on_device = sum(begun.elapsed_time(ended) for begun, ended in self._marks) / 1000
         tokens = self._tokens_per_step * self._steps / self._devices
         values = {
             "perf/tokens_per_second_per_device": tokens / wall,
-            "perf/compute_tokens_per_second_per_device": tokens / self._compute_seconds(),
+            "perf/compute_tokens_per_second_per_device": tokens / (self._host_seconds + on_device),
             "perf/step_seconds": (wall - self._paused_seconds) / self._steps,
             "perf/data_seconds": self._data_seconds / self._steps,
             "perf/data_share": self._data_seconds / wall,
         }
         self.restart()
         return values
-
-    def _compute_seconds(self) -> float:
-        on_device = sum(begun.elapsed_time(ended) for begun, ended in self._marks) / 1000
-        return self._host_seconds + on_device

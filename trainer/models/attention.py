@@ -22,6 +22,8 @@ class Positions(nn.Module):
     outside the state dict. A model built on the meta device calls `reset` once it has memory.
     """
 
+    attended: Tensor
+    """Indices of the tokens whose queries, keys and values this process computes, int64."""
     cos: Tensor
     sin: Tensor
     stream: Tensor
@@ -46,7 +48,7 @@ class Positions(nn.Module):
             stream_S: tokens of its residual stream.
             queries_S: tokens whose queries its attention uses; default: `attended_S`.
         """
-        self._attended_S, self._stream_S = attended_S, stream_S
+        self.attended, self._stream_S = attended_S, stream_S
         self._queries_S = attended_S if queries_S is None else queries_S
         angles = attended_S.numel(), self.head_dim
         self.register_buffer("cos", torch.empty(angles), persistent=False)
@@ -55,17 +57,12 @@ class Positions(nn.Module):
         self.register_buffer("queries", torch.empty_like(self._queries_S), persistent=False)
         self.reset()
 
-    @property
-    def attended(self) -> Tensor:
-        """Indices of the tokens whose queries, keys and values this process computes, int64."""
-        return self._attended_S
-
     @torch.no_grad()
     def reset(self) -> None:
         """Fill the buffers. Angles are computed in float64 on the host: equal on every device."""
         if self.cos.is_meta:
             return
-        angles = torch.outer(self._attended_S.double(), self._frequencies_P)
+        angles = torch.outer(self.attended.double(), self._frequencies_P)
         cos, sin = angles.cos(), angles.sin()
         self.cos.copy_(torch.cat((cos, cos), dim=-1))
         self.sin.copy_(torch.cat((-sin, sin), dim=-1))

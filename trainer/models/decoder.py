@@ -75,7 +75,8 @@ class Transformer(Model):
         mask = None if segments_BS is None else self.positions.document_mask(segments_BS)
         x_BSD = x if self.tok_embeddings is None else self.tok_embeddings(x)
         for index, layer in self.layers.items():
-            keys_2B = None if keys_B is None else keys_of_sites(keys_B, _sites(index))
+            sites = f"layers.{index}.attention", f"layers.{index}.feed_forward"
+            keys_2B = None if keys_B is None else keys_of_sites(keys_B, sites)
             x_BSD = layer(x_BSD, cos_SW, sin_SW, tokens_S, keys_2B, mask)
         if self.norm is not None:
             x_BSD = self.norm(x_BSD)
@@ -114,11 +115,6 @@ class Transformer(Model):
         """
         residual = name.endswith(("wo.weight", "w2.weight"))
         return STD / math.sqrt(2 * self.arch.n_layers) if residual else STD
-
-
-def _sites(index: str) -> tuple[str, str]:
-    """Return the names of the two dropout sites of a layer."""
-    return f"layers.{index}.attention", f"layers.{index}.feed_forward"
 
 
 class Block(nn.Module):

@@ -69,14 +69,11 @@ def build_model(spec: JobSpec, roots: Mapping[str, str] | None = None) -> Model:
         DataError: its code is not on this node.
     """
     with torch.device("meta"):
-        model = _shaped(spec, roots or {})
+        if spec.model.factory is not None:
+            model: Model = OwnModel(spec, roots or {})
+        else:
+            family, seq_len = FAMILIES[spec.model.family], spec.training.seq_len
+            model = family(spec.architecture, seq_len=seq_len, dropout=spec.model.dropout)
     for parameter in model.parameters():  # not buffers: rotary angles stay float32
         parameter.data = parameter.data.to(getattr(torch, spec.training.weight_dtype))
     return model
-
-
-def _shaped(spec: JobSpec, roots: Mapping[str, str]) -> Model:
-    if spec.model.factory is not None:
-        return OwnModel(spec, roots)
-    family = FAMILIES[spec.model.family]
-    return family(spec.architecture, seq_len=spec.training.seq_len, dropout=spec.model.dropout)

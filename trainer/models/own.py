@@ -50,6 +50,7 @@ class OwnModel(Model):
         super().__init__()
         self._spec, self._roots = spec, roots
         self._build = _builder(spec, roots)
+        self._stream_dtype: torch.dtype = getattr(torch, spec.training.param_dtype)
         self.net = self._build()
         self._ties = Ties(self.net)
         self.positions = Positions(2, spec.training.seq_len, theta=10_000.0)
@@ -159,11 +160,6 @@ class OwnModel(Model):
                         "None, does not run on the meta device: "
                         f"{type(error).__name__}: {error}"
                     ) from error
-
-    @property
-    def _stream_dtype(self) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self._spec.training.param_dtype)
-        return dtype
 
     def _named(self, names: Collection[str]) -> set[str]:
         """Return the names, within `net`, of the modules of some pieces."""

@@ -21,6 +21,7 @@ from trainer.checkpoint.reader.metadata import check_cover, kinds_of, load_metad
 from trainer.checkpoint.reader.storage_reader import CheckedReader, LoadPlanner
 from trainer.errors import CheckpointError
 from trainer.operations.operation_folder import ProgressWriter
+from trainer.sized_groups import sized_groups
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import DCP_METADATA
@@ -111,7 +112,8 @@ def _open(folder: StoragePath, point: ResumePoint, entries: Entries) -> CheckedR
         name: torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
         for name, entry in entries.items()
     }
-    reader.open(point, kinds_of(shapes))
+    reader.look(point)
+    reader.fit(kinds_of(shapes))
     return reader
 
 
@@ -161,14 +163,8 @@ def _share(entry: TensorStorageMetadata, mesh: DeviceMesh) -> Tensor:
 
 def _parts(entries: Mapping[str, TensorStorageMetadata]) -> Iterator[Entries]:
     """Yield the tensors in parts of at most `PART_BYTES`, sorted by name."""
-    part: Entries = {}
-    for name in sorted(entries):
-        if part and sum(map(_bytes, part.values())) + _bytes(entries[name]) > PART_BYTES:
-            yield part
-            part = {}
-        part[name] = entries[name]
-    if part:
-        yield part
+    for names in sized_groups(sorted(entries), lambda n: _bytes(entries[n]), most=PART_BYTES):
+        yield {name: entries[name] for name in names}
 
 
 def _bytes(entry: TensorStorageMetadata) -> int:

@@ -38,7 +38,9 @@ def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
             check_sizes(folder, [file])
             check_contents(folder, [file])
             progress.advance(file.size)
-        found = _loaded(folder, point, manifest, progress, operation) if loads else _whole()
+        found = Verification(ok=True, at=datetime.now(UTC))
+        if loads:
+            found = _loaded(folder, point, manifest, progress, operation)
     except CheckpointError as error:
         fault = _fault_of(error)
         if fault is None:
@@ -57,10 +59,6 @@ def _fault_of(error: CheckpointError) -> CheckpointFault | None:
     if error.fault is None and isinstance(cause, OSError) and cause.errno == errno.EIO:
         return CheckpointFault.FILE_DAMAGED
     return error.fault
-
-
-def _whole() -> Verification:
-    return Verification(ok=True, at=datetime.now(UTC))
 
 
 def _loaded(

@@ -65,7 +65,7 @@ def checkpoint_activations(
         case "full":
             contexts: dict[str, Any] = {}
         case "selective":
-            contexts = {"context_fn": _selective_contexts}
+            contexts = {"context_fn": lambda: create_selective_checkpoint_contexts(_policy())}
     for block in blocks:
         block.forward = partial(
             checkpoint,
@@ -74,10 +74,6 @@ def checkpoint_activations(
             preserve_rng_state=own_randomness,
             **contexts,
         )
-
-
-def _selective_contexts() -> Any:
-    return create_selective_checkpoint_contexts(_policy())
 
 
 def _policy() -> Callable[..., CheckpointPolicy]:

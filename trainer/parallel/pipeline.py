@@ -19,7 +19,6 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
 from trainer.data.batches import NO_LABEL, MicroBatch
-from trainer.models.base import Model
 from trainer.parallel.fsdp import reshard
 from trainer.parallel.inputs import InputMaker
 from trainer.parallel.parallelize import Stages
@@ -68,16 +67,23 @@ class Pipeline:
         self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
         count = len(stages_of(spec.facts(layout)))
         self._first, self._last = 0 in stages, count - 1 in stages
-        dtype = getattr(torch, spec.training.param_dtype)
-        shapes = _Shapes(model, self._size, spec.architecture.dim, dtype)
+        # Without inputs and outputs torch infers the shapes by a run of the whole pipeline.
+        with torch.device("meta"):
+            tokens_BS = torch.empty(self._size, model.positions.attended.numel(), dtype=torch.int64)
+            stream_BSD = torch.empty(
+                *(self._size, model.positions.stream.numel(), spec.architecture.dim),
+                dtype=getattr(torch, spec.training.param_dtype),
+                requires_grad=True,
+            )
+            loss = torch.empty((), requires_grad=True)
         own = [
             _Stage(
                 stage,
                 index,
                 count,
                 device,
-                input_args=shapes.inputs(first=index == 0),
-                output_args=shapes.outputs(last=index == count - 1),
+                input_args=tokens_BS if index == 0 else stream_BSD,
+                output_args=loss if index == count - 1 else stream_BSD,
                 group=group,
             )
             for index, stage in stages.items()
@@ -131,28 +137,6 @@ class Pipeline:
     def _loss(self, loss_sum: Tensor, _labels_BS: Tensor) -> Tensor:
         """Return the tensor for backward: the last stage has already computed the loss."""
         return loss_sum / self._tokens_per_step if torch.is_grad_enabled() else loss_sum
-
-
-class _Shapes:
-    """Inputs and outputs of a stage as meta tensors.
-
-    Without them torch infers the shapes by a run of the whole pipeline.
-    """
-
-    def __init__(self, model: Model, size: int, width: int, dtype: torch.dtype) -> None:
-        positions = model.positions
-        with torch.device("meta"):
-            self._tokens_BS = torch.empty(size, positions.attended.numel(), dtype=torch.int64)
-            self._stream_BSD = torch.empty(
-                size, positions.stream.numel(), width, dtype=dtype, requires_grad=True
-            )
-            self._loss = torch.empty((), requires_grad=True)
-
-    def inputs(self, *, first: bool) -> Tensor:
-        return self._tokens_BS if first else self._stream_BSD
-
-    def outputs(self, *, last: bool) -> Tensor:
-        return self._loss if last else self._stream_BSD
 
 
 class _Stage(PipelineStage):

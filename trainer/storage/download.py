@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
-from types import TracebackType
 
 from trainer.storage import s3_client
 
@@ -78,12 +77,7 @@ class Download:
     def __enter__(self) -> Download:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _jump(self, offset: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from trainer.storage import s3_client
 from trainer.storage.download import Download
@@ -146,20 +146,10 @@ class ObjectPath:
         Raises:
             OSError: the object store rejects the listing.
         """
-        more: dict[str, str] = {}
-        while True:
-            answer = s3_client.call(
-                "list_objects_v2",
-                str(self),
-                Bucket=self.bucket,
-                Prefix=f"{self._prefix}{start}",
-                **more,
-            )
+        prefix = f"{self._prefix}{start}"
+        for answer in self._pages("list_objects_v2", "ContinuationToken", prefix=prefix):
             for found in answer.get("Contents", ()):
                 yield ObjectPath(self.bucket, tuple(found["Key"].split("/")))
-            if not answer.get("IsTruncated"):
-                return
-            more = {"ContinuationToken": answer["NextContinuationToken"]}
 
     def remove_all(self) -> None:
         """Delete every object and abort every multipart upload of a folder.
@@ -188,21 +178,23 @@ class ObjectPath:
         Raises:
             OSError: the object store rejects the listing.
         """
-        found: list[tuple[ObjectPath, str]] = []
+        return [
+            (ObjectPath(self.bucket, tuple(upload["Key"].split("/"))), upload["UploadId"])
+            for answer in self._pages(
+                "list_multipart_uploads", "KeyMarker", "UploadIdMarker", prefix=self._prefix
+            )
+            for upload in answer.get("Uploads", ())
+        ]
+
+    def _pages(self, method: str, *markers: str, prefix: str) -> Iterator[dict[str, Any]]:
+        """Yield the answers of a listing; `markers` are the arguments that continue it."""
         more: dict[str, str] = {}
         while True:
-            answer = s3_client.call(
-                "list_multipart_uploads", str(self), Bucket=self.bucket, Prefix=self._prefix, **more
-            )
-            for upload in answer.get("Uploads", ()):
-                path = ObjectPath(self.bucket, tuple(upload["Key"].split("/")))
-                found.append((path, upload["UploadId"]))
+            answer = s3_client.call(method, str(self), Bucket=self.bucket, Prefix=prefix, **more)
+            yield answer
             if not answer.get("IsTruncated"):
-                return found
-            more = {
-                "KeyMarker": answer["NextKeyMarker"],
-                "UploadIdMarker": answer["NextUploadIdMarker"],
-            }
+                return
+            more = {marker: answer[f"Next{marker}"] for marker in markers}
 
     def abort(self, upload: str) -> None:
         """Abort a multipart upload; does nothing if it no longer exists.

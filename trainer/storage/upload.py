@@ -49,6 +49,8 @@ class Upload:
         # Identifies this upload's object: after a lost answer the retry finds an existing object,
         # which may be this one or another writer's.
         self._token = uuid.uuid4().hex
+        self._metadata = {"trainyard-upload": self._token}
+        self._place = {"Bucket": path.bucket, "Key": path.key}
         self._completed = False
 
     def write(self, data: memoryview) -> int:
@@ -97,10 +99,6 @@ class Upload:
         except OSError as error:
             logger.warning("an upload is left unfinished: %s: %s", error.filename, error.strerror)
 
-    @property
-    def _metadata(self) -> dict[str, str]:
-        return {"trainyard-upload": self._token}
-
     def _send(self) -> None:
         if self._id is None:
             answer = s3_client.call(
@@ -139,10 +137,6 @@ class Upload:
         except FileNotFoundError:
             return False
         return bool(answer.get("Metadata", {}).get("trainyard-upload") == self._token)
-
-    @property
-    def _place(self) -> dict[str, str]:
-        return {"Bucket": self._path.bucket, "Key": self._path.key}
 
 
 def part_bytes(expected: int) -> int:

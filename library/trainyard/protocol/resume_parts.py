@@ -52,7 +52,7 @@ Parts = Annotated[
 """Parts to load, in order: `model`, and any of the others (`data` with `counters`)."""
 
 
-def left_out(parts: Iterable[CheckpointPart]) -> tuple[str, ...]:
+def parts_not_loaded(parts: Iterable[CheckpointPart]) -> tuple[str, ...]:
     """Return what is inexact after a load of these parts; nothing after a load of all."""
     taken = set(parts)
     return tuple(f"without {part}: {text}" for part, text in WITHOUT.items() if part not in taken)

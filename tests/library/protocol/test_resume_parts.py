@@ -6,7 +6,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from trainyard.protocol.manifest import DataState, TrainState
-from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, Parts, left_out, start_state
+from trainyard.protocol.resume_parts import (
+    ALL_PARTS,
+    CheckpointPart,
+    Parts,
+    parts_not_loaded,
+    start_state,
+)
 
 MODEL, OPTIMIZER, COUNTERS, DATA = ALL_PARTS
 STATE = TrainState(
@@ -36,10 +42,10 @@ def test_parts_that_make_no_job_are_refused(parts: str, problem: str) -> None:
 
 
 def test_what_is_left_out_is_said_and_starts_anew() -> None:
-    assert left_out(ALL_PARTS) == ()
+    assert parts_not_loaded(ALL_PARTS) == ()
     assert start_state(STATE, ALL_PARTS, dataset_digest="old") == STATE
 
-    assert [text.split(":")[0] for text in left_out([MODEL])] == [
+    assert [text.split(":")[0] for text in parts_not_loaded([MODEL])] == [
         "without optimizer",
         "without counters",
         "without data",

@@ -14,8 +14,8 @@ from torch.optim import AdamW, Optimizer
 
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.manifest import metadata_digest
-from trainer.checkpoint.reader.load import Loaded
 from trainer.checkpoint.reader.load import load as load_checkpoint
+from trainer.checkpoint.reader.storage_reader import CheckedReader
 from trainer.checkpoint.tensors import train_tensors
 from trainer.distributed import Ranks
 from trainer.errors import RunError
@@ -105,7 +105,7 @@ def load(
     model: nn.Module,
     optimizer: Optimizer,
     resume: ResumePoint,
-) -> Loaded:
+) -> CheckedReader:
     """Load a checkpoint of the toy job into model and optimizer, on all ranks."""
     group = dist.group.WORLD
     assert group is not None

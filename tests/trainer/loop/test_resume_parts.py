@@ -11,7 +11,7 @@ from tests.trainer.ranks import RankError
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
 from tests.trainer.stored import stored_tensors
 from trainyard.protocol.manifest import Manifest
-from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, left_out
+from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, parts_not_loaded
 from trainyard.spec.layout import Layout
 
 MODEL, OPTIMIZER, COUNTERS, DATA = ALL_PARTS
@@ -75,7 +75,7 @@ def test_what_is_taken_is_exact_and_the_rest_is_fresh(
     assert state.data.dataset_digest == saved(source).train_state.data.dataset_digest
     (event,) = [event for event in attempt.events if event.kind == "resumed"]
     assert event.data["parts"] == list(parts)
-    assert event.data["not_exact"] == list(left_out(parts))
+    assert event.data["not_exact"] == list(parts_not_loaded(parts))
     assert event.step == start
 
 

@@ -12,7 +12,7 @@ from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, SmallJob
 from trainer.checkpoint.manifest import read_manifest
 from trainer.errors import DataError, MismatchError
-from trainer.loop.resume import OF_OLDER_VERSIONS, Takeover, check_takeover
+from trainer.loop.resume import OF_OLDER_VERSIONS, check_takeover
 from trainer.run import Run, open_run
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest
@@ -48,7 +48,9 @@ def resuming(
     return open_run(run, world_size=1, roots={})
 
 
-def compare(manifest: Manifest, run: Run, *, code: str | None = None, **point: Any) -> Takeover:
+def compare(
+    manifest: Manifest, run: Run, *, code: str | None = None, **point: Any
+) -> dict[str, Any]:
     resume = run.attempt.resume
     assert resume is not None
     attempt = run.attempt.model_copy(update={"resume": resume.model_copy(update=point)})
@@ -98,28 +100,28 @@ def test_what_may_change_is_named(tmp_path: Path, saved: Manifest) -> None:
     overrides = Overrides(steps=9, micro_batch_size=4)
     sections = {"guard": {"spike_factor": 4.0}, "training": {"log_every_steps": 2}}
     found = compare(saved, resuming(tmp_path, saved, overrides, **sections))
-    assert found.compared == ("spec",)
-    assert sorted(found.changed) == [
+    assert found["compared"] == ("spec",)
+    assert sorted(found["changed"]) == [
         "checkpoint.interval_steps: 1 -> 0",
         "guard.spike_factor: 3.0 -> 4.0",
         "training.log_every_steps: 1 -> 2",
         "training.micro_batch_size: 2 -> 4",
         "training.steps: 5 -> 9",
     ]
-    assert "code" not in found.record
+    assert "code" not in found
 
 
 def test_a_fork_compares_only_the_parts_that_it_takes(tmp_path: Path, saved: Manifest) -> None:
     other = saved.model_copy(update={"job_id": "another"})
     run = resuming(tmp_path, saved, optimizer={"lr": 2e-3}, model={"dropout": 0.0})
-    changed = compare(other, run).changed
+    changed = compare(other, run)["changed"]
     assert {"optimizer.lr: 0.001 -> 0.002", "model.dropout: 0.1 -> 0.0"} <= set(changed)
 
     seed = resuming(tmp_path / "seed", saved, training={"seed": 7})
     with pytest.raises(MismatchError, match=r"training\.seed: 0 -> 7.*leave data out"):
         compare(other, seed)
     without_data = (CheckpointPart.MODEL, CheckpointPart.OPTIMIZER, CheckpointPart.COUNTERS)
-    assert "training.seed: 0 -> 7" in compare(other, seed, parts=without_data).changed
+    assert "training.seed: 0 -> 7" in compare(other, seed, parts=without_data)["changed"]
     wide = resuming(tmp_path / "wide", saved, model={"ffn_dim": 64})
     with pytest.raises(MismatchError, match=r"ffn_dim.*a model of the same shape"):
         compare(other, wide)
@@ -128,12 +130,12 @@ def test_a_fork_compares_only_the_parts_that_it_takes(tmp_path: Path, saved: Man
 def test_an_older_manifest_is_compared_by_what_it_holds(tmp_path: Path, saved: Manifest) -> None:
     old = saved.model_copy(update={"spec": None})
     same = compare(old, resuming(tmp_path / "same", saved))
-    assert same.compared == OF_OLDER_VERSIONS
-    assert same.changed == ()
+    assert same["compared"] == OF_OLDER_VERSIONS
+    assert same["changed"] == ()
     # Which field it is, and whether it matters, is recorded nowhere.
     other = compare(old, resuming(tmp_path / "other", saved, optimizer={"lr": 2e-3}))
-    assert [text.partition(":")[0] for text in other.changed] == ["spec_digest"]
-    assert "not recorded" in other.changed[0]
+    assert [text.partition(":")[0] for text in other["changed"]] == ["spec_digest"]
+    assert "not recorded" in other["changed"][0]
     for section, field, value in (
         ("model", "dropout", 0.2), ("training", "seed", 7), ("training", "seq_len", 64)
     ):  # fmt: skip
@@ -146,15 +148,15 @@ def test_an_older_manifest_is_compared_by_what_it_holds(tmp_path: Path, saved: M
 def test_other_code_is_refused_unless_it_is_allowed(tmp_path: Path, saved: Manifest) -> None:
     own = saved.model_copy(update={"code_digest": CODE})
     run = resuming(tmp_path, saved)
-    assert compare(own, run, code=CODE).record["code"] == {"before": CODE, "now": CODE}
+    assert compare(own, run, code=CODE)["code"] == {"before": CODE, "now": CODE}
     with pytest.raises(MismatchError, match=rf"{CODE} -> dddd.*allow_code_change"):
         compare(own, run, code="d" * 32)
     with pytest.raises(MismatchError, match="allow_code_change"):
         compare(own, run, code=None)
     found = compare(own, run, code="d" * 32, allow_code_change=True)
-    assert found.record["code"] == {"before": CODE, "now": "d" * 32}
+    assert found["code"] == {"before": CODE, "now": "d" * 32}
     # A manifest of an older version has no digest of the code.
-    assert "code" not in compare(saved, run, code=CODE).record
+    assert "code" not in compare(saved, run, code=CODE)
 
 
 def test_other_data_are_refused(tmp_path: Path, saved: Manifest) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -42,14 +41,6 @@ PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
 MISSING = (CheckpointFault.NOT_COMMITTED, CheckpointFault.FILE_MISSING)
 
 
-class Loaded(NamedTuple):
-    """What a rank read."""
-
-    manifest: Manifest
-    bytes_read: int
-    """Bytes of the files with tensors that this rank read."""
-
-
 def load(
     model: nn.Module,
     optimizer: Optimizer,
@@ -59,11 +50,12 @@ def load(
     group: dist.ProcessGroup,
     layout: Layout,
     admit: Callable[[Manifest], object] = lambda _manifest: None,
-) -> Loaded:
+) -> CheckedReader:
     """Fill model and optimizer in place from a checkpoint of any layout and world size.
 
     Parts that `resume` leaves out are not read, and their tensors stay unchanged. All ranks call it
-    together; a failure on one rank is raised on every rank.
+    together; a failure on one rank is raised on every rank. Returns the reader, which has the
+    manifest and the number of bytes that this rank read.
 
     Args:
         model: this rank's share of the model, sharded parameters as DTensors.
@@ -81,7 +73,8 @@ def load(
         CheckpointError: it is missing, not committed, damaged, or not the one of `resume`.
     """
     parts = tuple(PREFIXES[part] for part in resume.parts if part in PREFIXES)
-    reads = in_first_replica(dist.get_rank(group), layout)
+    rank = dist.get_rank(group)
+    reads = ranks_of_replicas(rank, layout)[0] == rank  # the first replica reads for all
     with collector_disabled(), torch.no_grad():
         tensors = {
             name: tensor
@@ -98,12 +91,12 @@ def load(
             reader.fit(wanted, parts=parts)
 
         try:
-            loaded = _load(tensors, reader, check, group=group, layout=layout, reads=reads)
+            _load(tensors, reader, check, group=group, layout=layout, reads=reads)
         except CheckpointError as error:
             error.load = _what_failed(error, resume, root)
             raise
     refresh_scales(model)  # float8 scales follow from the weights; no checkpoint holds them
-    return loaded
+    return reader
 
 
 def _load(
@@ -114,7 +107,7 @@ def _load(
     group: dist.ProcessGroup,
     layout: Layout,
     reads: bool,
-) -> Loaded:
+) -> None:
     # A barrier: no tensor is overwritten while another rank may still reject the checkpoint.
     on_every_rank(group, check)
     try:
@@ -124,7 +117,6 @@ def _load(
         raise shared_error(error, str(reader.folder)) from error
     if layout.dp_replicate > 1:
         broadcast(tensors, layout, group)
-    return Loaded(reader.manifest, reader.bytes_read)
 
 
 def _what_failed(
@@ -172,11 +164,6 @@ def _check_beneath(root: StoragePath, relative: str) -> None:
             path=relative,
             fault=CheckpointFault.LINKED_OUTSIDE,
         )
-
-
-def in_first_replica(rank: int, layout: Layout) -> bool:
-    """Return whether a rank belongs to the first replica, which reads for all."""
-    return ranks_of_replicas(rank, layout)[0] == rank
 
 
 def broadcast(tensors: Mapping[str, Tensor], layout: Layout, everybody: dist.ProcessGroup) -> None:

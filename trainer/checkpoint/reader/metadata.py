@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from trainer.checkpoint.tensors import OPTIMIZER, WEIGHTS
-from trainer.errors import CheckpointError, MismatchError
+from trainer.errors import CheckpointError
 from trainer.storage.io_errors import digest, storage_errors
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import Manifest
@@ -107,7 +107,7 @@ def check_cover(metadata: Metadata, path: StoragePath) -> None:
     known: dict[object, str | None] = {}  # all layers have the same chunks: one check for each
     for name, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
-            continue  # an object: `refuse_unless_it_fits` rejects it
+            continue  # an object: `compare` finds it
         pattern = (entry.size, tuple((chunk.offsets, chunk.sizes) for chunk in entry.chunks))
         if pattern not in known:
             known[pattern] = _flaw(tuple(entry.size), entry.chunks)
@@ -181,20 +181,25 @@ class Comparison:
         return not (self.missing or self.unexpected or self.changed)
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        yield (
+        lines = [
             f"{self.alike} tensors alike, {len(self.missing)} missing, "
             f"{len(self.unexpected)} unexpected, {len(self.changed)} changed"
-        )
-        yield from _listed("missing in the checkpoint", [f"{n}: {k}" for n, k in self.missing])
-        yield from _listed(
-            "unexpected in the checkpoint", [f"{n}: {k or 'no tensor'}" for n, k in self.unexpected]
-        )
-        yield from _listed(
-            "changed", [f"{n} is {t or 'no tensor'} there and {h} here" for n, t, h in self.changed]
-        )
+        ]
+        differences = {
+            "missing in the checkpoint": [f"{n}: {k}" for n, k in self.missing],
+            "unexpected in the checkpoint": [
+                f"{n}: {k or 'no tensor'}" for n, k in self.unexpected
+            ],
+            "changed": [
+                f"{n} is {t or 'no tensor'} there and {h} here" for n, t, h in self.changed
+            ],
+        }
+        for title, tensors in differences.items():
+            if tensors:
+                lines += [f"  {title}:", *(f"    {tensor}" for tensor in tensors[:SHOWN])]
+            if len(tensors) > SHOWN:
+                lines.append(f"    and {len(tensors) - SHOWN} more")
+        return "\n".join(lines)
 
 
 def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorKind]:
@@ -247,17 +252,6 @@ def compare(
     )
 
 
-def refuse_unless_it_fits(comparison: Comparison, manifest: Manifest, path: StoragePath) -> None:
-    """Reject a checkpoint that differs; the error names the differences and a remedy.
-
-    Raises:
-        MismatchError: it does not fit.
-    """
-    if not comparison.fits:
-        text = f"{path} does not fit this job: {comparison}"
-        raise MismatchError(text, path=str(path), remedy=_remedy(comparison, manifest))
-
-
 def _kind(entry: object) -> TensorKind | None:
     """Return type and shape of an entry; None for an object, which DCP would unpickle."""
     if not isinstance(entry, TensorStorageMetadata):
@@ -265,15 +259,8 @@ def _kind(entry: object) -> TensorKind | None:
     return TensorKind(str(entry.properties.dtype).removeprefix("torch."), tuple(entry.size))
 
 
-def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
-    if lines:
-        yield f"  {title}:"
-        yield from (f"    {line}" for line in lines[:SHOWN])
-    if len(lines) > SHOWN:
-        yield f"    and {len(lines) - SHOWN} more"
-
-
-def _remedy(comparison: Comparison, manifest: Manifest) -> str:
+def remedy_of(comparison: Comparison, manifest: Manifest) -> str:
+    """Return the settings with which the job would fit the checkpoint."""
     found = (comparison.missing, comparison.unexpected, comparison.changed)
     if all(different[0].startswith("optimizer.") for kind in found for different in kind):
         return "The weights fit: set optimizer as it was when the checkpoint was written."

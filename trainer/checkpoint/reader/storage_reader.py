@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader
@@ -26,17 +25,17 @@ from torch.distributed.checkpoint.planner_helpers import (
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
-from trainer.checkpoint.manifest import check_contents, check_sizes, metadata_digest, read_checked
+from trainer.checkpoint.manifest import check_sizes, metadata_digest, read_checked
 from trainer.checkpoint.reader.metadata import (
     TensorKind,
     check_cover,
     compare,
     drop_aliases,
     load_metadata,
-    refuse_unless_it_fits,
+    remedy_of,
 )
 from trainer.checkpoint.reader.tensor_reads import TensorPiece, read_pieces
-from trainer.errors import CheckpointError
+from trainer.errors import CheckpointError, MismatchError
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import DCP_METADATA, Manifest, ManifestFile
@@ -44,7 +43,7 @@ from trainyard.run.checkpoint_faults import CheckpointFault
 
 
 class CheckedReader(FileSystemReader):
-    """Reads a checkpoint's tensors; `open` comes first and rejects what must not be read."""
+    """Reads a checkpoint's tensors, once `look` and `fit` have not rejected it."""
 
     manifest: Manifest
     """Manifest of the opened checkpoint."""
@@ -76,29 +75,12 @@ class CheckedReader(FileSystemReader):
         self._verifies, self._tied = verifies, tied or {}
         self._wanted: dict[str, list[TensorPiece]] = {}
 
-    def open(
-        self,
-        resume: ResumePoint,
-        wanted: Mapping[str, TensorKind],
-        *,
-        parts: tuple[str, ...] = ("",),
-    ) -> None:
-        """Check all but the contents of the data files.
+    def fit(self, wanted: Mapping[str, TensorKind], *, parts: tuple[str, ...] = ("",)) -> None:
+        """Check that the checkpoint, which `look` has read, holds the wanted tensors.
 
         Args:
-            resume: which checkpoint it must be.
             wanted: the tensors that all ranks read together, by name.
             parts: prefixes of the names that are read, such as `model.`; all when absent.
-
-        Raises:
-            MismatchError: its tensors in these parts are not exactly the wanted ones.
-            CheckpointError: it is not committed, not the one of `resume`, or damaged.
-        """
-        self.look(resume)
-        self.fit(wanted, parts=parts)
-
-    def fit(self, wanted: Mapping[str, TensorKind], *, parts: tuple[str, ...] = ("",)) -> None:
-        """Check that the checkpoint holds the wanted tensors; arguments are those of `open`.
 
         Raises:
             MismatchError: its tensors in these parts are not exactly the wanted ones.
@@ -106,7 +88,9 @@ class CheckedReader(FileSystemReader):
         """
         path = self.folder / DCP_METADATA
         comparison = compare(self.metadata, wanted, parts=parts)
-        refuse_unless_it_fits(comparison, self.manifest, path)
+        if not comparison.fits:
+            text = f"{path} does not fit this job: {comparison}"
+            raise MismatchError(text, path=str(path), remedy=remedy_of(comparison, self.manifest))
         _check_places(self.metadata, self.manifest.files, path)
         check_cover(self.metadata, path)
 
@@ -122,15 +106,6 @@ class CheckedReader(FileSystemReader):
             self.folder / DCP_METADATA, expected_digest=resume.metadata_digest
         )
         drop_aliases(self.metadata, self._tied)
-
-    def check_share(self, rank: int, world_size: int) -> None:
-        """Compare the checksums of a rank's share of the files before a tensor is read.
-
-        Raises:
-            CheckpointError: a byte differs.
-        """
-        by_size = sorted(self.manifest.files, key=lambda file: (-file.size, file.path))
-        check_contents(self.folder, by_size[rank::world_size])
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Keep the plan of this rank; send rank 0 the number of needed bytes of each file."""
@@ -178,15 +153,13 @@ class CheckedReader(FileSystemReader):
         by_file: dict[str, list[TensorPiece]] = {}
         for index, wanted in requests.items():
             place = self.metadata.storage_data[index]
-            piece = TensorPiece(place, *self._chunk(index), wanted)
+            entry = self.metadata.state_dict_metadata[index.fqn]
+            assert isinstance(entry, TensorStorageMetadata)
+            assert index.index is not None, "DCP's read items name a chunk"
+            dtype = entry.properties.dtype
+            piece = TensorPiece(place, entry.chunks[index.index], dtype, wanted)
             by_file.setdefault(place.relative_path, []).append(piece)
         return by_file
-
-    def _chunk(self, index: MetadataIndex) -> tuple[ChunkStorageMetadata, torch.dtype]:
-        entry = self.metadata.state_dict_metadata[index.fqn]
-        assert isinstance(entry, TensorStorageMetadata)
-        assert index.index is not None, "DCP's read items name a chunk"
-        return entry.chunks[index.index], entry.properties.dtype
 
     def read_alone(self, tensors: Mapping[str, Tensor]) -> None:
         """Load tensors of the opened checkpoint in this process, without a process group."""
@@ -195,7 +168,7 @@ class CheckedReader(FileSystemReader):
             dcp.load({}, storage_reader=self, planner=LoadPlanner(tensors), no_dist=True)
 
     def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
-        """Return the metadata that `open` checked: DCP's own method unpickles without limits."""
+        """Return the metadata that `look` checked: DCP's own method unpickles without limits."""
         return self.metadata
 
 

@@ -230,14 +230,10 @@ def _reason(spec: JobSpec) -> str:
         kept += f", checkpoint.keep_every_steps = {section.keep_every_steps}"
     if keep and section.keep_best_k:
         kept += f", checkpoint.keep_best_k = {section.keep_best_k}"
-    return f"{kept}, {_interval_given(spec)}"
-
-
-def _interval_given(spec: JobSpec) -> str:
-    section = spec.checkpoint
-    by_steps = f"checkpoint.interval_steps = {section.interval_steps}"
-    seconds = explicit(section.interval_seconds)
-    return f"{by_steps}, checkpoint.interval_seconds = {seconds:g}" if seconds else by_steps
+    kept += f", checkpoint.interval_steps = {section.interval_steps}"
+    if seconds := explicit(section.interval_seconds):
+        kept += f", checkpoint.interval_seconds = {seconds:g}"
+    return kept
 
 
 def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:

@@ -7,7 +7,6 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 import xxhash
 
@@ -84,7 +83,7 @@ class HashedFile:
         self._flush()
         try:
             for start in range(0, len(data), PIECE):
-                self._put(data[start : start + PIECE], _nothing)
+                self._put(data[start : start + PIECE])
         finally:
             # Last in the queue, so that the hash has read all pieces; also after an error, because
             # the owner of the buffer waits for it.
@@ -112,27 +111,22 @@ class HashedFile:
     def __enter__(self) -> HashedFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def _flush(self) -> None:
         if self._gathered:
             gathered, self._gathered = bytes(self._gathered), bytearray()
-            self._put(gathered, _nothing)
+            self._put(gathered)
 
-    def _put(self, data: memoryview | bytes, release: Callable[[], None]) -> None:
+    def _put(self, data: memoryview | bytes) -> None:
         with storage_errors("write", self._path):
             left = memoryview(data)
             while left:
                 left = left[self._file.write(left) :]
         self._written += len(data)
         reached(Point.PIECE_WRITTEN, self._path)
-        self._jobs.put((data, release))
+        self._jobs.put((data, lambda: None))
 
     def _hash_all(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -145,7 +139,3 @@ class HashedFile:
             self._jobs.put(None)
             self._hashing.join()
             self._file.close()
-
-
-def _nothing() -> None:
-    pass

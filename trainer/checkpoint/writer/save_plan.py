@@ -63,7 +63,10 @@ class SavePlanner(DefaultSavePlanner):
     ) -> None:
         """Take the tensors; the plan stays if they are the same objects as before."""
         self._started = time.monotonic()
-        if _same(state_dict, self._tensors):
+        # The same objects: DCP copies the dictionary itself.
+        if state_dict.keys() == self._tensors.keys() and all(
+            tensor is self._tensors[name] for name, tensor in state_dict.items()
+        ):
             return
         self._tensors = state_dict
         self._planned = False
@@ -119,11 +122,6 @@ def item_bytes(item: WriteItem) -> int:
     """Return the bytes of an item's numbers."""
     assert item.tensor_data is not None, "a checkpoint holds tensors only"
     return math.prod(item.tensor_data.chunk.sizes) * item.tensor_data.properties.dtype.itemsize
-
-
-def _same(some: dict[str, Any], others: dict[str, Any]) -> bool:
-    """Return whether two dictionaries hold the same objects; DCP copies the dictionary itself."""
-    return some.keys() == others.keys() and all(some[name] is others[name] for name in some)
 
 
 def _routed(

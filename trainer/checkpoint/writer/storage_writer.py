@@ -146,7 +146,7 @@ class ChecksumWriter(FileSystemWriter):
     ) -> Iterable[tuple[memoryview, Callable[[], None]]]:
         if item.index in self._staged:
             content = byte_view(_on_host(self._staged[item.index]))
-            return [(memory_of(content), _nothing)]
+            return [(memory_of(content), lambda: None)]
         return receiver.pieces(item_bytes(item))
 
 
@@ -173,10 +173,6 @@ def _write(
 
 def _on_host(tensor: Tensor) -> Tensor:
     return tensor.cpu().contiguous()
-
-
-def _nothing() -> None:
-    pass
 
 
 class _ChecksumFileSystem(FileSystem):

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 import xxhash
 
 from trainer.data.cache.part_files import START, PartFiles, PartRecord, blocks
-from trainer.data.cache.part_workers import InProcess, Pool
+from trainer.data.cache.part_workers import Pool
 from trainer.data.cache.producer import Producer
 from trainer.errors import DataError
 
@@ -80,16 +81,13 @@ def _build_parts(
     first = list(islice(parts, 2))
     several = processes > 1 and len(first) > 1
     waiting: deque[tuple[PartFiles, Any]] = deque()
-    with (
-        Pool(producer, processes, lock_fd, on_progress)
-        if several
-        else InProcess(producer, on_progress)
-    ) as workers:
+    with Pool(producer, processes, lock_fd, on_progress) if several else nullcontext() as pool:
 
         def join_next() -> None:
             files, part = waiting.popleft()
-            workers.wait(files)
-            if not joined.add(files):  # damaged since it was written: build it again, here
+            if pool is not None:
+                pool.wait(files)
+            if not joined.add(files):  # without a pool, or damaged since: build it here
                 files.write(producer.pieces(part), producer.limit, on_progress)
                 assert joined.add(files)
 
@@ -99,10 +97,10 @@ def _build_parts(
             if number < joined.parts or joined.is_full:
                 continue
             files = joined.files(number)
-            if files.record() is None:
-                workers.start(files, part)
+            if pool is not None and files.record() is None:
+                pool.start(files, part)
             waiting.append((files, part))
-            if len(waiting) > workers.ahead:
+            if len(waiting) > (0 if pool is None else pool.ahead):
                 join_next()
         while waiting and not joined.is_full:
             join_next()
@@ -131,22 +129,13 @@ class Joined:
         for path in (self.tokens_path, self.starts_path):
             path.touch()
         self.parts = self.tokens = self.documents = 0
-        self._content, self._starts = xxhash.xxh3_128(), xxhash.xxh3_128()
+        self.content, self.starts = xxhash.xxh3_128(), xxhash.xxh3_128()
+        """Hashes of all tokens and of the starts of documents so far."""
 
     @property
     def is_full(self) -> bool:
         """Whether the limit of tokens is reached."""
         return self._limit is not None and self.tokens >= self._limit
-
-    @property
-    def content_digest(self) -> str:
-        """XXH3-128 of all tokens."""
-        return self._content.hexdigest()
-
-    @property
-    def starts_digest(self) -> str:
-        """XXH3-128 of the starts of documents."""
-        return self._starts.hexdigest()
 
     def files(self, number: int) -> PartFiles:
         """Return the files of a part."""
@@ -161,7 +150,7 @@ class Joined:
         if record is None:
             return False
         left = record.tokens if self._limit is None else self._limit - self.tokens
-        tokens_hash, content = xxhash.xxh3_128(), self._content.copy()
+        tokens_hash, content = xxhash.xxh3_128(), self.content.copy()
         tokens = 0
         with self.tokens_path.open("r+b") as file:
             file.seek(self.tokens * self._dtype.itemsize)
@@ -173,7 +162,7 @@ class Joined:
                 file.write(wanted.data)
                 tokens += wanted.size
                 self._on_progress()
-        starts_hash, starts = xxhash.xxh3_128(), self._starts.copy()
+        starts_hash, starts = xxhash.xxh3_128(), self.starts.copy()
         documents = 0
         with self.starts_path.open("r+b") as file:
             file.seek(self.documents * START.itemsize)
@@ -204,12 +193,12 @@ class Joined:
 
     def _holds(self, record: PartRecord) -> bool:
         """Verify and count a part that an earlier build joined; return False if it is damaged."""
-        tokens_hash, content = xxhash.xxh3_128(), self._content.copy()
+        tokens_hash, content = xxhash.xxh3_128(), self.content.copy()
         for block in blocks(self.tokens_path, self._dtype, self.tokens, record.tokens):
             tokens_hash.update(block.data)
             content.update(block.data)
             self._on_progress()
-        starts_hash, starts = xxhash.xxh3_128(), self._starts.copy()
+        starts_hash, starts = xxhash.xxh3_128(), self.starts.copy()
         for block in blocks(self.starts_path, START, self.documents, record.documents):
             starts_hash.update(np.ascontiguousarray(block - self.tokens).data)
             starts.update(block.data)
@@ -224,7 +213,7 @@ class Joined:
         self.parts += 1
         self.tokens += tokens
         self.documents += documents
-        self._content, self._starts = content, starts
+        self.content, self.starts = content, starts
 
 
 def _is(record: PartRecord, tokens: xxhash.xxh3_128, starts: xxhash.xxh3_128) -> bool:

@@ -1,4 +1,4 @@
-"""Builders of the parts of a token cache: this process, or a pool of processes."""
+"""The processes that build the parts of a token cache."""
 
 from __future__ import annotations
 
@@ -19,29 +19,6 @@ from trainer.errors import DataError
 AHEAD = 4
 """Parts per process that may be started before an earlier one is joined; bounds the disk space."""
 POLL_SECONDS = 0.1
-
-
-class InProcess:
-    """Builds each part synchronously in this process."""
-
-    ahead = 0
-
-    def __init__(self, producer: Producer, on_progress: Callable[[], None]) -> None:
-        self._producer = producer
-        self._on_progress = on_progress
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def start(self, files: PartFiles, part: Any) -> None:
-        """Build a part."""
-        files.write(self._producer.pieces(part), self._producer.limit, self._on_progress)
-
-    def wait(self, files: PartFiles) -> None:
-        """Do nothing: `start` has finished the part."""
 
 
 class Pool:

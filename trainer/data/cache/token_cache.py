@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -141,8 +141,8 @@ def _publish(folder: Path, key: str, dtype: np.dtype[Any], joined: Joined) -> No
         dtype=dtype.str,
         tokens=tokens.size,
         documents=starts.size,
-        content_xxh3_128=joined.content_digest,
-        documents_xxh3_128=joined.starts_digest,
+        content_xxh3_128=joined.content.hexdigest(),
+        documents_xxh3_128=joined.starts.hexdigest(),
         check_xxh3_128="",
     )
     index = index.model_copy(update={"check_xxh3_128": _check(index, tokens, starts)})
@@ -176,18 +176,14 @@ def _lock(path: Path) -> Iterator[int | None]:
     The kernel releases the lock when the last process with the descriptor ends.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    locked = None
     try:
-        yield fd if _try_flock(fd) else None
+        with suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = fd
+        yield locked
     finally:
         os.close(fd)
-
-
-def _try_flock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _free(folder: Path) -> str:

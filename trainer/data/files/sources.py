@@ -8,6 +8,7 @@ import sysconfig
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from trainer.data.files.corpus import Corpus, InputFile
@@ -108,9 +109,8 @@ def open_source(data: DataSection, roots: Mapping[str, str]) -> Source:
     assert data.path is not None  # a rule of the spec
     field = f"data.path={data.path!r}"
     root, top = resolve(data.path, field, roots)
-    corpus = Corpus(
-        field, root=root, top=top, wanted=WANTED[data.source], name=Path(data.path).name
-    )
+    wanted = WANTED[data.source]
+    corpus = Corpus(field, root=root, top=top, wanted=wanted, name=Path(data.path).name)
     if data.source == "huggingface":
         corpus = replace(corpus, names=_names_of_split(corpus, data.split))
     return Source(corpus, data)
@@ -183,22 +183,13 @@ def _is_not_hidden(path: Path) -> bool:
     return not path.name.startswith(".")
 
 
-def _is_json_lines(path: Path) -> bool:
-    return _is_not_hidden(path) and (path.name.endswith(JSON_LINES) or path.is_dir())
+def _is_of_kind(path: Path, *, endings: tuple[str, ...]) -> bool:
+    return _is_not_hidden(path) and (path.name.endswith(endings) or path.is_dir())
 
 
-def _is_parquet(path: Path) -> bool:
-    return _is_not_hidden(path) and (path.suffix == ".parquet" or path.is_dir())
-
-
-def _is_of_data_set(path: Path) -> bool:
-    kinds = (".arrow", ".parquet", *JSON_LINES)
-    return _is_not_hidden(path) and (path.name.endswith(kinds) or path.is_dir())
-
-
-WANTED = {
+WANTED: Mapping[str, Callable[[Path], bool]] = {
     "text": _is_not_hidden,
-    "jsonl": _is_json_lines,
-    "parquet": _is_parquet,
-    "huggingface": _is_of_data_set,
+    "jsonl": partial(_is_of_kind, endings=JSON_LINES),
+    "parquet": partial(_is_of_kind, endings=(".parquet",)),
+    "huggingface": partial(_is_of_kind, endings=(".arrow", ".parquet", *JSON_LINES)),
 }

@@ -1,0 +1,22 @@
+"""Groups items in their order, so that each group stays below a size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def sized_groups(items: Iterable[T], size: Callable[[T], int], *, most: int) -> Iterator[list[T]]:
+    """Yield the items in groups of at most `most`, or of one item that is larger."""
+    group: list[T] = []
+    filled = 0
+    for item in items:
+        if group and filled + size(item) > most:
+            yield group
+            group, filled = [], 0
+        group.append(item)
+        filled += size(item)
+    if group:
+        yield group
