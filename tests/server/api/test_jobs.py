@@ -226,8 +226,9 @@ def test_a_job_of_a_later_version_is_listed_and_can_be_cancelled(
     client: TestClient, harness: Harness
 ) -> None:
     harness.add_node("a", slots=1)
-    running, queued = submit(client, name="running")["id"], submit(client, name="queued")["id"]
+    running = submit(client, name="running")["id"]
     assert harness.place() == 1
+    queued = submit(client, name="queued")["id"]
     (supervisor,) = harness.claim_all(running)
     supervisor.train(3)
     for broken in (running, queued):
