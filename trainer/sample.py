@@ -13,7 +13,8 @@ from trainer.checkpoint.manifest import check_contents, read_manifest
 from trainer.checkpoint.reader.metadata import kinds_of
 from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
 from trainer.checkpoint.tensors import WEIGHTS, tied_weights, weight_tensors
-from trainer.data.tokenizer import Tokenizer, open_tokenizer
+from trainer.data.open_tokenizer import open_tokenizer
+from trainer.data.tokenizer import Tokenizer
 from trainer.errors import RunError
 from trainer.models.base import Model
 from trainer.models.families import build_model

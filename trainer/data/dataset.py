@@ -19,8 +19,8 @@ from trainer.data.cache.token_cache import TokenCache
 from trainer.data.files import reader
 from trainer.data.files.places import shown
 from trainer.data.files.sources import open_source
+from trainer.data.open_tokenizer import open_tokenizer
 from trainer.data.survey import refuse_short, survey
-from trainer.data.tokenizer import open_tokenizer
 from trainer.data.windows import HeldOutOrder, Order, TrainingOrder
 from trainyard.spec.job import JobSpec
 

@@ -9,7 +9,8 @@ import xxhash
 
 from trainer.data.files.places import shown
 from trainer.data.files.sources import Source, open_source
-from trainer.data.tokenizer import TOKENS_PER_BOUNDARY, ByteTokenizer, Tokenizer, open_tokenizer
+from trainer.data.open_tokenizer import open_tokenizer
+from trainer.data.tokenizer import TOKENS_PER_BOUNDARY, ByteTokenizer, Tokenizer
 from trainer.data.windows import split_windows
 from trainer.errors import DataError
 from trainyard.spec.job import JobSpec

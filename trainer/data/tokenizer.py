@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.spec.job import JobSpec
 from trainyard.spec.rules import BYTE_VOCABULARY
 
 BOS, EOS, PAD = 256, 257, 258
@@ -73,23 +72,3 @@ class ByteTokenizer:
     def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
         """Return the text of tokens; special ones are left out, broken UTF-8 becomes U+FFFD."""
         return bytes(int(t) for t in tokens if 0 <= t < BOS).decode("utf-8", errors="replace")
-
-
-def open_tokenizer(spec: JobSpec, roots: Mapping[str, str]) -> Tokenizer:
-    """Return the tokenizer of a spec.
-
-    Args:
-        spec: the job's spec.
-        roots: absolute path on this node of each named root.
-
-    Raises:
-        DataError: its file is missing, outside its root or damaged, names no EOS, or has more
-            tokens than the model.
-    """
-    if spec.data.tokenizer == "byte":
-        return ByteTokenizer()
-    # Lazy: the import takes long, and the byte tokenizer does not need it.
-    from trainer.data.huggingface_tokenizer import TokenizerFile
-
-    assert spec.data.tokenizer_path is not None  # a rule of the spec
-    return TokenizerFile(spec.data.tokenizer_path, roots).open(spec.architecture.vocab_size)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.data.tokenizer import open_tokenizer
+from trainer.data.open_tokenizer import open_tokenizer
 from trainer.errors import LaunchError
 from trainer.models.families import build_model
 from trainer.operations.operation_folder import ProgressWriter, checkpoint_of

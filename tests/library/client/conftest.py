@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,3 +100,26 @@ def run() -> Run:
         return runner.invoke(command, arguments, input=stdin, catch_exceptions=False)
 
     return invoke
+
+
+class acting:  # noqa: N801 - used as a block
+    """Do something in another thread while the block runs; fails when that failed."""
+
+    def __init__(self, act: Callable[[], None], *, after: float = 0.0) -> None:
+        self._failure: BaseException | None = None
+
+        def run() -> None:
+            try:
+                act()
+            except BaseException as error:  # noqa: BLE001 - raised again at the end of the block
+                self._failure = error
+
+        self._thread = threading.Timer(after, run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure

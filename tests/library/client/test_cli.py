@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-import threading
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ import pytest
 from server.attempts.node_heartbeat import node_heartbeat
 from server.auth.tokens import hash_token
 from server.ingest.receive import store_report
-from tests.library.client.conftest import Run, Yard
+from tests.library.client.conftest import Run, Yard, acting
 from tests.server.harness import WORKER, Supervisor
 from trainyard.cli.commands.watch import JsonPrinter
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, NodeHeartbeat, Report
@@ -378,26 +376,3 @@ def write(yard: Yard, supervisor: Supervisor, text: str, *, start: int = 0) -> N
     )
     token = hash_token(supervisor.reply.attempt_token)
     store_report(yard.harness.context, supervisor.attempt_id, token, report)
-
-
-class acting:  # noqa: N801 - used as a block
-    """Do something in another thread while the block runs; fails when that failed."""
-
-    def __init__(self, act: Callable[[], None], *, after: float = 0.0) -> None:
-        self._failure: BaseException | None = None
-
-        def run() -> None:
-            try:
-                act()
-            except BaseException as error:  # noqa: BLE001 - raised again at the end of the block
-                self._failure = error
-
-        self._thread = threading.Timer(after, run)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure

@@ -15,7 +15,8 @@ import tokenizers
 
 from tests.trainer.data.inputs import DOCUMENTS, HUGGINGFACE_TOKENIZER, write_text, write_tokenizer
 from trainer.data.dataset import Dataset, open_dataset
-from trainer.data.tokenizer import ByteTokenizer, Tokenizer, dtype_of, open_tokenizer
+from trainer.data.open_tokenizer import open_tokenizer
+from trainer.data.tokenizer import ByteTokenizer, Tokenizer, dtype_of
 from trainer.errors import DataError
 from trainyard.spec.job import JobSpec, parse_job_spec
 
