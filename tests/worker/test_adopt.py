@@ -14,6 +14,7 @@ from trainyard.run.atomic import replace_file
 from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.record_base import to_json
+from trainyard.run.records import Outcome
 from worker.adopt import adopt, prove_gone
 from worker.node.node_store import identity_of
 from worker.node.process_tree import NotEndedError, ProcessTree
@@ -71,6 +72,17 @@ def test_what_a_dead_supervisor_had_not_sent_is_sent(place: Place) -> None:
     adopt(place.node)
     assert attempt.exit().outcome == "stopped"
     assert attempt.seen.files["log:1"] == (attempt.run.root / "logs/rank-1.log").read_bytes()
+
+
+def test_the_outcome_of_the_trainer_counts_although_its_supervisor_died(place: Place) -> None:
+    attempt = place.start(stand_in="loop")
+    attempt.phase(Phase.TRAINING)
+    kill_supervisor(attempt)
+    outcome = Outcome(outcome="succeeded", step=5)
+    replace_file(attempt.run.root / "outcome.json", to_json(outcome))
+    adopt(place.node)
+    record = attempt.exit()
+    assert (record.outcome, record.failure) == ("succeeded", None)
 
 
 @pytest.mark.parametrize(

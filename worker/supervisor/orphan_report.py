@@ -51,7 +51,7 @@ def report_orphan(
 
 
 def _findings(share: Share, seen: Observation, predecessor: Identity, output: str) -> Findings:
-    """Return why there is no supervisor: all ended with the machine, or it was ended alone."""
+    """Return what is left of the attempt; without a supervisor, also why there is none."""
     if restarted := _what_was_restarted(predecessor):
         reason, what = FailureReason.NODE_LOST, f"the {restarted} was restarted"
     else:
@@ -59,13 +59,15 @@ def _findings(share: Share, seen: Observation, predecessor: Identity, output: st
         what = f"the supervisor (pid {predecessor.pid}) was ended, and its ranks with it"
     node = share.launch.node
     fault = Failure(reason=reason, message=what, node=node, traceback=output or None)
-    _, error = last_words(share.run)
+    outcome, error = last_words(share.run)
     return Findings(
         node=node,
         # Ranks that end in a shutdown, one after another, write errors about each other.
         fault=fault if restarted or error is None else None,
         ranks=seen.exits,
         started=seen.started,
+        outcome=outcome,
+        error=error,
     )
 
 
