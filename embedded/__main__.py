@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     end.add_argument(
         "--timeout",
         dest="timeout_seconds",
-        type=float,
+        type=_seconds,
         default=STOP_SECONDS,
         metavar="SECONDS",
         help="for jobs to save; %(default)s",
@@ -97,11 +97,21 @@ def _profile(text: str) -> str | None:
 
 
 def _number(text: str, *, most: int | None = None) -> int:
-    number = int(text)
-    if number < 1 or (most is not None and number > most):
+    number = int(text) if text.isdecimal() else 0
+    if not 1 <= number <= (most or number):
         legal = f"1 to {most}" if most else "1 or more"
-        raise argparse.ArgumentTypeError(f"{number} is not {legal}")
+        raise argparse.ArgumentTypeError(f"{text} is not {legal}")
     return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:  # NaN is neither
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return seconds
 
 
 if __name__ == "__main__":

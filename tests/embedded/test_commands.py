@@ -25,6 +25,24 @@ def test_down_where_nothing_ever_ran(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("up", "--port", "http"), "argument --port: http is not 1 to 65535"),
+        (("up", "--port", "65536"), "argument --port: 65536 is not 1 to 65535"),
+        (("up", "--slots", "0"), "argument --slots: 0 is not 1 or more"),
+        (("down", "--timeout", "-1"), "argument --timeout: -1 is not 0 or more"),
+        (("down", "--timeout", "nan"), "argument --timeout: nan is not 0 or more"),
+    ],
+)
+def test_a_number_that_is_not_legal_is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], problem: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert problem in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["a,b", "a?b", "100%"])
 def test_a_folder_that_settings_cannot_carry_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
