@@ -292,6 +292,13 @@ def test_cancel_says_what_is_lost(yard: Yard, run: Run) -> None:
     assert "240 steps since step-100" in run("kill", "lossy").stdout
 
 
+def test_a_job_whose_spec_cannot_be_read_is_killed(yard: Yard, run: Run) -> None:
+    job_id = yard.harness.submit(name="later")
+    yard.harness.spoil_spec(job_id)
+    assert run("kill", "later").exit_code == 1  # there is no view of it to print
+    assert yard.harness.job(job_id).state == "cancelled"
+
+
 @pytest.mark.parametrize(
     ("outcome", "code"), [("succeeded", 0), ("failed", 1), ("stopped", 3), ("cancelled", 3)]
 )

@@ -49,10 +49,11 @@ def cancel(
 ) -> None:
     """Leave now, without saving; shows what is lost and requires confirmation."""
     with Client() as yard:
-        job = yard.job(resolve_job(yard, reference))
+        job_id = resolve_job(yard, reference)
         if not yes:
+            job = yard.job(job_id)
             confirm(f"Cancel {job.name}? {_at_risk(yard, job)}", flag="--yes, or `trainyard kill`")
-        reply = yard.cancel(job.id, reason=reason)
+        reply = yard.cancel(job_id, reason=reason)
     emit(reply, _cancelled, as_json=json)
 
 
