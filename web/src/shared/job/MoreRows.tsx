@@ -5,14 +5,20 @@ import { Button } from "@/shared/ui/Button";
 const NEAR = "800px";
 
 interface MoreRowsProps {
-  query: { hasNextPage: boolean; isFetchingNextPage: boolean; fetchNextPage: () => unknown };
+  query: {
+    hasNextPage: boolean;
+    isFetchingNextPage: boolean;
+    isFetchNextPageError: boolean;
+    fetchNextPage: () => unknown;
+  };
 }
 
 export function MoreRows({ query }: MoreRowsProps) {
-  const { hasNextPage, isFetchingNextPage: isBusy, fetchNextPage } = query;
+  const { hasNextPage, isFetchingNextPage: isBusy, isFetchNextPageError, fetchNextPage } = query;
   const end = useRef<HTMLDivElement>(null);
   useEffect(() => {
-    if (isBusy || !hasNextPage || !end.current) return;
+    // After an error the button alone tries again: the end stays in sight.
+    if (isBusy || !hasNextPage || isFetchNextPageError || !end.current) return;
     const observer = new IntersectionObserver(
       ([entry]) => {
         if (entry?.isIntersecting) void fetchNextPage();
@@ -21,7 +27,7 @@ export function MoreRows({ query }: MoreRowsProps) {
     );
     observer.observe(end.current);
     return () => observer.disconnect();
-  }, [isBusy, hasNextPage, fetchNextPage]);
+  }, [isBusy, hasNextPage, isFetchNextPageError, fetchNextPage]);
   if (!hasNextPage) return null;
   return (
     <div ref={end}>
