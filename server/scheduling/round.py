@@ -15,6 +15,7 @@ from server.attempts.rollback import windows_left_out
 from server.context import Context
 from server.database.rows import Job
 from server.database.tables import attempt_nodes, attempts, jobs
+from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, lock_job, move
@@ -94,7 +95,11 @@ def place_job(
     allocation: Sequence[NodeAllocation],
     offers: Sequence[Offer],
 ) -> list[LaunchMessage]:
-    """Write an attempt; return its messages, or none when the job or a slot changed since."""
+    """Write an attempt; return its messages, or none when the job or a slot changed since.
+
+    A job that cannot be read, or whose environment cannot be decrypted, leaves the queue for a
+    while, so that it keeps no slots from others.
+    """
     with context.database.write() as connection:
         _lock_placement(context, connection)
         lock_job(connection, job_id)
@@ -103,9 +108,13 @@ def place_job(
             return []
         if not _still_free(connection, allocation):
             return []
-        if not _may_start(context, connection, job):
+        try:
+            if not _may_start(context, connection, job):
+                return []
+            attempt_id = _write_attempt(context, connection, job, allocation, offers)
+        except (KeyFileError, UnreadableError) as error:  # all is read before the first write
+            put_off(context, connection, [(job.id, job.queued_at, error.detail)])
             return []
-        attempt_id = _write_attempt(context, connection, job, allocation, offers)
     return [LaunchMessage(attempt_id=attempt_id, node=share.node) for share in allocation]
 
 
@@ -136,17 +145,8 @@ def _still_free(connection: Connection, allocation: Sequence[NodeAllocation]) ->
 
 
 def _may_start(context: Context, connection: Connection, job: Job) -> bool:
-    """Return whether a job may still start; the job is locked.
-
-    A job that was stored when the server allowed more ends. A job whose environment cannot be
-    decrypted leaves the queue for a while, so that it keeps no slots from others.
-    """
-    try:
-        spec = context.secrets.restore(job.spec, job.env)
-    except KeyFileError as error:
-        put_off(context, connection, [(job.id, job.queued_at, error.detail)])
-        return False
-    problems = not_allowed(context, spec)
+    """Return whether a job may still start; one stored when the server allowed more ends."""
+    problems = not_allowed(context, context.secrets.restore(job.spec, job.env))
     if problems:
         _end_not_allowed(context, connection, job, problems)
     return not problems

@@ -203,6 +203,21 @@ def test_an_unreadable_job_keeps_no_other_from_its_slots(
     assert notices_since(context, newest)[0] == 0, "live views have the reason"
 
 
+def test_a_job_that_becomes_unreadable_in_its_group_leaves_it(
+    harness: Harness, context: Context
+) -> None:
+    broken = harness.submit()
+    harness.clock.advance(1)
+    whole = harness.submit()
+    assert harness.place() == 0  # both are in a group now
+    harness.spoil_spec(broken)  # as for a server that was downgraded
+    harness.add_node("a", slots=1)
+    harness.place()
+    assert "of_a_later_version" in (own_reason(context, broken) or "")
+    assert harness.place() == 1
+    assert harness.job(whole).state == JobState.STARTING
+
+
 def test_a_job_that_is_queued_anew_meanwhile_is_not_put_off(
     harness: Harness, context: Context
 ) -> None:
