@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from functools import cache
 from types import UnionType
@@ -48,7 +49,7 @@ def to_json(record: JsonRecord, *, indent: int | None = None) -> str:
 def to_plain(value: Any) -> Any:
     """Return a record, or a value of one, as JSON types; what is not finite becomes a string."""
     if isinstance(value, float):
-        return NOT_FINITE.get(str(value), value)
+        return value if math.isfinite(value) else NOT_FINITE[str(value)]
     if isinstance(value, JsonRecord):
         return to_plain(_fields_of(value))
     if isinstance(value, dict):
