@@ -10,9 +10,9 @@ A link holds where one definition mentions the other one, or where both mention 
 them (`via`): a file, a path of the API, a table, a message, an event, a field of a view.
 
 Every walk omits transport: code that passes each message of its kind to another process without
-reading it, that is an HTTP client, the message queue from sender to task, and the parser of a
-command line. An endpoint is a hop: it decides who may send what. `walks.toml` names what is omitted
-above each walk.
+reading it, that is an HTTP client, the writer of records as files, the message queue from sender to
+task, and the parser of a command line. An endpoint is a hop: it decides who may send what.
+`walks.toml` names what is omitted above each walk.
 
 A change of the code that moves the walk makes this program fail, until the list follows.
 """

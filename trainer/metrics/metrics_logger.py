@@ -25,7 +25,7 @@ from trainer.parallel.mesh import MeshCoordinates
 from trainer.run import Run
 from trainyard.protocol.manifest import TrainState
 from trainyard.run.directory import RunDirectory
-from trainyard.run.record_files import append_metrics
+from trainyard.run.record_files import append_record
 from trainyard.run.records import MetricRecord
 from trainyard.spec.auto import explicit
 from trainyard.spec.layout import Layout
@@ -200,8 +200,8 @@ class StepLog:
         # Other ranks than global rank 0 have no digests, so they append nothing.
         for done, digest in zip(self._steps, self._digests(), strict=False):
             values = metrics if done is self._steps[-1] else {}
-            append_metrics(
-                self._directory,
+            append_record(
+                self._directory.metrics,
                 MetricRecord(step=done.step, time=done.time, values=values, data_digest=digest),
             )
         self._steps.clear()

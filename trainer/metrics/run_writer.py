@@ -20,13 +20,7 @@ from trainyard.run.control_files import write_answer
 from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.failures import REMEDIES, Failure, FailureReason, Remedy
 from trainyard.run.record_base import to_plain
-from trainyard.run.record_files import (
-    append_event,
-    write_error,
-    write_heartbeat,
-    write_outcome,
-    write_provenance,
-)
+from trainyard.run.record_files import append_record, create_record, replace_record
 from trainyard.run.records import (
     EventRecord,
     Heartbeat,
@@ -80,13 +74,13 @@ class RunWriter:
         self._phase = phase or self._phase
         self._last_beat = now
         heartbeat = Heartbeat(phase=self._phase, step=self.step, time=time.time())
-        write_heartbeat(self._directory, heartbeat)
+        replace_record(self._directory.heartbeat, heartbeat)
 
     def event(self, kind: RunEventKind, data: dict[str, object]) -> None:
         """Append an event of the attempt."""
         if self._leads:
             record = EventRecord(time=time.time(), kind=kind, step=self.step, data=data)
-            append_event(self._directory, record)
+            append_record(self._directory.events, record)
 
     def answer(self, request_id: str, answer: RequestAnswer) -> None:
         """Answer a request, and append the answer to the events."""
@@ -97,12 +91,12 @@ class RunWriter:
     def provenance(self, describe: Callable[[], Provenance]) -> None:
         """Write the provenance of this node."""
         if self._leads_node:
-            write_provenance(self._directory, describe())
+            replace_record(self._directory.provenance, describe())
 
     def finish(self, outcome: Outcome) -> None:
         """Write the outcome of an attempt that did not fail."""
         if self._leads_node:
-            write_outcome(self._directory, outcome)
+            create_record(self._directory.outcome, outcome)
 
     def fail(self, error: BaseException) -> Failure:
         """Write the failure, unless another rank of this node has already written one.
@@ -115,13 +109,13 @@ class RunWriter:
         own = failure = failure_of(error, rank=self._rank, step=self.step)
         if own.reason == FailureReason.HANG and Path(self._directory.logs).is_dir():
             own = failure = replace(own, path=str(self._directory.logs))
-        if not write_error(self._directory, failure):
+        if not create_record(self._directory.error, failure):
             # The first rank may be killed between its two files: write the outcome here too.
             failure = parse_record(Failure, Path(self._directory.error).read_bytes())
         outcome = Outcome(
             outcome="failed", step=self.step, checkpoint_id=self.checkpoint_id, failure=failure
         )
-        write_outcome(self._directory, outcome)
+        create_record(self._directory.outcome, outcome)
         return own
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from trainyard.protocol.states import DesiredState
+from trainyard.run.atomic import replace_file
 from trainyard.run.failures import Failure, FailureReason
-from trainyard.run.record_files import write_exit
+from trainyard.run.record_base import to_json
 from trainyard.run.records import ExitRecord, Outcome, RankExit
 from worker.node.files import read_record
 from worker.node.node_store import WorkerRun
@@ -70,7 +71,7 @@ def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
     record = judge(findings, time=time.time())
     logger.info("%s: %s", record.outcome, record.failure.message if record.failure else "")
     try:
-        write_exit(run, record)
+        replace_file(run.exit, to_json(record, indent=1) + "\n")
     except OSError:
         logger.exception("%s could not be written", run.exit)
     return record

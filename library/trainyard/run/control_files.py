@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from trainyard.run.atomic import create_file, replace_file
+from trainyard.run.atomic import create_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.record_base import to_json
+from trainyard.run.record_files import replace_record
 from trainyard.run.records import Request, RequestAnswer
 
 REQUEST_SUFFIX = ".json"
@@ -52,7 +53,7 @@ def write_answer(run: RunDirectory, request_id: str, answer: RequestAnswer) -> N
     Raises:
         OSError: the system refuses.
     """
-    replace_file(answer_file(run, request_id), to_json(answer) + "\n", durable=False)
+    replace_record(answer_file(run, request_id), answer)
 
 
 def answer_file(run: RunDirectory, request_id: str) -> PurePath:

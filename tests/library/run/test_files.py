@@ -20,15 +20,9 @@ from trainyard.run.control_files import (
 )
 from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.failures import Failure, FailureReason
-from trainyard.run.record_files import (
-    append_event,
-    write_error,
-    write_exit,
-    write_outcome,
-)
+from trainyard.run.record_files import append_record, create_record
 from trainyard.run.records import (
     EventRecord,
-    ExitRecord,
     Heartbeat,
     MetricRecord,
     Outcome,
@@ -43,14 +37,17 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import PurePath
 from trainyard.run.control_files import order_stop, should_stop
 from trainyard.run.directory import Phase, RunDirectory
-from trainyard.run.record_files import append_event, append_metrics, write_heartbeat, write_outcome
+from trainyard.run.record_files import append_record, create_record, replace_record
 from trainyard.run.records import EventRecord, Heartbeat, MetricRecord, Outcome
 run = RunDirectory(PurePath(sys.argv[2]))
 for step in (1, 2):
-    append_metrics(run, MetricRecord(step=step, time=0.5, values={"train/loss": float("nan")}))
-append_event(run, EventRecord(time=0.5, kind="phase", step=2, data={"phase": "training"}))
-write_heartbeat(run, Heartbeat(phase=Phase.TRAINING, step=2, time=0.5))
-assert write_outcome(run, Outcome(outcome="stopped", step=2, checkpoint_id="\\0" + "x" * 5000))
+    metrics = MetricRecord(step=step, time=0.5, values={"train/loss": float("nan")})
+    append_record(run.metrics, metrics)
+event = EventRecord(time=0.5, kind="phase", step=2, data={"phase": "training"})
+append_record(run.events, event)
+replace_record(run.heartbeat, Heartbeat(phase=Phase.TRAINING, step=2, time=0.5))
+outcome = Outcome(outcome="stopped", step=2, checkpoint_id="\\0" + "x" * 5000)
+assert create_record(run.outcome, outcome)
 assert not should_stop(run)
 order_stop(run)
 assert should_stop(run)
@@ -78,20 +75,17 @@ def test_a_bare_interpreter_writes_what_programs_parse(tmp_path: Path) -> None:
 def test_the_first_error_and_outcome_of_a_node_stay(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     first, second = (Failure(reason=FailureReason.HANG, message=text) for text in "ab")
-    assert [write_error(run, failure) for failure in (first, second)] == [True, False]
+    assert [create_record(run.error, failure) for failure in (first, second)] == [True, False]
     assert parse_record(Failure, Path(run.error).read_bytes()) == first
-    assert write_outcome(run, Outcome(outcome="failed", step=1, failure=first))
-    assert not write_outcome(run, Outcome(outcome="succeeded", step=2))
+    assert create_record(run.outcome, Outcome(outcome="failed", step=1, failure=first))
+    assert not create_record(run.outcome, Outcome(outcome="succeeded", step=2))
     assert parse_record(Outcome, Path(run.outcome).read_bytes()).failure == first
-    for step in (1.0, 2.0):
-        write_exit(run, ExitRecord(outcome="failed", failure=first, ranks=(), time=step))
-    assert parse_record(ExitRecord, Path(run.exit).read_bytes()).time == 2.0
 
 
 def test_half_a_line_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "write", lambda _fd, _line: 3)
     with pytest.raises(OSError, match="only 3 of 47 bytes"):
-        append_event(RunDirectory(tmp_path), EventRecord(time=0.5, kind="phase", step=2))
+        append_record(RunDirectory(tmp_path).events, EventRecord(time=0.5, kind="phase", step=2))
 
 
 def test_a_stop_is_not_written_through_a_link(tmp_path: Path) -> None:
