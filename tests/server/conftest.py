@@ -20,6 +20,7 @@ from server.database.engine import Database
 from server.database.migrate import upgrade
 from server.settings import Settings
 from tests.server.harness import FakeClock, Harness, Launched
+from tests.server.yard import Yard
 
 
 @pytest.fixture(scope="session")
@@ -129,6 +130,13 @@ def launched(harness: Harness) -> Launched:
     harness.add_node()
     job_id, (supervisor,) = harness.launched()
     return job_id, supervisor
+
+
+@pytest.fixture
+def yard(harness: Harness) -> Yard:
+    """One node, and what acts on operations."""
+    harness.add_node()
+    return Yard(harness)
 
 
 @contextmanager

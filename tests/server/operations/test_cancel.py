@@ -11,7 +11,7 @@ from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from server.operations.cancel import cancel, prune_ended
 from tests.actors import ADA, EVE
-from tests.server.operations.conftest import Yard
+from tests.server.yard import Yard
 from trainyard.protocol.operations import OperationOutcome
 from trainyard.protocol.states import OperationState
 

@@ -14,7 +14,7 @@ from server.jobs.resume import resume
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from tests.actors import ADA, EVE
-from tests.server.operations.conftest import Yard
+from tests.server.yard import Yard
 from trainyard.protocol.operations import OperationKind, OperationOutcome
 from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.resume import ResumeRequest

@@ -15,7 +15,7 @@ from server.jobs.service import stop
 from server.subject import Actor
 from tests.actors import ADA, EVE
 from tests.server.harness import Harness, Supervisor
-from tests.server.operations.conftest import Yard
+from tests.server.yard import Yard
 from trainyard.protocol.operations import ExportResult, ExportTask, OperationKind, OperationOutcome
 from trainyard.protocol.rest.operations import ExportRequest
 from trainyard.protocol.states import OperationState

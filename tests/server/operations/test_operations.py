@@ -15,7 +15,7 @@ from server.operations.cancel import cancel
 from server.scheduling.placement import QueuedOperation, give
 from tests.actors import ADA, EVE
 from tests.server.harness import Harness
-from tests.server.operations.conftest import Yard
+from tests.server.yard import Yard
 from trainyard.protocol.operations import OperationKind, OperationOutcome
 from trainyard.protocol.rest.operations import SampleRequest
 from trainyard.protocol.states import OperationState

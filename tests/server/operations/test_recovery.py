@@ -13,7 +13,7 @@ from server.liveness import beat
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 from tests.server.harness import AnyRow, Harness
-from tests.server.operations.conftest import Yard
+from tests.server.yard import Yard
 from trainyard.protocol.manifest import DCP_METADATA, ManifestFile
 from trainyard.protocol.operations import OperationKind, OperationOutcome
 from trainyard.protocol.states import JobState, OperationState

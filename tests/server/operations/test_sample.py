@@ -11,7 +11,7 @@ from server.context import Context
 from server.errors import ConflictError
 from tests.actors import ADA, EVE
 from tests.server.harness import BRINGS_CODE, Harness
-from tests.server.operations.conftest import Yard
+from tests.server.yard import Yard
 from trainyard.protocol.operations import OperationOutcome, SampleEnd, SampleResult
 from trainyard.protocol.rest.operations import SampleRequest
 

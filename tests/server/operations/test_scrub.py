@@ -10,7 +10,7 @@ from server.checkpoints import service
 from server.context import Context
 from server.scheduling.operations import OperationKeeper
 from tests.actors import ADA
-from tests.server.operations.conftest import Yard
+from tests.server.yard import Yard
 from trainyard.protocol.operations import OperationKind
 from trainyard.run.checkpoint_faults import CheckpointFault
 

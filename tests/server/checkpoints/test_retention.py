@@ -18,7 +18,7 @@ from server.jobs.service import stop
 from server.metrics.points import Points
 from server.metrics.store import store_points
 from tests.actors import ADA
-from tests.server.operations.conftest import Yard
+from tests.server.yard import Yard
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.failures import FailureReason

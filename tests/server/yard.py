@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 from sqlalchemy import select
 
 from server.attempts.launch import effective_spec
@@ -123,10 +122,3 @@ class Yard:
         query = select(notices).where(notices.c.job_id == job_id, notices.c.kind == kind)
         with self.harness.context.database.read() as connection:
             return list(connection.execute(query.order_by(notices.c.seq)))
-
-
-@pytest.fixture
-def yard(harness: Harness) -> Yard:
-    """One node, and what acts on operations."""
-    harness.add_node()
-    return Yard(harness)
