@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.worker.fake_server import FakeAttempt, FakeServer
-from tests.worker.launchers import PROCESSES, TORCHRUN
+from tests.worker.launchers.process_launcher import PROCESSES, TORCHRUN
 from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
 from trainyard.protocol.worker_messages import ClaimReply, Hardware

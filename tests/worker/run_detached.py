@@ -9,7 +9,7 @@ import logging
 import sys
 from pathlib import Path
 
-from tests.worker.launchers import launcher_of
+from tests.worker.launchers.process_launcher import launcher_of
 from worker.launchers.rank_environment import TRAINER
 from worker.supervisor.supervise import run_detached
 

@@ -16,7 +16,7 @@ import pytest
 from tests.exploits import COUSINS, shell_by_warnings
 from tests.worker.conftest import Attempt, Place, make_place, wait_for
 from tests.worker.fake_server import FakeServer
-from tests.worker.launchers import TORCHRUN
+from tests.worker.launchers.process_launcher import TORCHRUN
 from tests.worker.stand_in import DAEMON
 from trainyard.protocol.states import DesiredState
 from trainyard.run.directory import Phase

@@ -19,9 +19,9 @@ from tests.other_users import (
     packages,
     python_for_others,
 )
-from tests.worker.conftest import STAND_IN, Place, environment, make_place, wait_for
+from tests.worker.conftest import HERE, STAND_IN, Place, environment, make_place, wait_for
 from tests.worker.fake_server import FakeServer
-from tests.worker.launchers import TORCHRUN
+from tests.worker.launchers.process_launcher import TORCHRUN
 from trainyard.run.atomic import replace_file
 from worker.launch import prepare_run
 from worker.launchers.rank_environment import check_reach
@@ -337,12 +337,11 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
     modes = {path.name: path.stat().st_mode & 0o7777 for path in run.root.iterdir()}
     assert (run.root.stat().st_mode & 0o7777, run.root.stat().st_gid) == (0o1770, user.uid)
     assert (modes["spec.json"], modes["supervisor.secret"]) == (0o640, 0o600)
-    script = str(Path(__file__).with_name("stand_in.py"))
     with lock, run.supervisor_log.open("wb") as log:
         attempt.supervisor = subprocess.Popen(
             [
-                *(python, str(Path(__file__).with_name("run_detached.py")), str(run.root)),
-                *(str(lock.fd), TORCHRUN, python, script, "pry"),
+                *(python, str(HERE / "run_detached.py"), str(run.root)),
+                *(str(lock.fd), TORCHRUN, python, STAND_IN[1], "pry"),
             ],
             pass_fds=[lock.fd],
             stdout=log,
@@ -364,4 +363,3 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
     assert attempt.processes == []
     assert Path(run.log(0)).stat().st_uid == os.geteuid()
     assert Path(run.heartbeat).stat().st_uid == user.uid
-    assert STAND_IN[1] == script

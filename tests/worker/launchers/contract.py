@@ -1,6 +1,6 @@
 """The contract of a launcher, in a process of its own: a launcher ends every descendant.
 
-`launcher_contract.py SCENARIO LAUNCHER RUN`; an assertion that fails is the exit code.
+`contract.py SCENARIO LAUNCHER RUN`; an assertion that fails is the exit code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.worker.conftest import STAND_IN, processes_of, wait_for
-from tests.worker.launchers import launcher_of
+from tests.worker.launchers.process_launcher import launcher_of
 from tests.worker.stand_in import DAEMON
 from worker.launchers.base import Launcher, Observation, Share
 from worker.node.node_store import WorkerRun

@@ -129,7 +129,7 @@ def test_ranks_of_two_nodes_meet_although_each_name_is_its_own_loopback(tmp_path
         inside = ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c"]
         inside += [f'hostname {name} && exec "$@"', "sh", *words]
         with run.launcher_log.open("wb") as log:
-            started.append(subprocess.Popen(inside, stdout=log, stderr=log, cwd=HERE.parents[1]))
+            started.append(subprocess.Popen(inside, stdout=log, stderr=log, cwd=HERE.parents[2]))
     try:
         codes = [process.wait(timeout=90) for process in started]
     finally:

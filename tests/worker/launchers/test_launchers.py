@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.worker.conftest import Place, environment
-from tests.worker.launcher_contract import SCENARIOS
-from tests.worker.launchers import LAUNCHERS
+from tests.worker.launchers.contract import SCENARIOS
+from tests.worker.launchers.process_launcher import LAUNCHERS
 from trainyard.run.records import RankExit
 from worker.launch import prepare_run
 from worker.launchers.base import Observation
 
-SCRIPT = Path(__file__).with_name("launcher_contract.py")
+SCRIPT = Path(__file__).with_name("contract.py")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
