@@ -9,7 +9,7 @@ import pytest
 from embedded.__main__ import main
 from embedded.access import let_user_in
 from embedded.folders import Folders
-from tests.library.client.conftest import Run, Yard
+from tests.library.conftest import Run, Yard
 from trainyard.client.settings import choose_profile, config_path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.library.client.conftest import Yard
+from tests.library.conftest import Yard
 from trainyard.client.errors import UnknownReferenceError
 from trainyard.client.references import Target, resolve, resolve_job
 

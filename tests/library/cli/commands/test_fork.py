@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.library.client.conftest import Run, Yard
+from tests.library.conftest import Run, Yard
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from server.attempts.node_heartbeat import node_heartbeat
 from server.auth.tokens import hash_token
 from server.ingest.receive import store_report
-from tests.library.client.conftest import Run, Yard, acting
+from tests.library.conftest import Run, Yard, acting
 from tests.server.harness import WORKER, Supervisor
 from trainyard.cli.commands.watch import JsonPrinter
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, NodeHeartbeat, Report

@@ -11,7 +11,7 @@ import pytest
 
 from server.checkpoints.catalog import apply_outcome, record_stall
 from server.operations.service import claim_operation, report_operation
-from tests.library.client.conftest import Run, Yard
+from tests.library.conftest import Run, Yard
 from tests.server.harness import WORKER
 from trainyard.cli.commands.operations import DONE
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter, SaveSettled

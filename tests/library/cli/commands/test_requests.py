@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.library.client.conftest import Run, Yard
+from tests.library.conftest import Run, Yard
 from tests.server.reports import send
 from trainyard.run.records import Request, RequestAnswer
 

@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from tests.library.client.conftest import Run, Yard
+from tests.library.conftest import Run, Yard
 from tests.server.harness import Supervisor
 from tests.server.reports import chunk, json_lines, send
 from trainyard.client.errors import InvalidRequestError, NotFoundError
