@@ -82,7 +82,7 @@ def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
                    "JOBS", right=("FREE", "SLOTS", "SEEN"),
                    spare=("SEEN", "ISOLATION", "MEMORY", "DEVICE"), elastic="JOBS")  # fmt: skip
     for node in nodes:
-        state = "leaving" if node.notice else "draining" if node.draining else "online"
+        state = "draining" if node.draining else "online"
         hardware = node.hardware
         rows.add(
             node.name,

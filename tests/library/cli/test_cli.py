@@ -209,7 +209,7 @@ def test_a_node_that_is_about_to_leave_gives_its_reason(yard: Yard, run: Run) ->
     going = NodeHeartbeat(protocol=PROTOCOL, node="node-1", worker=WORKER, notice="ends [12:00]")
     node_heartbeat(yard.harness.context, going)
     shown = run("nodes", "undrain", "node-1").stdout
-    assert "leaving" in shown
+    assert "draining" in shown
     assert "node-1 is about to leave: ends [12:00]" in shown
 
 
