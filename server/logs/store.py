@@ -114,9 +114,8 @@ def page(
 
     Raises:
         NotFoundError: there is no such job or attempt.
-        InvalidRequestError: a rank without a log in an attempt that has some, or too many lines.
+        InvalidRequestError: a rank without a log in an attempt that has some.
     """
-    _check_limit(limit)
     with context.database.read() as connection:
         attempt_id, number = _attempt(connection, job_id, attempt)
         query = RankLog.select().where(logs.c.attempt_id == attempt_id).order_by(logs.c.rank)
@@ -160,11 +159,7 @@ def search(
 
     Raises:
         NotFoundError: there is no such job or attempt.
-        InvalidRequestError: no text, or too many lines.
     """
-    _check_limit(limit)
-    if not text:
-        raise InvalidRequestError.at("query/search", "is empty; give a text to look for")
     with context.database.read() as connection:
         attempt_id, number = _attempt(connection, job_id, attempt)
         columns = log_blocks.c
@@ -333,8 +328,3 @@ def _matches(
                 return found, number
             found.append(LogLine(number=number, text=line))
     return found, None
-
-
-def _check_limit(limit: int) -> None:
-    if not 1 <= limit <= MAX_LINES:
-        raise InvalidRequestError.at("query/limit", f"{limit} is not 1 to {MAX_LINES}")

@@ -266,6 +266,7 @@ BAD_PARAMETERS = (
     (f"/jobs/{'0' * 26}/metrics?attempt={10**30}", "query/attempt"),
     (f"/jobs/{'0' * 26}/logs?rank=-1", "query/rank"),
     (f"/jobs/{'0' * 26}/logs?limit=100000", "query/limit"),
+    (f"/jobs/{'0' * 26}/logs/search?text=", "query/text"),
     ("/stream?job=no-id", "query/job"),
     ("/jobs?stat=running", "query/stat"),
     ("/jobs?page_size=5&page=2", "query/page"),
