@@ -5,11 +5,12 @@ import { command } from "@/shared/format/shell";
 import { moment } from "@/shared/format/time";
 import { MoreRows } from "@/shared/job/MoreRows";
 import { useReference } from "@/shared/job/reference";
-import { Badge, type Tone } from "@/shared/ui/Badge";
+import { Badge } from "@/shared/ui/Badge";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Absent } from "@/shared/ui/Notice";
 import { type RowPlace, VirtualTable } from "@/shared/ui/table/VirtualTable";
 import { eventsQuery } from "./api";
+import { toneOf } from "./tone";
 import "./events.css";
 
 const COLUMNS = [
@@ -82,28 +83,3 @@ function Row({ event, place }: { event: EventView; place: RowPlace }) {
     </tr>
   );
 }
-
-/** Only what went well or ill has a colour. */
-function toneOf(event: EventView): Tone {
-  switch (event.kind) {
-    case "running":
-    case "resumed":
-      return "accent";
-    case "unreachable":
-    case "line_skipped":
-      return "warn";
-    case "node_ended":
-    case "attempt_ended":
-      return ENDS[event.data.outcome] ?? "neutral";
-    case "job_ended":
-    case "operation_ended":
-      return ENDS[event.data.state] ?? "neutral";
-    case "continuity_checked":
-    case "request_answered":
-      return event.data.ok ? "ok" : "bad";
-    default:
-      return "neutral";
-  }
-}
-
-const ENDS: Record<string, Tone> = { failed: "bad", succeeded: "ok" };

@@ -1,0 +1,14 @@
+import { expect, it } from "vitest";
+import type { EventView } from "@/shared/api/types";
+import { toneOf } from "./tone";
+
+const ended = (state: string, ok: boolean | null) =>
+  toneOf({ kind: "operation_ended", data: { state, ok } } as EventView);
+
+it("an operation that ended has the colour of its end, and of what it found", () => {
+  expect(ended("failed", null)).toBe("bad");
+  expect(ended("cancelled", null)).toBe("neutral");
+  expect(ended("succeeded", null)).toBe("ok");
+  expect(ended("succeeded", true)).toBe("ok");
+  expect(ended("succeeded", false)).toBe("warn");
+});

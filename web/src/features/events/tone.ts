@@ -1,0 +1,30 @@
+// The colour of an event.
+import type { EventView } from "@/shared/api/types";
+import type { Tone } from "@/shared/ui/Badge";
+
+/** Only what went well or ill has a colour. */
+export function toneOf(event: EventView): Tone {
+  switch (event.kind) {
+    case "running":
+    case "resumed":
+      return "accent";
+    case "unreachable":
+    case "line_skipped":
+    case "checkpoint_damaged":
+      return "warn";
+    case "node_ended":
+    case "attempt_ended":
+      return ENDS[event.data.outcome] ?? "neutral";
+    case "operation_ended": // a verification succeeds although it finds damage
+      return event.data.ok === false ? "warn" : (ENDS[event.data.state] ?? "neutral");
+    case "job_ended":
+      return ENDS[event.data.state] ?? "neutral";
+    case "continuity_checked":
+    case "request_answered":
+      return event.data.ok ? "ok" : "bad";
+    default:
+      return "neutral";
+  }
+}
+
+const ENDS: Record<string, Tone> = { failed: "bad", succeeded: "ok" };
