@@ -114,27 +114,10 @@ def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[Descenda
 
 
 def _fields(row: ListedCheckpoint, lineage: Lineage) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "job_id": row.job_id,
-        "attempt": row.attempt,
-        "step": row.step,
-        "kind": row.kind,
+    return row.values_for(CheckpointView) | {
         "place": f"{row.root}:{row.path}",
-        "size": row.size,
-        "files": row.files,
-        "layout": row.layout,
-        "dtype": row.dtype,
-        "save_seconds": row.save_seconds,
-        "stall_seconds": row.stall_seconds,
-        "writers": row.writers,
-        "write_seconds": row.write_seconds,
         "parent": row.parent_id,
         "on_lineage": lineage.holds(number=row.attempt, step=row.step),
-        "created_at": row.created_at,
-        "verification": row.verification,
-        "pinned_at": row.pinned_at,
-        "pinned_by": row.pinned_by,
         "deleting": row.deleting_since is not None,
     }
 

@@ -278,18 +278,11 @@ def _holdings(connection: Connection, names: list[str]) -> dict[str, list[NodeHo
 
 def _view(row: Node, holdings: list[NodeHolding]) -> NodeView:
     taken = sum(len(holding.allocation.slots) for holding in holdings)
-    return NodeView(
-        name=row.name,
-        address=row.address,
-        hardware=row.hardware,
-        online=row.offline_since is None,
-        draining=row.drain is not None or row.notice is not None,
-        drain=row.drain,
-        notice=row.notice,
-        free_slots=max(row.slots - taken, 0),
-        allocations=tuple(holdings),
-        roots=tuple(sorted(row.roots)),
-        version=row.version,
-        registered_at=row.registered_at,
-        heartbeat_at=row.heartbeat_at,
-    )
+    computed = {
+        "online": row.offline_since is None,
+        "draining": row.drain is not None or row.notice is not None,
+        "free_slots": max(row.slots - taken, 0),
+        "allocations": tuple(holdings),
+        "roots": tuple(sorted(row.roots)),
+    }
+    return NodeView(**row.values_for(NodeView) | computed)
