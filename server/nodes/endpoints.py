@@ -37,10 +37,10 @@ def list_(
 )
 def drain(context: ServerContext, principal: Person, name: NodeName, body: DrainBody) -> Response:
     """Have what runs there save and go on elsewhere, or let it finish; place nothing new."""
-    return reply(service.drain(context, name, body.running, actor=principal.actor))
+    return reply(service.set_drain(context, name, body.running, actor=principal.actor))
 
 
 @router.post("/{name}/undrain", response_model=NodeView, summary="Place on a node again")
 def undrain(context: ServerContext, principal: Person, name: NodeName) -> Response:
     """Take the node back into use."""
-    return reply(service.undrain(context, name, actor=principal.actor))
+    return reply(service.set_drain(context, name, None, actor=principal.actor))

@@ -92,23 +92,37 @@ def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) 
         return _views(connection, Node.all(connection, query))
 
 
-def drain(context: Context, name: str, running: Running, *, actor: Actor) -> NodeView:
-    """Place nothing new on a node; what runs there moves (the scheduler sees to it) or finishes.
+def set_drain(context: Context, name: str, running: Running | None, *, actor: Actor) -> NodeView:
+    """Place nothing new on a node, or place on it again; the same order again changes nothing.
+
+    Args:
+        context: the server's context.
+        name: the node.
+        running: whether what runs there moves (the scheduler sees to it) or finishes; None ends
+            the drain.
+        actor: who requests it.
 
     Raises:
         NotFoundError: no node has this name.
     """
-    wanted = Drain(running=running, by=actor.name, at=context.now())
-    return _set_drain(context, name, wanted, actor=actor)
-
-
-def undrain(context: Context, name: str, *, actor: Actor) -> NodeView:
-    """Place on a node again.
-
-    Raises:
-        NotFoundError: no node has this name.
-    """
-    return _set_drain(context, name, None, actor=actor)
+    drain = None if running is None else Drain(running=running, by=actor.name, at=context.now())
+    with context.database.write() as connection:
+        found = select(nodes.c.drain).where(nodes.c.name == name)
+        row = connection.execute(found.with_for_update(key_share=True)).one_or_none()
+        if row is None:
+            raise NotFoundError(f"no node has the name {name!r}")
+        before: Drain | None = row.drain
+        if (before and before.running) != running:
+            connection.execute(update(nodes).where(nodes.c.name == name).values(drain=drain))
+            event = NewEvent(
+                NodeDrained(draining=drain is not None, running=running),
+                actor,
+                Subject(node=name),
+                f"{name}: {_in_words(running)}",
+            )
+            append_event(context, connection, event)
+        node = Node.one(connection, Node.select().where(nodes.c.name == name))
+        return _views(connection, [node])[0]
 
 
 def _check(registration: Registration) -> None:
@@ -224,31 +238,10 @@ def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]])
     ]
 
 
-def _set_drain(context: Context, name: str, drain: Drain | None, *, actor: Actor) -> NodeView:
-    """Store a drain, or its end; saying the same again changes nothing."""
-    with context.database.write() as connection:
-        found = select(nodes.c.drain).where(nodes.c.name == name)
-        row = connection.execute(found.with_for_update(key_share=True)).one_or_none()
-        if row is None:
-            raise NotFoundError(f"no node has the name {name!r}")
-        before: Drain | None = row.drain
-        if (before and before.running) != (drain and drain.running):
-            connection.execute(update(nodes).where(nodes.c.name == name).values(drain=drain))
-            event = NewEvent(
-                NodeDrained(draining=drain is not None, running=drain.running if drain else None),
-                actor,
-                Subject(node=name),
-                f"{name}: {_in_words(drain)}",
-            )
-            append_event(context, connection, event)
-        node = Node.one(connection, Node.select().where(nodes.c.name == name))
-        return _views(connection, [node])[0]
-
-
-def _in_words(drain: Drain | None) -> str:
-    if drain is None:
+def _in_words(running: Running | None) -> str:
+    if running is None:
         return "in use again"
-    if drain.running == "finish":
+    if running == "finish":
         return "nothing new is placed; what runs goes on to its end"
     return "nothing new is placed; what runs saves, leaves and goes on elsewhere"
 

@@ -10,7 +10,7 @@ from server.database.tables import attempts, jobs, requests
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.planning import plan_job
 from server.jobs.service import add_request, cancel, delete, forget_old_keys, stop, submit
-from server.nodes.service import drain
+from server.nodes.service import set_drain
 from tests.actors import ADA, BOB
 from tests.server.harness import BRINGS_CODE, Harness
 from trainyard.protocol.states import JobState
@@ -225,7 +225,7 @@ def test_higher_priority_starts_first(harness: Harness) -> None:
 def test_drained_nodes_take_nothing_new(context: Context, harness: Harness) -> None:
     harness.add_node()
     job_id = harness.submit()
-    drain(context, "node-1", "finish", actor=ADA)
+    set_drain(context, "node-1", "finish", actor=ADA)
     assert harness.place() == 0
     assert harness.job(job_id).reason == "no node is online that takes new work"
 

@@ -10,7 +10,7 @@ from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
 from server.database.tables import events
 from server.jobs.service import cancel, stop
-from server.nodes.service import drain, list_nodes, undrain
+from server.nodes.service import list_nodes, set_drain
 from tests.actors import ADA
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.event_kinds import EventKind
@@ -27,7 +27,7 @@ def test_what_runs_on_a_drained_node_saves_and_goes_on_elsewhere(
     harness.add_node("a")
     job_id, (supervisor,) = harness.running(retry={"max_retries": 0, "backoff_seconds": 5})
     harness.add_node("b")
-    drain(context, "a", "move", actor=ADA)
+    set_drain(context, "a", "move", actor=ADA)
     assert harness.empty() == 1
     assert harness.empty() == 0, "an order is a level: it is given once"
     job = harness.job(job_id)
@@ -54,7 +54,7 @@ def test_every_node_of_an_attempt_is_stopped_when_one_is_drained(
     harness.add_node("a", slots=2)
     harness.add_node("b", slots=2)
     job_id, (first, second) = harness.running(**TWO_NODES)
-    drain(context, "b", "move", actor=ADA)
+    set_drain(context, "b", "move", actor=ADA)
     harness.empty()
     assert {first.train(2), second.train(2)} == {DesiredState.STOP}
     first.end("stopped")
@@ -63,17 +63,17 @@ def test_every_node_of_an_attempt_is_stopped_when_one_is_drained(
     assert harness.attempt(job_id).failure.reason == FailureReason.PREEMPTED
     assert harness.place() == 0
     assert harness.job(job_id).reason == "needs 4 slots on 2 nodes, 2 are online"
-    undrain(context, "b", actor=ADA)
+    set_drain(context, "b", None, actor=ADA)
     assert harness.place() == 1
 
 
 def test_what_runs_may_finish(harness: Harness, context: Context) -> None:
     harness.add_node("a")
     job_id, (supervisor,) = harness.running()
-    drain(context, "a", "finish", actor=ADA)
+    set_drain(context, "a", "finish", actor=ADA)
     assert harness.empty() == 0
     assert supervisor.train(2) == DesiredState.RUN
-    drain(context, "a", "move", actor=ADA)  # somebody is in a hurry after all
+    set_drain(context, "a", "move", actor=ADA)  # somebody is in a hurry after all
     assert harness.empty() == 1
     assert supervisor.train(3) == DesiredState.STOP
     supervisor.end("succeeded")
@@ -84,7 +84,7 @@ def test_an_unclaimed_attempt_is_placed_again(harness: Harness, context: Context
     harness.add_node("a")
     job_id = harness.submit()
     harness.place()
-    drain(context, "a", "move", actor=ADA)
+    set_drain(context, "a", "move", actor=ADA)
     harness.empty()
     assert harness.attempt(job_id).state == AttemptState.ENDED
     assert harness.job(job_id).state == JobState.QUEUED
@@ -95,7 +95,7 @@ def test_an_unclaimed_attempt_is_placed_again(harness: Harness, context: Context
 def test_a_failure_while_it_saves_is_that_failure(harness: Harness, context: Context) -> None:
     harness.add_node("a")
     job_id, (supervisor,) = harness.running(retry={"max_retries": 0})
-    drain(context, "a", "move", actor=ADA)
+    set_drain(context, "a", "move", actor=ADA)
     harness.empty()
     supervisor.end("failed", FailureReason.CHECKPOINT_ERROR)
     assert harness.attempt(job_id).failure.reason == FailureReason.CHECKPOINT_ERROR
@@ -108,9 +108,9 @@ def test_a_person_may_still_end_a_job_that_is_leaving(harness: Harness, context:
         (stop, DesiredState.STOP, "stopped"),
         (cancel, DesiredState.CANCEL, "cancelled"),
     ):
-        undrain(context, "a", actor=ADA)
+        set_drain(context, "a", None, actor=ADA)
         job_id, (supervisor,) = harness.running()
-        drain(context, "a", "move", actor=ADA)
+        set_drain(context, "a", "move", actor=ADA)
         harness.empty()
         verb(context, job_id, actor=ADA, reason="")
         assert supervisor.train(2) == order
@@ -123,7 +123,7 @@ def test_a_job_without_retries_after_a_preemption_keeps_its_save(
 ) -> None:
     harness.add_node("a")
     job_id, (supervisor,) = harness.running(retry={"on": []})
-    drain(context, "a", "move", actor=ADA)
+    set_drain(context, "a", "move", actor=ADA)
     harness.empty()
     supervisor.end("stopped")
     job = harness.job(job_id)
