@@ -108,7 +108,7 @@ def train_ours(folder: Path, ranks: int, steps: int, sections: dict[str, Any]) -
         run = Path(name)
         (run / "spec.json").write_text(json.dumps(spec | sections))
         _torchrun(Path(sys.executable), ranks, ["-m", "trainer", name], Path.cwd())
-        lines = Path(RunDirectory(run).metrics).read_text().splitlines()
+        lines = RunDirectory(run).metrics.read_text().splitlines()
     values = [parse_record(MetricRecord, line).values for line in lines]
     rates = [v["perf/tokens_per_second_per_device"] for v in values if v]
     return middle(rates)

@@ -158,7 +158,7 @@ def measure_share(steps: int) -> bool:
         run = open_run(folder, world_size=1, roots={})
         recorder = RunWriter(RunDirectory(folder), rank=0, local_rank=0)
         train(run, recorder, after_step=lambda _: ended.append(time.perf_counter()))
-        lines = Path(RunDirectory(folder).metrics).read_text().splitlines()
+        lines = RunDirectory(folder).metrics.read_text().splitlines()
     values = json.loads(lines[-1])["values"]
     step_seconds = (ended[-1] - ended[0]) / (len(ended) - 1)
     return emit(

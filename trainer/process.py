@@ -17,7 +17,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NoReturn
 
 from trainyard.run.control_files import order_stop
@@ -50,11 +49,11 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
     would delay torchrun after the failure of another rank. Without a supervisor torchrun also sends
     SIGTERM after a failure: if one is recorded, the signal ends this process.
     """
-    if Path(directory.secret).exists():
+    if directory.secret.exists():
         return
 
     def stop(_number: int, _frame: object) -> None:
-        if Path(directory.error).exists():
+        if directory.error.exists():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
         with contextlib.suppress(OSError):  # a full disk: the next SIGTERM retries

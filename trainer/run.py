@@ -62,12 +62,12 @@ def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) 
             with the number of ranks.
     """
     directory = RunDirectory(folder.resolve())
-    submitted = _read_spec(Path(directory.spec))
-    bare = not Path(directory.attempt).exists()
+    submitted = _read_spec(directory.spec)
+    bare = not directory.attempt.exists()
     attempt = (
         _bare_attempt(submitted, world_size or submitted.resources.world_size)
         if bare
-        else _read_attempt(Path(directory.attempt))
+        else _read_attempt(directory.attempt)
     )
     attempt = attempt.model_copy(update={"roots": attempt.roots | dict(roots)})
     if world_size is not None and attempt.layout.world_size != world_size:
@@ -116,9 +116,9 @@ def _named_root(text: str) -> tuple[str, str]:
 
 def forget_check(directory: RunDirectory) -> None:
     """Remove the records of a former check, unless an attempt has run: it leaves a heartbeat."""
-    if not Path(directory.heartbeat).exists():
-        Path(directory.error).unlink(missing_ok=True)
-        Path(directory.outcome).unlink(missing_ok=True)
+    if not directory.heartbeat.exists():
+        directory.error.unlink(missing_ok=True)
+        directory.outcome.unlink(missing_ok=True)
 
 
 def refuse_used(directory: RunDirectory) -> None:
@@ -189,7 +189,7 @@ def _checkpoint_root(
     if name in attempt.roots:
         return storage_root(attempt.roots[name])
     if bare:
-        return Path(directory.root / "checkpoints")
+        return directory.root / "checkpoints"
     known = ", ".join(sorted(attempt.roots)) or "none"
     raise LaunchError(
         f"checkpoint.root={name!r} is not defined on this node (defined: {known})",

@@ -93,11 +93,11 @@ def prepare_run(
         user=user,
     )
     # Its `env` may hold secrets.
-    create_file(Path(run.spec), claim.spec.model_dump_json(indent=1) + "\n", mode=0o600)
+    create_file(run.spec, claim.spec.model_dump_json(indent=1) + "\n", mode=0o600)
     if user is not None:
-        user.give(Path(run.spec), 0o640)
-    create_file(Path(run.attempt), attempt.model_dump_json(indent=1) + "\n")
-    create_file(Path(run.secret), claim.attempt_token + "\n", mode=0o600)
+        user.give(run.spec, 0o640)
+    create_file(run.attempt, attempt.model_dump_json(indent=1) + "\n")
+    create_file(run.secret, claim.attempt_token + "\n", mode=0o600)
     create_file(run.launch, launch.model_dump_json(indent=1) + "\n")
     return run
 

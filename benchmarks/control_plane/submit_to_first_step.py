@@ -142,7 +142,7 @@ def told_by_trainer(run: WorkerRun) -> tuple[dict[str, float], EventRecord]:
     """Return when each phase was entered for the first time, and the commit of the preflight."""
     phases: dict[str, float] = {}
     committed: EventRecord | None = None
-    for text in Path(run.events).read_text(encoding="utf-8").splitlines():
+    for text in run.events.read_text(encoding="utf-8").splitlines():
         line = parse_record(EventRecord, text)
         if line.kind == "phase":
             phases.setdefault(str(line.data["phase"]), line.time)
@@ -154,7 +154,7 @@ def told_by_trainer(run: WorkerRun) -> tuple[dict[str, float], EventRecord]:
 
 def first_line(run: WorkerRun) -> MetricRecord:
     """Return the line of the first step."""
-    with Path(run.metrics).open(encoding="utf-8") as file:
+    with run.metrics.open(encoding="utf-8") as file:
         return parse_record(MetricRecord, file.readline())
 
 

@@ -111,7 +111,7 @@ def _train(name: str, spec: JobSpec, cost: StepCost) -> Measured:
     """
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         run = RunDirectory(Path(folder))
-        Path(run.spec).write_text(spec.model_dump_json(), encoding="utf-8")
+        run.spec.write_text(spec.model_dump_json(), encoding="utf-8")
         load = os.getloadavg()[0]
         launched = subprocess.run(
             torchrun(spec.resources.world_size, "-m", "trainer", folder),
@@ -123,7 +123,7 @@ def _train(name: str, spec: JobSpec, cost: StepCost) -> Measured:
         )
         if launched.returncode:
             raise RuntimeError(f"its launch failed:\n{launched.stdout[-4000:]}")
-        text = Path(run.metrics).read_text(encoding="utf-8")
+        text = run.metrics.read_text(encoding="utf-8")
     lines = [parse_record(MetricRecord, line) for line in text.splitlines()]
     values = {line.step: line.values for line in lines if "train/loss" in line.values}
     steady = [v for step, v in values.items() if step > WARMUP * max(values)]

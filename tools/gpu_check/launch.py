@@ -69,7 +69,7 @@ class Attempt:
 
     def answer(self, request: str) -> RequestAnswer | None:
         """Return what became of a request, once it is known."""
-        path = Path(answer_file(RunDirectory(self.run), request))
+        path = answer_file(RunDirectory(self.run), request)
         return parse_record(RequestAnswer, path.read_text()) if path.exists() else None
 
     def train_here(self, after_step: Callable[[int], None]) -> None:

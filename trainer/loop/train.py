@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 
 from trainer.checkpoint.manager import CheckpointManager, SaveObserver
 from trainer.data.batches import BatchReader, MicroBatch
@@ -67,7 +66,7 @@ def train(
     with joined(
         run.attempt.device or run.spec.resources.device,
         hang_seconds=run.spec.guard.hang_seconds,
-        flight_recorder=Path(run.directory.flight_recorder),
+        flight_recorder=run.directory.flight_recorder,
     ) as ranks:
         start_history(ranks.device)  # before the first allocation
         writer.provenance(provenance)
@@ -90,7 +89,7 @@ def train(
         load_published_weights(run, ranks, writer, assembly)
         state = starting_state(run, ranks, writer, assembly, dataset, code)
         loop = Loop(run, ranks, writer, checkpoints, assembly, state, after_step)
-        snapshots = Path(run.directory.snapshots)
+        snapshots = run.directory.snapshots
         model, optimizer = assembly.model, assembly.optimizer
         with explaining_memory(model, optimizer, ranks.device, snapshots, rank=ranks.rank):
             outcome = loop.run(dataset)

@@ -100,7 +100,7 @@ class _Profile:
     """A trace of this process and its GPU by torch.profiler, in Chrome's format."""
 
     def __init__(self, directory: RunDirectory) -> None:
-        self._folder = Path(directory.profiles)
+        self._folder = directory.profiles
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
@@ -120,7 +120,7 @@ class _MemorySnapshot:
     """A snapshot of this GPU's caching allocator, with its history over the steps."""
 
     def __init__(self, directory: RunDirectory) -> None:
-        self._folder = Path(directory.snapshots)
+        self._folder = directory.snapshots
         self._always_recorded = history_runs()
         if not self._always_recorded:
             torch.cuda.memory._record_memory_history(max_entries=HISTORY_ENTRIES)

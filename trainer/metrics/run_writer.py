@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from trainer.errors import (
     CheckpointError,
@@ -107,11 +106,11 @@ class RunWriter:
             The failure of this rank, written or not.
         """
         own = failure = failure_of(error, rank=self._rank, step=self.step)
-        if own.reason == FailureReason.HANG and Path(self._directory.logs).is_dir():
+        if own.reason == FailureReason.HANG and self._directory.logs.is_dir():
             own = failure = replace(own, path=str(self._directory.logs))
         if not create_record(self._directory.error, failure):
             # The first rank may be killed between its two files: write the outcome here too.
-            failure = parse_record(Failure, Path(self._directory.error).read_bytes())
+            failure = parse_record(Failure, self._directory.error.read_bytes())
         outcome = Outcome(
             outcome="failed", step=self.step, checkpoint_id=self.checkpoint_id, failure=failure
         )

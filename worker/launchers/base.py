@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Protocol
 
 from trainyard.protocol.attempt import AttemptSpec
@@ -42,7 +41,7 @@ class Share:
                 slots, or fewer than there are ranks.
         """
         launch = read_record(run.launch, LaunchRecord)
-        attempt = read_record(Path(run.attempt), AttemptSpec)
+        attempt = read_record(run.attempt, AttemptSpec)
         if launch is None or attempt is None:
             raise ValueError(f"{run.root}: launch.json or attempt.json is missing or damaged")
         counts = {len(node.slots) for node in attempt.allocation}
@@ -67,7 +66,7 @@ class Share:
         Raises:
             OSError, SpecError: it is missing or damaged.
         """
-        return parse_job_spec(Path(self.run.spec).read_bytes())
+        return parse_job_spec(self.run.spec.read_bytes())
 
     @cached_property
     def environment(self) -> dict[str, str]:

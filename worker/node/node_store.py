@@ -30,7 +30,7 @@ from trainyard.base.ids import is_id
 from trainyard.base.model_base import RecordModel
 from trainyard.protocol.worker_messages import PROTOCOL, Claim, Identity, WorkerIdentity
 from trainyard.run.atomic import replace_file
-from trainyard.run.directory import RunDirectory
+from trainyard.run.directory import Entry, RunDirectory
 from worker.node.files import read_record
 from worker.node.hardware import Devices
 from worker.node.users import RankUser, RunAs
@@ -65,7 +65,18 @@ class LaunchRecord(RecordModel):
 class WorkerRun(RunDirectory):
     """A run directory with the files that only the worker knows."""
 
-    root: Path
+    launch = Entry("launch.json")
+    """The `LaunchRecord`; written last: with it the directory is complete."""
+    identity = Entry("supervisor.json")
+    """The `Identity` of the supervisor that runs, or ran, the attempt."""
+    ranks = Entry("ranks")
+    """Folder of the rank wrappers' records: `<rank>.start` and `<rank>.end`."""
+    home = Entry("home")
+    """Home of a user of ranks, who has no account."""
+    supervisor_log = Entry("logs/supervisor.log")
+    """Output of the supervisor."""
+    launcher_log = Entry("logs/launcher.log")
+    """Output of the launcher itself, such as torchrun."""
 
     @cached_property
     def writer(self) -> int:
@@ -77,36 +88,6 @@ class WorkerRun(RunDirectory):
     def log_owner(self) -> int:
         """User id of the owner of the ranks' logs: the supervisor makes them."""
         return os.geteuid()
-
-    @property
-    def launch(self) -> Path:
-        """The `LaunchRecord`; written last: with it the directory is complete."""
-        return self.root / "launch.json"
-
-    @property
-    def identity(self) -> Path:
-        """The `Identity` of the supervisor that runs, or ran, the attempt."""
-        return self.root / "supervisor.json"
-
-    @property
-    def ranks(self) -> Path:
-        """Folder of the rank wrappers' records: `<rank>.start` and `<rank>.end`."""
-        return self.root / "ranks"
-
-    @property
-    def home(self) -> Path:
-        """Home of a user of ranks, who has no account."""
-        return self.root / "home"
-
-    @property
-    def supervisor_log(self) -> Path:
-        """Output of the supervisor."""
-        return self.root / "logs" / "supervisor.log"
-
-    @property
-    def launcher_log(self) -> Path:
-        """Output of the launcher itself, such as torchrun."""
-        return self.root / "logs" / "launcher.log"
 
 
 class AttemptLock:

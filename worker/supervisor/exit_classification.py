@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from trainyard.protocol.states import DesiredState
@@ -52,8 +51,8 @@ class Findings:
 def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
     """Return the trainer's outcome and error, where it left them."""
     return (
-        read_record(Path(run.outcome), Outcome, owner=run.writer),
-        read_record(Path(run.error), Failure, owner=run.writer),
+        read_record(run.outcome, Outcome, owner=run.writer),
+        read_record(run.error, Failure, owner=run.writer),
     )
 
 
@@ -65,7 +64,7 @@ def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
     Returns:
         The exit record, also where it could not be written: the report does not need the file.
     """
-    written = read_record(Path(run.exit), ExitRecord)
+    written = read_record(run.exit, ExitRecord)
     if written is not None:
         return written
     record = judge(findings, time=time.time())

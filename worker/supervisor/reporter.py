@@ -76,7 +76,7 @@ class Reporter:
 
     def report_until_over(self) -> None:
         """Report until the server has the exit record, or refuses further reports."""
-        token = Path(self._run.secret).read_text(encoding="ascii").strip()
+        token = self._run.secret.read_text(encoding="ascii").strip()
         url = NodeStore(Path(self._launch.data_dir)).server_url
         with WorkerApi(url or "", token) as api:
             waits = BACKOFF.pauses()
@@ -157,7 +157,7 @@ class Reporter:
             protocol=PROTOCOL,
             node=self._launch.node,
             identity=self._identity,
-            heartbeat=read_record(Path(self._run.heartbeat), Heartbeat, owner=self._run.writer),
+            heartbeat=read_record(self._run.heartbeat, Heartbeat, owner=self._run.writer),
             rank_pids=self._rank_pids(),
             provenance=provenance,
             chunks=chunks,
@@ -190,7 +190,7 @@ class Reporter:
     def _provenance(self) -> dict[str, object] | None:
         if self._refused or self._provenance_over or self._launch.node_rank != 0:
             return None
-        path = Path(self._run.provenance)
+        path = self._run.provenance
         found = read_record(path, Provenance, owner=self._run.writer)
         return None if found is None else to_plain(found)
 

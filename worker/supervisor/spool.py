@@ -121,12 +121,11 @@ class Spool:
     ) -> None:
         self._kept, self._held = log_kept_bytes, log_held_bytes
         self._records = [
-            SpoolFile("metrics", Path(run.metrics), owner=run.writer, whole_lines=True),
-            SpoolFile("events", Path(run.events), owner=run.writer, whole_lines=True),
+            SpoolFile("metrics", run.metrics, owner=run.writer, whole_lines=True),
+            SpoolFile("events", run.events, owner=run.writer, whole_lines=True),
         ]
         self._logs = deque(
-            SpoolFile(f"log:{r}", Path(run.log(r)), owner=run.log_owner, whole_lines=False)
-            for r in ranks
+            SpoolFile(f"log:{r}", run.log(r), owner=run.log_owner, whole_lines=False) for r in ranks
         )
         self._files = {file.name: file for file in [*self._records, *self._logs]}
         self._record_limit = CHUNK_BYTES

@@ -112,7 +112,7 @@ class Supervisor:
             memory_ran_out=self._memory.ran_out,
             outcome=outcome,
             error=error,
-            flight_record=next(map(str, sorted(Path(self._run.flight_recorder).glob("*"))), None),
+            flight_record=next(map(str, sorted(self._run.flight_recorder.glob("*"))), None),
         )
 
     def _make_logs(self) -> None:
@@ -121,7 +121,7 @@ class Supervisor:
             return
         end_user(user)  # an earlier attempt with this id may have left a process
         for rank in self._share.ranks:
-            log = Path(self._run.log(rank))
+            log = self._run.log(rank)
             log.touch(exist_ok=False)
             user.give(log, 0o660)
 
@@ -135,7 +135,7 @@ class Supervisor:
         command = self._launcher.prepare()
         if not command:
             return None
-        log = Path(self._run.log(self._share.ranks[0]))
+        log = self._run.log(self._share.ranks[0])
         processes = self._share.processes
         pid = processes.spawn(command, environment=self._share.environment, output=log)
         deadline = time.monotonic() + CHECK_SECONDS
@@ -165,7 +165,7 @@ class Supervisor:
             return None
         self._launcher.start()
         hang = HangWatch(
-            Path(self._run.heartbeat),
+            self._run.heartbeat,
             hang_seconds=self._spec.guard.hang_seconds,
             owner=self._run.writer,
         )

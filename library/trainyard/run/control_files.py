@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from trainyard.run.atomic import create_file
 from trainyard.run.directory import RunDirectory
@@ -26,7 +26,7 @@ def order_stop(run: RunDirectory) -> None:
 
 def should_stop(run: RunDirectory) -> bool:
     """Return whether the trainer is to save and end."""
-    return Path(run.stop).exists()
+    return run.stop.exists()
 
 
 def post_request(run: RunDirectory, request_id: str, request: Request) -> None:
@@ -35,14 +35,14 @@ def post_request(run: RunDirectory, request_id: str, request: Request) -> None:
     Raises:
         OSError: the system refuses.
     """
-    folder = Path(run.requests)
+    folder = run.requests
     folder.mkdir(exist_ok=True)
     create_file(folder / f"{request_id}{REQUEST_SUFFIX}", to_json(request) + "\n")
 
 
 def request_files(run: RunDirectory) -> Iterator[tuple[str, Path]]:
     """Yield id and file of every request, ordered by id, answered or not."""
-    for path in sorted(Path(run.requests).glob(f"*{REQUEST_SUFFIX}")):
+    for path in sorted(run.requests.glob(f"*{REQUEST_SUFFIX}")):
         if not path.name.endswith(ANSWER_SUFFIX):
             yield path.name.removesuffix(REQUEST_SUFFIX), path
 
@@ -56,12 +56,12 @@ def write_answer(run: RunDirectory, request_id: str, answer: RequestAnswer) -> N
     replace_record(answer_file(run, request_id), answer)
 
 
-def answer_file(run: RunDirectory, request_id: str) -> PurePath:
+def answer_file(run: RunDirectory, request_id: str) -> Path:
     """Return the file of the answer to a request."""
     return run.requests / f"{request_id}{ANSWER_SUFFIX}"
 
 
 def answer_files(run: RunDirectory) -> Iterator[tuple[str, Path]]:
     """Yield id and file of every answer, ordered by id."""
-    for path in sorted(Path(run.requests).glob(f"*{ANSWER_SUFFIX}")):
+    for path in sorted(run.requests.glob(f"*{ANSWER_SUFFIX}")):
         yield path.name.removesuffix(ANSWER_SUFFIX), path

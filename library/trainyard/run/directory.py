@@ -5,19 +5,19 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import PurePath
+from pathlib import Path
 
 STACKS_SIGNAL = signal.SIGUSR1
 """Signal at which a rank writes the Python stacks of all its threads to its log and continues."""
 
 
-class _Entry:
+class Entry:
     """A path in a run directory, by its name there."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, run: RunDirectory, _: type[RunDirectory]) -> PurePath:
+    def __get__(self, run: RunDirectory, _: type[RunDirectory]) -> Path:
         return run.root / self._name
 
 
@@ -25,45 +25,45 @@ class _Entry:
 class RunDirectory:
     """Paths in the run directory of one attempt on one node; opens nothing itself."""
 
-    root: PurePath
+    root: Path
     """`<node-local data>/runs/<job>/<attempt>`."""
 
-    spec = _Entry("spec.json")
+    spec = Entry("spec.json")
     """The job's spec, unchanged."""
-    attempt = _Entry("attempt.json")
+    attempt = Entry("attempt.json")
     """Layout, overrides, allocation and resume point; absent for a bare launch."""
-    metrics = _Entry("metrics.jsonl")
+    metrics = Entry("metrics.jsonl")
     """One `MetricRecord` a step, on the node of global rank 0."""
-    events = _Entry("events.jsonl")
+    events = Entry("events.jsonl")
     """One `EventRecord` for each thing that happened, on the node of global rank 0."""
-    logs = _Entry("logs")
+    logs = Entry("logs")
     """Folder of the ranks' output."""
-    heartbeat = _Entry("heartbeat.json")
+    heartbeat = Entry("heartbeat.json")
     """The `Heartbeat` of this node, replaced atomically."""
-    stop = _Entry("stop")
+    stop = Entry("stop")
     """Where it exists, the trainer saves and ends."""
-    requests = _Entry("requests")
+    requests = Entry("requests")
     """Folder of the requests `<id>.json` and their answers `<id>.answer.json`."""
-    outcome = _Entry("outcome.json")
+    outcome = Entry("outcome.json")
     """How the trainer ended, an `Outcome`."""
-    error = _Entry("error.json")
+    error = Entry("error.json")
     """The `Failure` of the first failing rank of this node."""
-    provenance = _Entry("provenance.json")
+    provenance = Entry("provenance.json")
     """What this node runs: the `Provenance`, written once at the start."""
-    tensorboard = _Entry("tensorboard")
+    tensorboard = Entry("tensorboard")
     """Folder of TensorBoard files, if the job enables them."""
-    flight_recorder = _Entry("flight_recorder")
+    flight_recorder = Entry("flight_recorder")
     """Folder of `rank-<r>`: the last collectives of a rank, left by a timeout on CUDA."""
-    profiles = _Entry("profiles")
+    profiles = Entry("profiles")
     """Folder of Chrome traces of some steps, by rank."""
-    snapshots = _Entry("snapshots")
+    snapshots = Entry("snapshots")
     """Folder of memory snapshots of ranks on CUDA."""
-    exit = _Entry("exit.json")
+    exit = Entry("exit.json")
     """The supervisor's `ExitRecord`."""
-    secret = _Entry("supervisor.secret")
+    secret = Entry("supervisor.secret")
     """The attempt's token (mode 0600); never passed to ranks."""
 
-    def log(self, rank: int) -> PurePath:
+    def log(self, rank: int) -> Path:
         """Return the path of stdout and stderr of one global rank."""
         return self.logs / f"rank-{rank}.log"
 

@@ -34,12 +34,12 @@ LIBRARY = Path(__file__).parents[3] / "library"
 BARE = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from pathlib import PurePath
+from pathlib import Path
 from trainyard.run.control_files import order_stop, should_stop
 from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.record_files import append_record, create_record, replace_record
 from trainyard.run.records import EventRecord, Heartbeat, MetricRecord, Outcome
-run = RunDirectory(PurePath(sys.argv[2]))
+run = RunDirectory(Path(sys.argv[2]))
 for step in (1, 2):
     metrics = MetricRecord(step=step, time=0.5, values={"train/loss": float("nan")})
     append_record(run.metrics, metrics)
