@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from server.database.tables import metadata
+from server.database import metric_and_log_tables, tables  # noqa: F401 - they fill the metadata
+from server.database.schema import metadata
 
 
 def run() -> None:

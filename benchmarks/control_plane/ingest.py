@@ -23,7 +23,7 @@ from sqlalchemy import func, select
 
 from benchmarks.control_plane.servers import PACKAGES, Running, Store, add_running, served, store
 from benchmarks.report import emit
-from server.database.tables import metric_chunks, metric_tail
+from server.database.metric_and_log_tables import metric_chunks, metric_tail
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Identity, Report
 from trainyard.run.directory import Phase
 from trainyard.run.records import Heartbeat

@@ -12,8 +12,9 @@ from sqlalchemy import Connection, Table, and_, func, or_, select
 
 from server.attempts.lineage import Lineage, attempts_of, lineage_of
 from server.context import Context
+from server.database.metric_and_log_tables import metric_series
 from server.database.rows import TypedRow
-from server.database.tables import attempts, checkpoints, jobs, metric_series
+from server.database.tables import attempts, checkpoints, jobs
 from server.errors import NotFoundError
 from server.lifecycle import check_job
 from server.metrics.series import values_at

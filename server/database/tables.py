@@ -1,4 +1,4 @@
-"""The database: every table, in SQLAlchemy Core. Queries are SQL; there is no ORM."""
+"""The tables but those of metrics and logs, in SQLAlchemy Core. Queries are SQL without an ORM."""
 
 from __future__ import annotations
 
@@ -18,14 +18,6 @@ from sqlalchemy import (
 )
 
 from server.database.column_types import Json, Lazy, Record, UtcDateTime
-from server.database.metric_and_log_tables import (
-    log_blocks,
-    logs,
-    metric_chunks,
-    metric_series,
-    metric_tail,
-    step_digests,
-)
 from server.database.schema import ID, ROW_ID, choice, metadata, one_of
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest, SaveFailed
@@ -55,31 +47,6 @@ from trainyard.run.records import ExitRecord, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.training.data_stream import Windows
-
-__all__ = [
-    "attempt_nodes",
-    "attempts",
-    "checkpoints",
-    "deleted_notices",
-    "demands",
-    "events",
-    "idempotency_keys",
-    "jobs",
-    "liveness",
-    "log_blocks",
-    "logs",
-    "metadata",
-    "metric_chunks",
-    "metric_series",
-    "metric_tail",
-    "nodes",
-    "operations",
-    "requests",
-    "sessions",
-    "spool_offsets",
-    "step_digests",
-    "tokens",
-]
 
 jobs = Table(
     "jobs",

@@ -9,8 +9,9 @@ from typing import ClassVar
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 
 from server.context import Context
+from server.database.metric_and_log_tables import log_blocks, logs
 from server.database.rows import TypedRow
-from server.database.tables import attempts, log_blocks, logs
+from server.database.tables import attempts
 from server.errors import InvalidRequestError, NotFoundError
 from server.lifecycle import check_job
 from server.logs.blocks import (

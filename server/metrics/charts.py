@@ -20,7 +20,8 @@ from server.attempts.lineage import (
     own_steps,
 )
 from server.context import Context
-from server.database.tables import attempts, metric_series
+from server.database.metric_and_log_tables import metric_series
+from server.database.tables import attempts
 from server.errors import InvalidRequestError, NotFoundError
 from server.lifecycle import check_job
 from server.metrics.points import Floats, Points

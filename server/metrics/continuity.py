@@ -12,7 +12,8 @@ from sqlalchemy import Connection, select
 
 from server.attempts.launch import effective_spec
 from server.attempts.lineage import AttemptKey, attempts_of, lineage_of
-from server.database.tables import attempts, checkpoints, events, jobs, metric_series, step_digests
+from server.database.metric_and_log_tables import metric_series, step_digests
+from server.database.tables import attempts, checkpoints, events, jobs
 from server.metrics.series import read_values
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.manifest import TrainState

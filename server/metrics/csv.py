@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from server.attempts.lineage import NEVER, Segment, lineage_of, own_steps
 from server.context import Context
-from server.database.tables import metric_chunks, metric_series, step_digests
+from server.database.metric_and_log_tables import metric_chunks, metric_series, step_digests
 from server.metrics.charts import attempt_keys
 from server.metrics.points import PACKED, Points, unpack
 from server.metrics.store import read_tails

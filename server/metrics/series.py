@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, select
 
-from server.database.tables import metric_chunks
+from server.database.metric_and_log_tables import metric_chunks
 from server.metrics.points import PACKED, Floats, Integers, Points, unpack
 from server.metrics.store import read_tails
 

@@ -11,7 +11,12 @@ from typing import Any
 import psycopg
 from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
 
-from server.database.tables import metric_chunks, metric_series, metric_tail, step_digests
+from server.database.metric_and_log_tables import (
+    metric_chunks,
+    metric_series,
+    metric_tail,
+    step_digests,
+)
 from server.metrics.points import CHUNK_POINTS, Points, chunked, code_of, value_of
 from trainyard.run.records import MetricRecord
 

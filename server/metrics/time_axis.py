@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, LargeBinary, func, select
 
 from server.attempts.lineage import NEVER, Segment
-from server.database.tables import metric_chunks
+from server.database.metric_and_log_tables import metric_chunks
 from server.metrics.charts import Curve, series_ids
 from server.metrics.points import Floats, Integers, Points
 from server.metrics.series import decode

@@ -17,7 +17,8 @@ from server.checkpoints import service
 from server.context import Context
 from server.database.engine import Database
 from server.database.migrate import alembic_config, upgrade
-from server.database.tables import jobs, metadata, notices
+from server.database.schema import metadata
+from server.database.tables import jobs, notices
 from server.errors import InvalidRequestError
 from server.jobs import fork
 from server.jobs.planning import plan_job

@@ -15,7 +15,8 @@ from sqlalchemy import Connection, inspect
 
 from server.database.engine import Database
 from server.database.migrate import alembic_config, is_current, upgrade
-from server.database.tables import attempts, metadata
+from server.database.schema import metadata
+from server.database.tables import attempts
 from tests.server.harness import Harness
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.auto import auto_values, resolved

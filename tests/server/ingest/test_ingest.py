@@ -15,7 +15,8 @@ from sqlalchemy import func, select
 from server.auth.service import check_attempt_token
 from server.auth.tokens import hash_token
 from server.context import Context
-from server.database.tables import events, jobs, metadata
+from server.database.schema import metadata
+from server.database.tables import events, jobs
 from server.errors import ConflictError, InvalidRequestError, UnauthenticatedError
 from server.logs.store import page
 from server.metrics.csv import csv_rows

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.context import Context
-from server.database.tables import log_blocks
-from server.database.tables import logs as log_table
+from server.database.metric_and_log_tables import log_blocks
+from server.database.metric_and_log_tables import logs as log_table
 from server.errors import InvalidRequestError, NotFoundError
 from server.logs import store as log_store
 from server.logs.blocks import (

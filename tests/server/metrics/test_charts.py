@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 
 from server.context import Context
-from server.database.tables import metric_chunks, metric_tail
+from server.database.metric_and_log_tables import metric_chunks, metric_tail
 from server.errors import InvalidRequestError, NotFoundError
 from server.metrics import points, store
 from server.metrics.charts import chart
