@@ -1,4 +1,4 @@
-"""How an attempt ended and what follows, as tables."""
+"""How an attempt ended, what follows, the sentence that explains it, and the wait before it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from server.attempts.retry_policy import (
     LONGEST_BACKOFF_SECONDS,
+    Fallback,
     FollowUp,
     NodeEnd,
     Rollback,
@@ -19,18 +20,18 @@ from server.attempts.retry_policy import (
 )
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, DesiredState, JobState
-from trainyard.run.failures import FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
+from trainyard.run.failures import FREE_RETRIES, NEVER_RETRIED, REMEDIES, Failure, FailureReason
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.retry import RetrySection
 
 RUN, STOP, CANCEL = DesiredState.RUN, DesiredState.STOP, DesiredState.CANCEL
-ALL_REASONS = RetrySection(on=tuple(FailureReason), backoff_seconds=5)
+RETRY = RetrySection(on=tuple(FailureReason), backoff_seconds=5, max_retries=9)
 AGAIN = PendingLaunch(cause=AttemptCause.RETRY, actor="server", layout=Layout())
 RESIZE = PendingLaunch(cause=AttemptCause.RESIZE, actor="ada", layout=Layout(dp_shard=2))
 
 
-def failure(reason: FailureReason) -> Failure:
-    return Failure(reason=reason, message="it broke.")
+def failure(reason: FailureReason, message: str = "it broke") -> Failure:
+    return Failure(reason=reason, message=message)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,19 @@ def test_the_first_failure_counts_unless_a_node_was_lost() -> None:
     assert verdict(ends, first_failure=first, desired=RUN) == ("failed", lost)
 
 
+def test_the_nodes_that_ended_unasked_are_named() -> None:
+    ends = [
+        NodeEnd("a", AttemptOutcome.STOPPED, None),
+        NodeEnd("b", AttemptOutcome.SUCCEEDED, None),
+        NodeEnd("c", AttemptOutcome.CANCELLED, None),
+    ]
+    words = "a, c ended the training without an order"
+    expected = Failure(reason=FailureReason.PREEMPTED, message=words)
+    assert verdict(ends, first_failure=None, desired=RUN) == (AttemptOutcome.FAILED, expected)
+    _, moved = verdict(ends, first_failure=None, desired=RUN, preempted="a drain")
+    assert moved == Failure(reason=FailureReason.PREEMPTED, message="a drain")
+
+
 def follow(
     reason: FailureReason | Failure | None, outcome: str = "failed", **changes: Any
 ) -> FollowUp:
@@ -80,8 +94,8 @@ def follow(
         "resize": None,
         "again": AGAIN,
         "rollback": None,
-        "retry": ALL_REASONS,
-        "retries_used": 0,
+        "retry": RETRY,
+        "retries_used": 2,
         "failures_in_a_row": 1,
     }
     why = failure(reason) if isinstance(reason, FailureReason) else reason
@@ -106,18 +120,11 @@ def test_which_failures_are_retried(reason: FailureReason) -> None:
     result = follow(reason)
     assert (result.state == JobState.QUEUED) == (reason not in NEVER_RETRIED)
     assert follow(reason, retry=RetrySection(on=())).state == JobState.FAILED
-    spent = follow(reason, retries_used=2)
+    spent = follow(reason, retries_used=9)
     assert (spent.state == JobState.QUEUED) == (reason in FREE_RETRIES)
     if result.state == JobState.QUEUED:
         assert result.uses_retry == (reason not in FREE_RETRIES)
         assert result.pending == AGAIN
-
-
-def test_a_failure_that_ends_the_job_comes_with_a_remedy() -> None:
-    result = follow(FailureReason.OUT_OF_MEMORY)
-    assert result.reason is not None
-    assert "it broke." in result.reason
-    assert "micro_batch_size" in result.reason
 
 
 @pytest.mark.parametrize("desired", [STOP, CANCEL])
@@ -125,9 +132,33 @@ def test_an_attempt_that_is_to_end_gets_no_retry(desired: DesiredState) -> None:
     assert follow(FailureReason.HANG, desired=desired).state == JobState.FAILED
 
 
+def test_a_failure_on_the_way_to_the_end_says_so() -> None:
+    result = follow(FailureReason.HANG, desired=STOP)
+    assert result == FollowUp(JobState.FAILED, reason="hang: it broke (on the way to its end)")
+
+
+@pytest.mark.parametrize(
+    ("message", "joined"),
+    [
+        ("it broke", "it broke."),
+        ("it broke.", "it broke."),
+        ("it broke!", "it broke!"),
+        ("it broke?", "it broke?"),
+    ],
+)
+def test_the_remedy_follows_a_whole_sentence(message: str, joined: str) -> None:
+    result = follow(failure(FailureReason.OUT_OF_MEMORY, message))
+    assert result.reason == f"out_of_memory: {joined} {REMEDIES[FailureReason.OUT_OF_MEMORY].text}"
+
+
 def test_a_resize_goes_on_when_its_stop_failed() -> None:
     result = follow(FailureReason.HANG, desired=STOP, resize=RESIZE)
     assert (result.state, result.pending) == (JobState.QUEUED, RESIZE)
+
+
+def test_a_resize_after_a_stop_names_what_the_job_waits_for() -> None:
+    result = follow(None, "stopped", desired=STOP, resize=RESIZE)
+    assert result == FollowUp(JobState.QUEUED, reason="waits for its new size", pending=RESIZE)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +169,19 @@ def test_a_resize_follows_a_stop_only(outcome: str, state: str) -> None:
     result = follow(None, outcome, desired=STOP, resize=RESIZE)
     assert result.state == state
     assert (result.pending == RESIZE) == (state == "queued")
+
+
+@pytest.mark.parametrize(("in_a_row", "delay"), [(1, 5), (2, 10), (3, 20), (4, 40), (9, 600)])
+def test_the_wait_doubles(in_a_row: int, delay: float) -> None:
+    result = follow(FailureReason.HANG, failures_in_a_row=in_a_row)
+    assert result.delay_seconds == delay
+    assert result.reason == f"retry 3 of 9 in {delay} s after hang: it broke"
+
+
+def test_a_cause_that_is_gone_needs_no_wait() -> None:
+    result = follow(FailureReason.PREEMPTED, at_once=True)
+    assert result.delay_seconds == 0
+    assert result.reason == "another attempt in 0 s after preempted: it broke"
 
 
 @given(st.integers(1, 5000), st.floats(0, 10_000))
@@ -158,7 +202,11 @@ BACK = Rollback(
 
 
 def rolled_back(**changes: Any) -> FollowUp:
-    arguments: dict[str, Any] = {"rollback": BACK, "retry": RetrySection(max_retries=2, on=())}
+    arguments: dict[str, Any] = {
+        "rollback": BACK,
+        "retry": RetrySection(max_retries=2, on=()),
+        "retries_used": 0,
+    }
     return follow(FailureReason.NON_FINITE_LOSS, **arguments | changes)
 
 
@@ -192,5 +240,106 @@ def test_a_resize_that_fails_on_its_way_rolls_back_too() -> None:
         update={"checkpoint_id": "job.a1.step-4", "skip": ((96, 128),)}
     )
     chosen = RESIZE.model_copy(update={"checkpoint_id": "job.a1.step-2"})
-    other = rolled_back(resize=chosen, desired=STOP, retry=ALL_REASONS)
+    other = rolled_back(resize=chosen, desired=STOP, retry=RETRY)
     assert (other.pending, other.rolls_back) == (chosen, False)
+
+
+@pytest.mark.parametrize(
+    ("rollback", "used", "words"),
+    [
+        (
+            replace(BACK, repeated=True),
+            2,
+            "These sequences were left out before, so a rollback would only repeat.",
+        ),
+        (
+            replace(BACK, checkpoint_id=None),
+            2,
+            "No checkpoint lies before step 7, so there is nothing to roll back to; save more "
+            "often (checkpoint.interval_steps).",
+        ),
+        (BACK, 9, "All rollbacks are used up (retry.max_retries=9)."),
+        (BACK, 10, "All rollbacks are used up (retry.max_retries=9)."),
+    ],
+)
+def test_why_no_rollback_follows(rollback: Rollback, used: int, words: str) -> None:
+    result = follow(FailureReason.NON_FINITE_LOSS, rollback=rollback, retries_used=used)
+    assert result == FollowUp(JobState.FAILED, reason=f"non_finite_loss: it broke. {words}")
+
+
+def test_the_last_rollback_of_the_budget_is_made() -> None:
+    result = follow(FailureReason.NON_FINITE_LOSS, rollback=BACK, retries_used=8)
+    assert (result.state, result.rolls_back, result.uses_retry) == (JobState.QUEUED, True, True)
+
+
+# ---- damaged checkpoints -------------------------------------------------------------------------
+
+NAMED = AGAIN.model_copy(update={"checkpoint_id": "chosen"})
+
+
+@pytest.mark.parametrize(
+    ("fallback", "changes", "expected"),
+    [
+        (
+            Fallback("c8", named=False, replacement="c4"),
+            {},
+            FollowUp(JobState.QUEUED, "continues from c4 after {what}", AGAIN),
+        ),
+        (  # no budget is needed: one checkpoint less is left each time
+            Fallback("c8", named=False, replacement="c4"),
+            {"retries_used": 9, "retry": RetrySection(on=(), max_retries=0)},
+            FollowUp(JobState.QUEUED, "continues from c4 after {what}", AGAIN),
+        ),
+        (
+            Fallback("c8", named=False, replacement=None),
+            {},
+            FollowUp(
+                JobState.FAILED, "{what}. The lineage has no older checkpoint that is usable."
+            ),
+        ),
+        (
+            Fallback("c8", named=True, replacement="c4"),
+            {},
+            FollowUp(
+                JobState.FAILED,
+                "{what}. c8 was named, so no other one replaces it: resume from another one.",
+            ),
+        ),
+        (  # a resize that was asked for while the attempt was loading names another checkpoint
+            Fallback("c8", named=True, replacement="c4"),
+            {"resize": NAMED, "desired": STOP},
+            FollowUp(JobState.QUEUED, "continues from chosen after {what}", NAMED),
+        ),
+        (
+            Fallback("c8", named=False, replacement=None),
+            {"resize": NAMED, "desired": STOP},
+            FollowUp(JobState.QUEUED, "continues from chosen after {what}", NAMED),
+        ),
+        (
+            Fallback("c8", named=False, replacement="c4"),
+            {"resize": RESIZE},
+            FollowUp(JobState.QUEUED, "continues from c4 after {what}", RESIZE),
+        ),
+    ],
+)
+def test_what_follows_a_damaged_checkpoint(
+    fallback: Fallback, changes: dict[str, Any], expected: FollowUp
+) -> None:
+    result = follow(FailureReason.CHECKPOINT_ERROR, fallback=fallback, **changes)
+    what = "checkpoint_error: it broke"
+    assert expected.reason is not None
+    brief = expected.reason.format(what="checkpoint_error") if expected.pending else None
+    assert result == replace(expected, reason=expected.reason.format(what=what), brief=brief)
+    assert result.shown == (brief or result.reason)
+
+
+def test_storage_that_refuses_is_tried_again_on_the_budget() -> None:
+    refused = Fallback(None, named=True, replacement=None)
+    unlisted = RetrySection(on=(), backoff_seconds=5, max_retries=9)
+    result = follow(FailureReason.CHECKPOINT_ERROR, fallback=refused, retry=unlisted)
+    assert (result.state, result.uses_retry, result.pending) == (JobState.QUEUED, True, AGAIN)
+    spent = follow(FailureReason.CHECKPOINT_ERROR, fallback=refused, retry=unlisted, retries_used=9)
+    assert spent == FollowUp(
+        JobState.FAILED,
+        f"checkpoint_error: it broke. {REMEDIES[FailureReason.CHECKPOINT_ERROR].text}",
+    )
