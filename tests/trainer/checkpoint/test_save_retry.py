@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.trainer.mounts import mounted, needs_root
 from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
@@ -28,7 +26,6 @@ from trainyard.run.records import Heartbeat
 from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 MADE_ROOM = "made-room"
 
@@ -89,15 +86,6 @@ def _job(folder: Path, *, mode: str = "disabled", seconds: float = 60.0) -> Smal
     return job
 
 
-@contextmanager
-def _mounted(place: Path) -> Iterator[None]:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", place], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
-
-
 def _failures(attempt: Attempt) -> list[SaveFailed]:
     return [SaveFailed.model_validate(e.data) for e in attempt.events if e.kind == "save_failed"]
 
@@ -113,7 +101,7 @@ def test_a_full_disk_that_is_cleared_costs_no_step(
     tmp_path: Path, whole: Attempt, mode: str
 ) -> None:
     job = _job(tmp_path, mode=mode)
-    with _mounted(job.storage):
+    with mounted(job.storage):
         run = job.prepare(1, TWO)
         disk = Disk(storage=str(job.storage), cleared=True)
         run_ranks(2, _train, str(run), disk, initialize=False)
@@ -137,7 +125,7 @@ def test_a_full_disk_that_is_cleared_costs_no_step(
 @needs_root
 def test_the_last_save_waits_and_shows_that_it_saves(tmp_path: Path, whole: Attempt) -> None:
     job = _job(tmp_path)
-    with _mounted(job.storage):
+    with mounted(job.storage):
         run = job.prepare(1, TWO)
         disk = Disk(storage=str(job.storage), full_at="step-8")
         with started_ranks(2, _train, str(run), disk, initialize=False) as ranks:
@@ -165,7 +153,7 @@ def _wait_for_failures(run: Path, count: int) -> Phase:
 @needs_root
 def test_a_disk_that_stays_full_ends_the_attempt_when_the_time_is_up(tmp_path: Path) -> None:
     job = _job(tmp_path, seconds=0.2)
-    with _mounted(job.storage):
+    with mounted(job.storage):
         run = job.prepare(1, TWO)
         disk = Disk(storage=str(job.storage))
         with pytest.raises(RankError):

@@ -8,12 +8,13 @@ import resource
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.trainer.mounts import mounted, needs_root
 from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
@@ -26,7 +27,6 @@ from trainyard.spec.layout import Layout
 TWO = Layout(dp_shard=2)
 NOBODY = 65_534
 SPOILED = "step-4"  # the save before which the storage fails
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 
 def _fill(storage: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_storage_that_fails_between_two_saves(folder: Path, whole: Attempt, na
     job.storage.chmod(0o777)
     with ExitStack() as stack:
         if fault.mounted:
-            stack.enter_context(_mounted(job.storage))
+            stack.enter_context(mounted(job.storage))
         uid = NOBODY if name == "forbidden" and os.geteuid() == 0 else None
         run = job.prepare(1, TWO)
         with pytest.raises(RankError):
@@ -145,15 +145,6 @@ def test_a_storage_that_fails_between_two_saves(folder: Path, whole: Attempt, na
         assert attempt.digests.items() <= whole.digests.items()
         assert attempt.values("train/loss").items() <= whole.values("train/loss").items()
     assert set(second.lines) == set(range(3, 9))
-
-
-@contextmanager
-def _mounted(place: Path) -> Iterator[None]:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", place], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def _train(run: str, storage: str, name: str, uid: int | None) -> str:
