@@ -84,11 +84,6 @@ class WorkerRun(RunDirectory):
         launch = read_record(self.launch, LaunchRecord)
         return launch.user.uid if launch is not None and launch.user else os.geteuid()
 
-    @property
-    def log_owner(self) -> int:
-        """User id of the owner of the ranks' logs: the supervisor makes them."""
-        return os.geteuid()
-
 
 class AttemptLock:
     """The lock of one attempt; free once no process holds a copy of its descriptor."""

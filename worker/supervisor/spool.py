@@ -11,6 +11,7 @@ import base64
 import contextlib
 import ctypes
 import logging
+import os
 import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -124,8 +125,9 @@ class Spool:
             SpoolFile("metrics", run.metrics, owner=run.writer, whole_lines=True),
             SpoolFile("events", run.events, owner=run.writer, whole_lines=True),
         ]
+        supervisor = os.geteuid()  # it makes the ranks' logs, and owns them
         self._logs = deque(
-            SpoolFile(f"log:{r}", run.log(r), owner=run.log_owner, whole_lines=False) for r in ranks
+            SpoolFile(f"log:{r}", run.log(r), owner=supervisor, whole_lines=False) for r in ranks
         )
         self._files = {file.name: file for file in [*self._records, *self._logs]}
         self._record_limit = CHUNK_BYTES
