@@ -19,7 +19,7 @@ EVENTS_LOCK = 7_301_001
 
 # Both ends of a connection to PostgreSQL notice within a minute that the other is gone without
 # a close (a host that lost its power, a cut network). With the system's defaults a lock of a dead
-# client, the leadership among them, would stay for more than two hours.
+# client would stay for more than two hours.
 CONNECT_DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "30",

@@ -348,3 +348,13 @@ liveness = Table(
     Column("beat_at", UtcDateTime, nullable=False),
     Column("up_since", UtcDateTime, nullable=False),
 )
+
+# One row: the scheduler that leads (docs/lifecycle.md, 3).
+leaders = Table(
+    "leaders",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("holder", String(255)),  # a process in words; null while the role is free
+    Column("epoch", BigInteger, nullable=False),  # how often it was taken
+    Column("expires_at", UtcDateTime),  # by the clock of the database
+)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from collections.abc import Callable, Sequence
 
 from server.context import Context
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
 from server.scheduling.drain import run_drain
-from server.scheduling.leader import Leadership, leadership
+from server.scheduling.leader import Leader, LeadLostError, leading
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
@@ -25,12 +26,12 @@ LONGEST_PAUSE_SECONDS = 10.0
 class Scheduler:
     """Rounds of reconciling and placing, while this process leads."""
 
-    def __init__(self, context: Context, dispatcher: Dispatcher, leader: Leadership) -> None:
+    def __init__(self, context: Context, dispatcher: Dispatcher, leader: Leader) -> None:
         self._context = context
+        self._dispatcher = dispatcher
         self._leader = leader
-        self._reconciler = Reconciler(context, dispatcher)
-        self._placer = Placer(context, dispatcher)
-        self._operations = OperationKeeper(context, dispatcher)
+        self._epoch: int | None = None
+        self._parts: Sequence[Callable[[], object]] = ()
 
     def tick(self) -> bool:
         """Run one round, and return whether this process leads.
@@ -38,28 +39,38 @@ class Scheduler:
         Raises:
             ExceptionGroup: parts of the round failed; the others were carried out.
         """
-        if not self._leader.held():
+        epoch = self._leader.held()
+        if epoch is None:
             return False
+        if epoch != self._epoch:
+            self._epoch, self._parts = epoch, self._parts_of(epoch)
         errors: list[Exception] = []
-        parts = (
-            self._reconciler.run,
-            lambda: run_drain(self._context),
-            self._placer.run,
-            self._operations.run,
-        )
-        for run_part in parts:
+        for run_part in self._parts:
             try:
                 run_part()
+            except LeadLostError:
+                self._leader.lose(epoch)
+                return False
             except Exception as error:  # noqa: BLE001 - raised below, after the other parts
                 errors.append(error)
         if errors:
             raise ExceptionGroup("parts of this round failed", errors)
         return True
 
+    def _parts_of(self, epoch: int) -> Sequence[Callable[[], object]]:
+        """Return the parts of a round, which write in this epoch and remember nothing older."""
+        context = leading(self._context, self._leader, epoch)
+        return (
+            Reconciler(context, self._dispatcher).run,
+            lambda: run_drain(context),
+            Placer(context, self._dispatcher).run,
+            OperationKeeper(context, self._dispatcher).run,
+        )
+
     def run(self, stop: threading.Event) -> None:
         """Run rounds until `stop` is set, with a longer pause after each failed one."""
         pause = TICK_SECONDS
-        try:
+        with self._leader.renewed():
             while not stop.wait(pause):
                 try:
                     self.tick()
@@ -67,8 +78,6 @@ class Scheduler:
                 except Exception:
                     logger.exception("this round failed; the next one starts anew")
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-        finally:
-            self._leader.release()
 
 
 def run(context: Context) -> None:
@@ -79,7 +88,7 @@ def run(context: Context) -> None:
     sender = CelerySender(context.settings.broker_url)
     outbox = Outbox(sender, context.clock)
     try:
-        Scheduler(context, outbox, leadership(context)).run(stop)
+        Scheduler(context, outbox, Leader(context.database)).run(stop)
     finally:
         outbox.close()
         sender.close()

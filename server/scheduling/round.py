@@ -21,6 +21,7 @@ from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, lock_job, move
 from server.nodes.capacity import Offer, read_offers
 from server.scheduling.dispatch import Dispatcher
+from server.scheduling.leader import LeadLostError
 from server.scheduling.placement import QueuedJob, decide
 from server.scheduling.queue import enter_groups, explain, group_sizes, put_off, read_heads
 from server.scheduling.recovery_wait import held_back
@@ -79,6 +80,8 @@ class Placer:
                 continue
             try:
                 messages += place_job(context, row.id, row.queued_at, allocation, offers)
+            except LeadLostError:
+                raise
             except Exception:  # an error of one job must not keep the others from their slots
                 logger.exception("job %s could not be placed", row.id)
         explain(context, heads, decisions.waiting, new=new)
@@ -125,7 +128,7 @@ def rendezvous_port(attempt_id: str) -> int:
 
 
 def _lock_placement(context: Context, connection: Connection) -> None:
-    """Serialize placements: a former leader that has not noticed its loss may still place.
+    """Serialize placements, also those that hold no lead.
 
     Taken before the job's lock, in every placement, so that the two locks have one order.
     """

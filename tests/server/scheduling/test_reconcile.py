@@ -14,7 +14,7 @@ from server.context import Context
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.jobs.service import stop
 from server.liveness import beat
-from server.scheduling.leader import FileLeadership
+from server.scheduling.leader import Leader
 from server.scheduling.loop import Scheduler
 from server.scheduling.reconcile import Reconciler
 from server.settings import Settings
@@ -326,8 +326,7 @@ def test_only_the_leader_works(harness: Harness, context: Context) -> None:
     beat(context)
     harness.add_node()
     job_id = harness.submit()
-    path = context.settings.state_dir / "lock"
-    first, second = FileLeadership(path), FileLeadership(path)
+    first, second = Leader(context.database), Leader(context.database)
     assert Scheduler(context, harness.dispatcher, first).tick()
     standing_by = Scheduler(context, harness.dispatcher, second)
     assert not standing_by.tick()

@@ -1,0 +1,123 @@
+"""Processes of the scheduler on one database: stopped, continued, killed, ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from sqlalchemy import select
+
+from server.context import Context
+from server.database.engine import Database
+from server.database.tables import leaders
+
+TAKEOVER_SECONDS = 5.0
+
+
+class SchedulerProcess:
+    """A process of the scheduler whose log is a file."""
+
+    def __init__(self, database_url: str, state_dir: Path, log: Path) -> None:
+        self._log = log
+        with log.open("w") as written:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "server", "scheduler"],
+                env={
+                    "PATH": "/usr/bin:/bin",
+                    "TRAINYARD_DATABASE_URL": database_url,
+                    "TRAINYARD_STATE_DIR": str(state_dir),
+                    "TRAINYARD_BROKER_URL": "redis://127.0.0.1:1/0",
+                },
+                stderr=written,
+            )
+
+    def logged(self, words: str) -> bool:
+        """Return whether the log holds these words."""
+        return words in self._log.read_text()
+
+    def leads(self, database: Database) -> bool:
+        """Return whether the row names this process."""
+        return f":{self.process.pid}:" in (holder_of(database) or "")
+
+
+@contextmanager
+def scheduler(database_url: str, folder: Path, name: str) -> Iterator[SchedulerProcess]:
+    """Run a scheduler with a state folder of its own until the block ends."""
+    started = SchedulerProcess(database_url, folder / name, folder / f"{name}.log")
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.wait()
+
+
+def holder_of(database: Database) -> str | None:
+    with database.read() as connection:
+        return connection.scalar(select(leaders.c.holder))
+
+
+def epoch_of(database: Database) -> int:
+    with database.read() as connection:
+        return int(connection.execute(select(leaders.c.epoch)).scalar_one())
+
+
+def stop_outside_a_transaction(database: Database, process: subprocess.Popen[bytes]) -> None:
+    """Stop a process where it holds no lock of SQLite, which no other process can break."""
+    while True:
+        os.kill(process.pid, signal.SIGSTOP)
+        if database.path is None:
+            return
+        probe = sqlite3.connect(database.path, timeout=0.5, isolation_level=None)
+        try:
+            probe.execute("BEGIN IMMEDIATE")
+            probe.execute("ROLLBACK")
+            return
+        except sqlite3.OperationalError:
+            os.kill(process.pid, signal.SIGCONT)
+        finally:
+            probe.close()
+
+
+def test_the_lead_passes_on_within_five_seconds(
+    context: Context, database_url: str, tmp_path: Path
+) -> None:
+    database = context.database
+    with ExitStack() as running:
+        first = running.enter_context(scheduler(database_url, tmp_path, "first"))
+        wait_until(lambda: first.leads(database))
+        second = running.enter_context(scheduler(database_url, tmp_path, "second"))
+        wait_until(lambda: second.logged("leads in epoch 1; this scheduler stands by"))
+
+        stop_outside_a_transaction(database, first.process)
+        assert seconds_until(lambda: second.leads(database)) < TAKEOVER_SECONDS
+        os.kill(first.process.pid, signal.SIGCONT)
+        wait_until(lambda: first.logged("the lead of epoch 1 was taken over"))
+        assert second.leads(database)
+
+        second.process.kill()
+        assert seconds_until(lambda: first.leads(database)) < TAKEOVER_SECONDS
+        assert epoch_of(database) == 3
+
+        first.process.send_signal(signal.SIGTERM)
+        assert first.process.wait(timeout=60) == 0
+        assert holder_of(database) is None, "given back at once"
+
+
+def seconds_until(holds: Callable[[], bool]) -> float:
+    began = time.monotonic()
+    wait_until(holds)
+    return time.monotonic() - began
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to pass"
+        time.sleep(0.05)
