@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import accumulate
+from typing import Literal, NamedTuple
 
 from sqlalchemy import Connection, select
 
@@ -34,6 +36,15 @@ class Offer:
     """Protocol of its worker."""
 
 
+class Share(NamedTuple):
+    """Part of a demand on one node."""
+
+    offer: Offer
+    """The node."""
+    slots: int
+    """Number of its slots."""
+
+
 @dataclass(frozen=True)
 class Demand:
     """What a queued job or operation needs: equal for all jobs of a group."""
@@ -41,7 +52,7 @@ class Demand:
     world_size: int
     """Slots; 0 for an operation."""
     nodes: int | None = None
-    """Spread evenly over exactly so many nodes; as few as fit when absent."""
+    """Spread evenly over exactly so many nodes; when absent over the fewest that hold it."""
     device: Device = "auto"
     roots: tuple[str, ...] = ("checkpoints",)
     """Names of the storage roots that every node must see, the same on each."""
@@ -120,31 +131,68 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
 
 
 def choose(demand: Demand, groups: Sequence[Sequence[Offer]]) -> tuple[NodeAllocation, ...] | None:
-    """Return the allocation on the fewest nodes, the fullest ones first; None when none fits."""
+    """Return the allocation on the fewest nodes, those with least to spare; None when none fits."""
     spreads = [spread(demand, group, free=lambda offer: len(offer.free)) for group in groups]
-    fitting = [spread for spread in spreads if spread is not None]
+    fitting = [shares for shares in spreads if shares is not None]
     if not fitting:
         return None
-    best = min(fitting, key=lambda spread: (len(spread), sum(len(o.free) for o in spread)))
-    share = demand.world_size // len(best)
+    best = min(fitting, key=lambda shares: (len(shares), sum(len(s.offer.free) for s in shares)))
     return tuple(
-        NodeAllocation(node=offer.node, node_rank=rank, slots=offer.free[:share])
-        for rank, offer in enumerate(sorted(best, key=lambda offer: offer.node))
+        NodeAllocation(node=offer.node, node_rank=rank, slots=offer.free[:size])
+        for rank, (offer, size) in enumerate(best)
     )
 
 
 def spread(
     demand: Demand, group: Sequence[Offer], *, free: Callable[[Offer], int]
-) -> list[Offer] | None:
-    """Return the fewest nodes that hold the demand in equal shares, those with least to spare."""
-    for count in _node_counts(demand, len(group)):
-        share = demand.world_size // count
-        roomy = [offer for offer in group if free(offer) >= share]
-        if len(roomy) >= count:
-            return sorted(roomy, key=lambda offer: (free(offer), offer.node))[:count]
-    return None
+) -> list[Share] | None:
+    """Return the shares on the fewest nodes that hold the demand, the larger shares first.
+
+    The shares are equal where so many nodes allow it. Else the larger nodes are filled, and the
+    last one holds the rest. Of several sets of nodes it is one with little to spare: the least
+    for equal shares.
+
+    Args:
+        demand: what is placed, of one slot or more.
+        group: the nodes that one attempt may span.
+        free: slots that a node may give.
+    """
+    size = demand.world_size
+    by_room = sorted(group, key=lambda offer: (free(offer), offer.node))
+    uneven = [offer for offer in by_room if offer.protocol == PROTOCOL]
+    fewest, most = _fewest(size, by_room, free=free), len(group)
+    filled = _fewest(size, uneven, free=free)
+    if demand.nodes is not None:
+        fewest, most, filled = demand.nodes, min(demand.nodes, most), None
+    for count in range(fewest or most + 1, (filled or most) + 1):
+        if size % count == 0 and free(by_room[-count]) >= size // count:
+            roomy = [offer for offer in by_room if free(offer) >= size // count][:count]
+            return [Share(o, size // count) for o in sorted(roomy, key=lambda offer: offer.node)]
+    return None if filled is None else _fill(size, uneven, count=filled, free=free)
 
 
-def _node_counts(demand: Demand, available: int) -> Iterator[int]:
-    counts = range(1, available + 1) if demand.nodes is None else [demand.nodes]
-    return (count for count in counts if demand.world_size % count == 0 and count <= available)
+def _fewest(size: int, by_room: Sequence[Offer], *, free: Callable[[Offer], int]) -> int | None:
+    """Return how many of the nodes, the largest first, hold so many slots together."""
+    sums = accumulate(free(offer) for offer in reversed(by_room))
+    return next((count for count, held in enumerate(sums, 1) if held >= size), None)
+
+
+def _fill(
+    size: int, by_room: Sequence[Offer], *, count: int, free: Callable[[Offer], int]
+) -> list[Share]:
+    """Return shares on so many nodes, no fewer of which hold `size` slots together.
+
+    Of the largest nodes, each is replaced by the smallest other one with which the sum suffices.
+    """
+    others, used = list(by_room[:-count]), list(by_room[-count:])
+    spare = sum(map(free, used)) - size
+    for place in reversed(range(count)):
+        found = bisect_left(others, free(used[place]) - spare, key=free)
+        if found < len(others) and free(others[found]) < free(used[place]):
+            spare -= free(used[place]) - free(others[found])
+            used[place] = others.pop(found)
+    shares = []
+    for offer in sorted(used, key=lambda offer: (-free(offer), offer.node)):
+        shares.append(Share(offer, min(free(offer), size)))
+        size -= shares[-1].slots
+    return shares

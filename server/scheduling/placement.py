@@ -147,9 +147,11 @@ def _reason(
     enough = [g for g in groups if spread(demand, g, free=lambda o: o.slots) is not None]
     group = max(enough or groups, key=lambda g: sum(len(o.free) for o in g))
     if not enough:
-        return (
-            f"{needs}, {sum(o.slots for o in group)} are online{_by_node(o.slots for o in group)}"
-        )
+        slots = [offer.slots for offer in group]
+        lacking = ""
+        if demand.nodes is None and sum(slots) >= demand.world_size:
+            lacking = f"; shares of different sizes need workers of protocol {PROTOCOL}"
+        return f"{needs}, {sum(slots)} are online{_by_node(slots)}{lacking}"
     free = [offer for offer in group if offer.free and offer.node not in kept_for]
     count = sum(len(offer.free) for offer in free)
     kept: Counter[str] = Counter()

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -142,23 +142,27 @@ class Place:
         rendezvous: str = "127.0.0.1:0",
         attempt_id: str | None = None,
         spec: dict[str, dict[str, Any]] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> str:
-        """Have the server place an attempt on this node; return its id."""
+        """Have the server place an attempt on this node; return its id.
+
+        `sizes` are the ranks of each node: equal ones when absent.
+        """
         self.made += 1
         attempt_id = attempt_id or make_id(milliseconds=self.made, entropy=os.urandom(10))
         merged = dict(SPEC)
         for section, fields in (spec or {}).items():
             merged[section] = {**merged.get(section, {}), **fields}
         job: JobSpec = parse_job_spec(merged)
-        each = ranks // nodes
+        sizes = [ranks // nodes] * nodes if sizes is None else sizes
         claim = ClaimReply(
             spec=job,
             attempt=AttemptSpec(
                 job_id=f"job-{self.made}",
-                layout=Layout(dp_shard=ranks),
+                layout=Layout(dp_shard=sum(sizes)),
                 allocation=tuple(
-                    NodeAllocation(node=f"node-{i + 1}", node_rank=i, slots=tuple(range(each)))
-                    for i in range(nodes)
+                    NodeAllocation(node=f"node-{i + 1}", node_rank=i, slots=tuple(range(size)))
+                    for i, size in enumerate(sizes)
                 ),
             ),
             attempt_token=f"secret-of-{attempt_id}",

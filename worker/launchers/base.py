@@ -27,37 +27,40 @@ class Share:
     """The run directory."""
     launch: LaunchRecord
     """The parameters that come from the node."""
-    nodes: int
-    """Nodes of the attempt."""
-    local_ranks: int
-    """Ranks on each node."""
+    sizes: tuple[int, ...]
+    """Ranks of each node of the attempt, by node rank."""
 
     @classmethod
     def read(cls, run: WorkerRun) -> Share:
         """Read the share that a run directory describes.
 
         Raises:
-            ValueError: a record is missing or damaged, or the nodes hold different numbers of
-                slots, or fewer than there are ranks.
+            ValueError: a record is missing or damaged, or the nodes hold another number of slots
+                than there are ranks.
         """
         launch = read_record(run.launch, LaunchRecord)
         attempt = read_record(run.attempt, AttemptSpec)
         if launch is None or attempt is None:
             raise ValueError(f"{run.root}: launch.json or attempt.json is missing or damaged")
-        counts = {len(node.slots) for node in attempt.allocation}
-        nodes = len(attempt.allocation)
-        if len(counts) != 1 or nodes * max(counts) != attempt.layout.world_size:
+        sizes = tuple(len(node.slots) for node in attempt.allocation)
+        if sum(sizes) != attempt.layout.world_size or launch.node_rank >= len(sizes):
             raise ValueError(
-                f"world_size={attempt.layout.world_size} needs as many slots on each node, "
-                f"but the allocation has {[len(node.slots) for node in attempt.allocation]}"
+                f"world_size={attempt.layout.world_size} needs as many slots, and node rank "
+                f"{launch.node_rank} a share of them, but the allocation has {list(sizes)}"
             )
-        return cls(run, launch, nodes=nodes, local_ranks=counts.pop())
+        return cls(run, launch, sizes)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the attempt."""
+        return len(self.sizes)
 
     @property
     def ranks(self) -> range:
-        """Global ranks of this node."""
-        first = self.launch.node_rank * self.local_ranks
-        return range(first, first + self.local_ranks)
+        """Global ranks of this node: those of the nodes before it come first."""
+        node_rank = self.launch.node_rank
+        first = sum(self.sizes[:node_rank])
+        return range(first, first + self.sizes[node_rank])
 
     @cached_property
     def spec(self) -> JobSpec:
@@ -84,6 +87,8 @@ class Share:
             "PYTHONUNBUFFERED": "1",  # a line reaches the log when it is printed, not at the end
             **job,
             **launch.environment,  # the GPUs of its slots above all: no job sees those of another
+            # With 1, torchrun numbers ranks as if every node had as many as its own.
+            "TORCH_ELASTIC_WORKER_IDENTICAL": "0",
             **({"OMP_NUM_THREADS": threads} if threads else {}),
             **(user_environment(launch.attempt_id, self.run.home) if launch.user else {}),
         }

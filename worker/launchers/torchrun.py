@@ -107,7 +107,7 @@ def torchrun_command(share: Share, trainer: Sequence[str]) -> list[str]:
         "-m",
         "torch.distributed.run",
         f"--nnodes={share.nodes}",
-        f"--nproc-per-node={share.local_ranks}",
+        f"--nproc-per-node={len(share.ranks)}",
         *_rendezvous(share),
         "--max-restarts=0",  # retries have one owner, the server
         "--no-python",
@@ -125,7 +125,8 @@ def _rendezvous(share: Share) -> list[str]:
         return ["--standalone", "--local-addr=127.0.0.1"]
     launch = share.launch
     host, _, port = launch.rendezvous.rpartition(":")
-    # Static: the group rank is the node rank that was allocated, whichever node comes first.
+    # Static: the group rank is the node rank that was allocated, whichever node comes first, and
+    # global ranks follow it: the first node adds up the numbers of ranks that the nodes store.
     return [
         "--rdzv-backend=static",
         f"--rdzv-id={launch.attempt_id}",

@@ -78,9 +78,11 @@ class NodeAllocation(SpecModel):
     node: Annotated[str, Field(min_length=1, max_length=200)]
     """Name of the node."""
     node_rank: Annotated[int, Field(ge=0)]
-    """Position among the attempt's nodes; global rank 0 runs on node rank 0."""
+    """Position among the attempt's nodes: global ranks begin on node rank 0, and are contiguous by
+    node."""
     slots: Annotated[tuple[int, ...], Field(strict=False, min_length=1)]
-    """Indices of the slots (GPU indices on a GPU node)."""
+    """Indices of the slots (GPU indices on a GPU node), one a rank; nodes of an attempt may hold
+    different numbers of them."""
 
 
 class ResumePoint(SpecModel):

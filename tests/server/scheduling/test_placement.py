@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.nodes.capacity import Demand, Offer, fits
+from server.nodes.capacity import Demand, Offer, fits, groups
 from server.scheduling.placement import Decisions, QueuedJob, decide
 from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.worker_messages import PROTOCOL
 
 ROOTS = {"checkpoints": "uuid-1"}
 
@@ -23,6 +25,7 @@ def offer(
     device: str = "cpu",
     roots: dict[str, str] | None = None,
     held_by: str = "other",
+    protocol: int = PROTOCOL,
 ) -> Offer:
     left = slots if free is None else free
     assert device in {"cpu", "cuda"}
@@ -33,6 +36,7 @@ def offer(
         free=tuple(range(slots - left, slots)),
         roots=ROOTS if roots is None else roots,
         holders={held_by: slots - left} if left < slots else {},
+        protocol=protocol,
     )
 
 
@@ -50,12 +54,20 @@ offers_strategy = st.lists(
         st.integers(0, 8),
         st.sampled_from(["cpu", "cuda"]),
         st.sampled_from(["uuid-1", "uuid-2"]),
+        st.sampled_from([PROTOCOL - 1, PROTOCOL, PROTOCOL]),
     ),
     max_size=6,
 ).map(
     lambda rows: [
-        offer(f"n{i}", slots, min(free, slots), device=device, roots={"checkpoints": root})
-        for i, (slots, free, device, root) in enumerate(rows)
+        offer(
+            f"n{i}",
+            slots,
+            min(free, slots),
+            device=device,
+            roots={"checkpoints": root},
+            protocol=protocol,
+        )
+        for i, (slots, free, device, root, protocol) in enumerate(rows)
     ]
 )
 jobs_strategy = st.lists(
@@ -97,7 +109,11 @@ def test_what_is_placed_is_whole_and_was_free(
             continue
         used = [by_name[share.node] for share in shares]
         assert sum(len(share.slots) for share in shares) == needs.world_size
-        assert len({len(share.slots) for share in shares}) == 1, "in equal shares"
+        sizes = [len(share.slots) for share in shares]
+        assert sizes == sorted(sizes, reverse=True)
+        even = len(set(sizes)) == 1
+        assert even or needs.nodes is None
+        assert even or all(o.protocol == PROTOCOL for o in used), "older workers need equal shares"
         assert len({o.device for o in used}) == 1
         assert len({o.roots["checkpoints"] for o in used}) == 1
         assert needs.nodes in {None, len(shares)}
@@ -209,6 +225,73 @@ def test_the_fewest_nodes_and_the_fullest_first() -> None:
         "b": 6,
     }
     assert nodes_of(decide([job("j", 4, nodes=2)], offers), "j") == {"b": 2, "a": 2}
+
+
+def least_nodes(demand: Demand, offers: Sequence[Offer]) -> int | None:
+    """Return the fewest nodes of one group that could hold a demand, by looking at every set."""
+
+    def holds(chosen: Sequence[Offer]) -> bool:
+        share, rest = divmod(demand.world_size, len(chosen))
+        even = rest == 0 and all(len(o.free) >= share for o in chosen)
+        if even or demand.nodes is not None:
+            return even
+        if any(o.protocol != PROTOCOL for o in chosen):
+            return False
+        return sum(len(o.free) for o in chosen) >= demand.world_size >= len(chosen)
+
+    counts = range(1, len(offers) + 1) if demand.nodes is None else [demand.nodes]
+    for count in counts:
+        for group in groups(demand, offers):
+            if any(holds(chosen) for chosen in combinations(group, count)):
+                return count
+    return None
+
+
+@given(jobs_strategy, offers_strategy)
+def test_an_allocation_is_found_where_there_is_one_and_has_the_fewest_nodes(
+    jobs: Sequence[QueuedJob], offers: Sequence[Offer]
+) -> None:
+    for wanted in jobs:
+        found = decide([wanted], offers).placed.get(wanted.id)
+        assert (found and len(found)) == least_nodes(wanted.demand, offers)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "free", "shares"),
+    [
+        (5, [4, 1], [4, 1]),
+        (5, [1, 4], [4, 1]),  # the larger share first
+        (6, [4, 3, 3], [3, 3]),  # equal shares, where as few nodes hold them
+        (5, [4, 4, 1], [4, 1]),  # the least to spare
+        (5, [4, 3, 2], [3, 2]),
+        (11, [8, 4, 4, 3], [8, 3]),
+        (7, [3, 3, 3], [3, 3, 1]),
+        (10, [4, 4, 4, 1], [4, 4, 2]),
+        (8, [4, 2, 2, 2, 2], [4, 2, 2]),
+    ],
+)
+def test_shares_are_equal_else_the_larger_nodes_are_filled(
+    world_size: int, free: list[int], shares: list[int]
+) -> None:
+    offers = [offer(f"n{i}", count) for i, count in enumerate(free)]
+    placed = decide([job("j", world_size)], offers).placed["j"]
+    assert [len(share.slots) for share in placed] == shares
+    assert [share.node_rank for share in placed] == list(range(len(shares)))
+
+
+def test_older_workers_get_equal_shares_alone() -> None:
+    old, new = offer("old", 4, protocol=PROTOCOL - 1), offer("new", 1)
+    assert decide([job("j", 5)], [old, new]).waiting["j"] == (
+        "needs 5 slots, 5 are online (4 + 1); shares of different sizes need workers of "
+        f"protocol {PROTOCOL}"
+    )
+    assert nodes_of(decide([job("j", 4)], [old, new]), "j") == {"old": 4}
+    assert nodes_of(decide([job("j", 2)], [offer("old", 1, protocol=2), new]), "j") == {
+        "old": 1,
+        "new": 1,
+    }
+    more = [old, offer("a", 2), offer("b", 2)]  # not 4 + 2, which are fewer
+    assert nodes_of(decide([job("j", 6)], more), "j") == {"old": 2, "a": 2, "b": 2}
 
 
 def test_auto_takes_the_gpus_where_there_are_any() -> None:
@@ -382,7 +465,7 @@ def test_nodes_of_several_kinds_and_storages_are_never_mixed() -> None:
     assert fits(job("j", 4, device="cpu").demand, offers)
     assert fits(job("j", 2, roots=both, storage=("data", "v")).demand, offers)
     assert not fits(job("j", 2, device="cpu", roots=both, storage=("data", "x")).demand, offers)
-    assert not fits(job("j", 3, device="cpu").demand, offers), "not in equal shares"
+    assert fits(job("j", 3, device="cpu").demand, offers)
 
 
 def test_a_job_held_back_names_the_job_ahead() -> None:

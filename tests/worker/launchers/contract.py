@@ -38,16 +38,16 @@ def ends_well(share: Share, launcher: Launcher) -> None:
     assert over.failure is None
     assert not over.failed
     assert over.pidfds == {}
-    assert [(end.rank, end.pid) for end in sorted(over.exits, key=lambda end: end.rank)] == [
-        (0, over.pids[0]),
-        (1, over.pids[1]),
-    ]
+    ends = [(end.rank, end.pid) for end in sorted(over.exits, key=lambda end: end.rank)]
+    assert ends == [(rank, over.pids[rank]) for rank in share.ranks]
     assert {(end.exit_code, end.signal) for end in over.exits} == {(0, None)}
-    for rank in (0, 1):
+    world_size = str(sum(share.sizes))
+    for local, rank in enumerate(share.ranks):
         lines = Path(share.run.log(rank)).read_text().splitlines()
-        assert f"rank {rank} of 2 begins" in lines, "both outputs of a rank are in its log"
+        begins = f"rank {rank} of {world_size} begins"
+        assert begins in lines, "both outputs of a rank are in its log"
         environment = json.loads(next(line for line in lines if line.startswith("{")))
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+        own = {"RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": world_size}
         own |= {MARKER: share.launch.attempt_id, NODE_MARKER: share.launch.node}
         assert own.items() <= environment.items()
         assert share.environment.items() <= environment.items()

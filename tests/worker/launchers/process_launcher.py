@@ -31,7 +31,7 @@ class ProcessLauncher:
 
     def start(self) -> None:
         share = self._share
-        world = {"WORLD_SIZE": str(share.nodes * share.local_ranks)}
+        world = {"WORLD_SIZE": str(sum(share.sizes))}
         for local, rank in enumerate(share.ranks):
             self._pids[rank] = share.processes.spawn(
                 [*self._trainer, str(share.run.root)],
@@ -55,11 +55,11 @@ class ProcessLauncher:
                     time=time.time(),
                 )
         return Observation(
-            ranks=self._share.local_ranks,
+            ranks=len(self._share.ranks),
             pids=dict(self._pids),
             pidfds=dict(self._pidfds),
             exits=tuple(self._exits.values()),
-            ended=len(self._exits) == self._share.local_ranks,
+            ended=len(self._exits) == len(self._share.ranks),
         )
 
     def stop(self) -> None:

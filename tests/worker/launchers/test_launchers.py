@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.worker.conftest import Place, environment
+from tests.worker.conftest import Place, environment, make_place
+from tests.worker.fake_server import FakeServer
 from tests.worker.launchers.contract import SCENARIOS
-from tests.worker.launchers.process_launcher import LAUNCHERS
+from tests.worker.launchers.process_launcher import LAUNCHERS, TORCHRUN
 from trainyard.run.records import RankExit
 from worker.launch import prepare_run
 from worker.launchers.base import Observation
@@ -32,6 +35,37 @@ def test_a_launcher_keeps_the_contract(place: Place, launcher: str, scenario: st
     )
     assert done.returncode == 0, done.stderr
     assert attempt.processes == []
+
+
+def test_ranks_of_uneven_shares_follow_the_node_ranks(
+    place: Place, server: FakeServer, tmp_path: Path
+) -> None:
+    """Two nodes of one attempt, with 2 ranks and 1, meet as torchrun starts them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        rendezvous = f"127.0.0.1:{probe.getsockname()[1]}"
+    (tmp_path / "second").mkdir()
+    second = make_place(tmp_path / "second", server, name="node-2")
+    attempt_id = place.grant(sizes=(2, 1), rendezvous=rendezvous)
+    claim = server.attempts[attempt_id].claim
+    # A variable of torchrun by which its nodes would number their ranks without each other.
+    same = environment(TORCH_ELASTIC_WORKER_IDENTICAL="1")
+    runs, starts = [], []
+    for node, local in enumerate((place.local, second.local)):
+        run = prepare_run(local, attempt_id, claim.model_copy(update={"node_rank": node}))
+        command = [sys.executable, str(SCRIPT), "succeed", TORCHRUN, str(run.root)]
+        runs.append(run)
+        starts.append(subprocess.Popen(command, env=same, stderr=subprocess.PIPE, text=True))
+    for start in starts:
+        _, errors = start.communicate(timeout=60)
+        assert start.returncode == 0, errors
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    seen = []
+    for rank, run in enumerate((runs[0], runs[0], runs[1])):
+        lines = Path(run.log(rank)).read_text().splitlines()
+        variables = json.loads(next(line for line in lines if line.startswith("{")))
+        seen.append([int(variables[name]) for name in names])
+    assert seen == [[0, 0, 2, 0, 2], [1, 1, 2, 0, 2], [2, 0, 1, 1, 2]]
 
 
 def exit_of(rank: int, code: int | None) -> RankExit:

@@ -33,8 +33,9 @@ def run(run: WorkerRun) -> WorkerRun:
 
 
 def test_torchrun_never_restarts_a_rank_itself(run: WorkerRun) -> None:
-    alone = torchrun_command(Share(run, LAUNCH, nodes=1, local_ranks=2), ["train"])
-    of_two = torchrun_command(Share(run, LAUNCH, nodes=2, local_ranks=2), ["train"])
+    first = LAUNCH.model_copy(update={"node_rank": 0})
+    alone = torchrun_command(Share(run, first, (2,)), ["train"])
+    of_two = torchrun_command(Share(run, LAUNCH, (2, 2)), ["train"])
     assert "--max-restarts=0" in alone
     assert "--max-restarts=0" in of_two
     assert {"--standalone", "--local-addr=127.0.0.1"} <= {*alone}
@@ -44,7 +45,7 @@ def test_torchrun_never_restarts_a_rank_itself(run: WorkerRun) -> None:
 def environment(run: WorkerRun, spec: JobSpec) -> dict[str, str]:
     """The environment of the ranks of a job."""
     Path(run.spec).write_text(spec.model_dump_json())
-    return Share(run, LAUNCH, nodes=2, local_ranks=1).environment
+    return Share(run, LAUNCH, (1, 1)).environment
 
 
 def test_a_job_sees_the_gpus_of_its_slots_whatever_the_node_sets(
@@ -57,7 +58,7 @@ def test_a_job_sees_the_gpus_of_its_slots_whatever_the_node_sets(
 
 
 def test_a_stored_spec_that_names_gpus_takes_none(run: WorkerRun) -> None:
-    share = Share(run, LAUNCH, nodes=2, local_ranks=1)
+    share = Share(run, LAUNCH, (1, 1))
     # Refused at submission; a spec that was stored before must not take them either.
     share.__dict__["spec"] = JobSpec.model_construct(env={"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
     assert share.environment["CUDA_VISIBLE_DEVICES"] == "GPU-b"
@@ -84,19 +85,24 @@ def test_what_belongs_to_the_worker_is_not_passed_on(
     assert not {*worker} & {*environment(run, JobSpec())}
 
 
-def test_every_node_holds_as_many_ranks(run: WorkerRun) -> None:
-    def share(*slots: int) -> Share:
+def test_ranks_are_contiguous_by_node(run: WorkerRun) -> None:
+    def share(*slots: int, node_rank: int = 1) -> Share:
         nodes = [
             NodeAllocation(node=f"n{rank}", node_rank=rank, slots=tuple(range(count)))
             for rank, count in enumerate(slots)
         ]
-        attempt = AttemptSpec(job_id="j", layout=Layout(dp_shard=4), allocation=tuple(nodes))
+        attempt = AttemptSpec(job_id="j", layout=Layout(dp_shard=5), allocation=tuple(nodes))
         Path(run.attempt).write_text(attempt.model_dump_json())
+        run.launch.write_text(LAUNCH.model_copy(update={"node_rank": node_rank}).model_dump_json())
         return Share.read(run)
 
-    assert share(2, 2).ranks == range(2, 4)
-    with pytest.raises(ValueError, match="as many slots on each node"):
-        share(3, 1)
+    assert [share(4, 1, node_rank=rank).ranks for rank in (0, 1)] == [range(4), range(4, 5)]
+    assert [share(2, 2, 1, node_rank=rank).ranks for rank in (1, 2)] == [range(2, 4), range(4, 5)]
+    assert "--nproc-per-node=1" in torchrun_command(share(4, 1), ["train"])
+    with pytest.raises(ValueError, match=r"world_size=5 needs as many slots.* \[2, 2\]"):
+        share(2, 2)
+    with pytest.raises(ValueError, match="node rank 2 a share"):
+        share(4, 1, node_rank=2)
     run.launch.unlink()
     with pytest.raises(ValueError, match=r"launch\.json or attempt\.json is missing or damaged"):
-        share(2, 2)
+        Share.read(run)

@@ -145,7 +145,7 @@ def main() -> None:
     """Become the torchrun of a run directory, in the environment of its ranks."""
     run = WorkerRun(Path(sys.argv[1]))
     launch = LaunchRecord.model_validate_json(run.launch.read_bytes())
-    share = Share(run, launch, nodes=2, local_ranks=1)
+    share = Share(run, launch, sizes=(1, 1))
     environment = dict(share.environment)
     environment[LAUNCHER_PID] = str(os.getpid())  # this process becomes torchrun
     command = torchrun_command(share, [sys.executable, sys.argv[2]])

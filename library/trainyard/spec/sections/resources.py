@@ -22,7 +22,8 @@ class ResourcesSection(SpecModel):
     world_size: Ranks = 1
     """Slots that the job runs on, all at once."""
     nodes: Annotated[int, Field(ge=1, le=8192)] | None = None
-    """Number of nodes over which the slots are spread evenly; as few as fit when absent."""
+    """Number of nodes over which the slots are spread evenly; when absent as few as fit, evenly
+    where so many nodes allow it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of slot; `auto` takes what the nodes offer, but never a mixture."""
     priority: Annotated[int, Field(ge=-100, le=100)] = 0

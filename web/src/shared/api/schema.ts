@@ -6219,12 +6219,14 @@ export interface components {
             node: string;
             /**
              * Node Rank
-             * @description Position among the attempt's nodes; global rank 0 runs on node rank 0.
+             * @description Position among the attempt's nodes: global ranks begin on node rank 0, and are contiguous by
+             *     node.
              */
             node_rank: number;
             /**
              * Slots
-             * @description Indices of the slots (GPU indices on a GPU node).
+             * @description Indices of the slots (GPU indices on a GPU node), one a rank; nodes of an attempt may hold
+             *     different numbers of them.
              */
             slots: number[];
         };
@@ -8274,7 +8276,8 @@ export interface components {
             world_size: number;
             /**
              * Nodes
-             * @description Number of nodes over which the slots are spread evenly; as few as fit when absent.
+             * @description Number of nodes over which the slots are spread evenly; when absent as few as fit, evenly
+             *     where so many nodes allow it.
              */
             nodes: number | null;
             /**
@@ -8304,7 +8307,8 @@ export interface components {
             world_size?: number;
             /**
              * Nodes
-             * @description Number of nodes over which the slots are spread evenly; as few as fit when absent.
+             * @description Number of nodes over which the slots are spread evenly; when absent as few as fit, evenly
+             *     where so many nodes allow it.
              */
             nodes?: number | null;
             /**
