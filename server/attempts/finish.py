@@ -260,7 +260,7 @@ def _follow_up(
         again=PendingLaunch(
             cause=AttemptCause.RETRY,
             actor=SERVER.name,
-            overrides=attempt.overrides,
+            overrides=attempt.overrides.with_priority(job.spec, job.priority),
             layout=attempt.layout,
             # Both hold for the checkpoint that a person named, and not for the attempt's own saves.
             allow_code_change=attempt.allow_code_change and not saved,

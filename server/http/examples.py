@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from trainyard.protocol.rest.access import SessionRequest, TokenRequest
 from trainyard.protocol.rest.checkpoints import ForkRequest
-from trainyard.protocol.rest.jobs import JobRequest, StopRequest
+from trainyard.protocol.rest.jobs import JobRequest, PriorityRequest, StopRequest
 from trainyard.protocol.rest.metrics_and_logs import ComparisonView
 from trainyard.protocol.rest.nodes import DrainRequest
 from trainyard.protocol.rest.operations import ExportRequest, SampleRequest
@@ -60,6 +60,7 @@ EXAMPLES: Examples = {
         "what_would_hold": {"changes": {"training": {"seed": 1}}, "dry_run": True},
     },
     DrainRequest: {"save_and_move": {}, "let_it_finish": {"running": "finish"}},
+    PriorityRequest: {"by_name": {"priority": "high"}, "by_number": {"priority": -20}},
     JobRequest: {"save": {"kind": "save"}},
     SessionRequest: {"by_token": {"token": "ty_api_..."}, "by_link": {"code": "ty_login_..."}},
     TokenRequest: {

@@ -36,6 +36,7 @@ from trainyard.protocol.rest.jobs import (
     JobRequestView,
     JobSummary,
     JobView,
+    PriorityRequest,
     StopRequest,
 )
 from trainyard.protocol.rest.operations import JobDeletedView
@@ -50,6 +51,7 @@ Spec = Annotated[JobSpec, Depends(JsonBody(JobSpec))]
 StopBody = Annotated[StopRequest, Depends(JsonBody(StopRequest, default=StopRequest()))]
 ResumeBody = Annotated[ResumeRequest, Depends(JsonBody(ResumeRequest, default=ResumeRequest()))]
 ForkBody = Annotated[ForkRequest, Depends(JsonBody(ForkRequest, default=ForkRequest()))]
+PriorityBody = Annotated[PriorityRequest, Depends(JsonBody(PriorityRequest))]
 RequestBody = Annotated[JobRequest, Depends(JsonBody(JobRequest))]
 IdempotencyKey = Annotated[
     str | None,
@@ -185,6 +187,18 @@ def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopB
     lost = service.cancel(context, job_id, actor=principal.actor, reason=body.reason)
     view = _view_after(f"cancelled, which loses {lost}", context, job_id)
     return reply(CancelReply(job=view, lost=lost))
+
+
+@router.post("/jobs/{job_id}/priority", response_model=JobView, summary="Change the priority")
+def set_priority(
+    context: ServerContext, principal: Person, job_id: JobId, body: PriorityBody
+) -> Response:
+    """Change the priority of a job that waits or runs; a running one has it from its next launch.
+
+    The next round of the scheduler places by it.
+    """
+    service.set_priority(context, job_id, body.priority, actor=principal.actor)
+    return reply(_view_after("changed", context, job_id))
 
 
 def _view_after(done: str, context: Context, job_id: str) -> JobView:

@@ -35,9 +35,12 @@ VERBS: dict[JobState, tuple[Verb, ...]] = {
     JobState.CANCELLED: ("resume", "delete"),
 }
 
-_of_group = select(demands.c.reason).where(demands.c.key == jobs.c.demand).scalar_subquery()
+reason_of_group = (
+    select(demands.c.reason).where(demands.c.key == jobs.c.demand).correlate(jobs).scalar_subquery()
+)
+"""Why the jobs of a job's group wait."""
 
-shown_reason = case((jobs.c.demand.is_(None), jobs.c.reason), else_=_of_group).label("reason")
+shown_reason = case((jobs.c.demand.is_(None), jobs.c.reason), else_=reason_of_group).label("reason")
 """The reason of a job: that of its group while it is in one, else its own."""
 
 
@@ -128,7 +131,8 @@ def _effective(spec: JobSpec, job: Job, current: AttemptView | None) -> JobSpec:
         return job.pending.overrides.apply(spec)
     if current is None:
         return spec
-    return resolved(current.overrides.apply(spec), current.device, current.layout)
+    overrides = current.overrides.with_priority(spec, job.priority)
+    return resolved(overrides.apply(spec), current.device, current.layout)
 
 
 def _set_fields(spec: JobSpec) -> Iterator[str]:

@@ -173,10 +173,12 @@ def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
     """Return the settings of the newest attempt, and the step that it reached."""
     attempt_id = newest_attempt_id(connection, job.id)
     if attempt_id is None:
-        return Baseline(job.spec, Overrides(), job.spec.layout()), 0
+        overrides = Overrides().with_priority(job.spec, job.priority)
+        return Baseline(job.spec, overrides, job.spec.layout()), 0
     row = Attempt.one(connection, Attempt.select().where(attempts.c.id == attempt_id))
     reached = max(row.last_step, row.start_step)
-    return Baseline(job.spec, row.overrides, row.layout, row.device), reached
+    overrides = row.overrides.with_priority(job.spec, job.priority)
+    return Baseline(job.spec, overrides, row.layout, row.device), reached
 
 
 def _parent(

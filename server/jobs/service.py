@@ -24,15 +24,17 @@ from server.errors import ConflictError, InvalidRequestError
 from server.events.notices import forget
 from server.events.store import NewEvent, append_event
 from server.jobs.checks import check_hardware, check_spec, check_world_size
+from server.jobs.queries import reason_of_group
 from server.lifecycle import job_to, lock_job, move
 from server.subject import Actor, Subject
-from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, Submitted
+from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, PriorityChanged, Submitted
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.resume_parts import CheckpointPart, parts_not_loaded
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
 from trainyard.run.records import Request
 from trainyard.spec.job import JobSpec
 from trainyard.spec.rules import check_new_job
+from trainyard.spec.sections.resources import priority_words
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,37 @@ def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
         lost = _lost(connection, job)
         _end(context, connection, job, DesiredState.CANCEL, actor=actor, reason=reason, lost=lost)
         return lost
+
+
+def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) -> None:
+    """Change the priority of a job that waits or runs; a repeat changes nothing.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it has ended.
+    """
+    with context.database.write() as connection:
+        job = _locked(connection, job_id)
+        if job.state in TERMINAL_JOB_STATES:
+            raise ConflictError(f"{job.name} is {job.state}; resume it with another priority")
+        pending = job.pending
+        if pending is not None:
+            overrides = pending.overrides.with_priority(job.spec, priority)
+            pending = pending.model_copy(update={"overrides": overrides})
+        if (priority, pending) == (job.priority, job.pending):
+            return
+        values: dict[str, Any] = {"priority": priority, "pending": pending}
+        if job.demand is not None:  # leaves its group: the next round looks at the new order
+            values |= {"demand": None, "reason": reason_of_group}
+        connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(**values))
+        event = NewEvent(
+            PriorityChanged(before=job.priority, priority=priority),
+            actor,
+            Subject(job_id),
+            f"{job.name} has priority {priority_words(priority)}, "
+            f"before {priority_words(job.priority)}",
+        )
+        append_event(context, connection, event)
 
 
 def delete(

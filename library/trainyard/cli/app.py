@@ -53,6 +53,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (jobs.stop, "Save, then leave."),
     (jobs.cancel, "Leave now, after showing what is lost."),
     (jobs.kill, "Cancel without a question."),
+    (jobs.priority, "Change the priority of a job that waits or runs."),
     (jobs.resume, "Resume, on any legal number of slots."),
     (jobs.delete, "Remove a finished job."),
     (requests.save, "Save a checkpoint now, and continue."),

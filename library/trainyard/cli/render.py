@@ -13,6 +13,7 @@ from trainyard.cli.table import Listing
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.jobs import JobSummary, JobView, Progress
 from trainyard.protocol.states import AttemptOutcome, JobState
+from trainyard.spec.sections.resources import priority_words
 
 
 def job_line(job: JobSummary) -> Text:
@@ -47,6 +48,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
             ("phase", job.progress.phase if running else None),
             ("saves", _failed_save(attempt)),
             ("runs as", f"{job.layout} on {formats.counted(job.world_size, 'slot')}"),
+            ("priority", priority_words(job.priority)),
             ("device", attempt.device if attempt else None),
             ("auto", formats.auto(attempt.auto) if attempt else None),
             ("forked from", _ancestor(job)),

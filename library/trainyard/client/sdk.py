@@ -121,6 +121,10 @@ class Client(CatalogCalls, JobListCalls):
         body = StopRequest(reason=reason)
         return self.transport.post(CancelReply, f"/jobs/{job_id}/cancel", body)
 
+    def set_priority(self, job_id: str, priority: int | str) -> JobView:
+        """Change the priority of a job that waits or runs: a number, or `low`, `normal`, `high`."""
+        return self.transport.post(JobView, f"/jobs/{job_id}/priority", {"priority": priority})
+
     def resume(
         self,
         job_id: str,

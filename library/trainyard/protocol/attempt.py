@@ -59,6 +59,14 @@ class Overrides(SpecModel):
             update["lr_schedule"] = schedule.model_copy(update={"total_steps": spec.schedule_steps})
         return spec.model_copy(update=update)
 
+    def with_priority(self, spec: JobSpec, priority: int) -> Self:
+        """Return these changes of a spec with another priority in the queue."""
+        resources = self.resources or spec.resources
+        if resources.priority == priority:
+            return self
+        changed = resources.model_copy(update={"priority": priority})
+        return self.model_copy(update={"resources": changed})
+
 
 SINGLE_FIELDS = {
     "micro_batch_size": "training.micro_batch_size",

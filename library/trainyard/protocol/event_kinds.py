@@ -25,6 +25,7 @@ class EventKind(StrEnum):
     CANCEL_REQUESTED = "cancel_requested"
     ROLLED_BACK = "rolled_back"
     RESUME_REQUESTED = "resume_requested"
+    PRIORITY_CHANGED = "priority_changed"
     NODE_ENDED = "node_ended"
     ATTEMPT_ENDED = "attempt_ended"
     JOB_ENDED = "job_ended"

@@ -1,7 +1,8 @@
-"""`stop`, `cancel`, `kill`, `resume` and `delete`: commands that change a job."""
+"""`stop`, `cancel`, `kill`, `priority`, `resume` and `delete`: commands that change a job."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -25,6 +26,7 @@ from trainyard.client.sdk import Client
 from trainyard.client.spec_file import Assignment
 from trainyard.protocol.attempt import SECTIONS, SINGLE_FIELDS
 from trainyard.protocol.rest.jobs import CancelReply, JobView
+from trainyard.spec.sections.resources import priority_words
 
 OVERRIDES = {field: name for name, field in SINGLE_FIELDS.items()}
 """Fields that a resume may change without their section, and their names in the overrides."""
@@ -60,6 +62,24 @@ def cancel(
 def kill(reference: JobReference, reason: Reason = "", json: Json = False) -> None:
     """Cancel without confirmation."""
     cancel(reference, reason, yes=True, json=json)
+
+
+def priority(
+    reference: JobReference,
+    given: Annotated[
+        str,
+        typer.Argument(metavar="PRIORITY", help="low, normal, high, or a number (-100 to 100)."),
+    ],
+    json: Json = False,
+) -> None:
+    """Change the priority of a job that waits or runs; `trainyard priority JOB -- -20`."""
+    with Client() as yard:
+        number = re.fullmatch(r"[+-]?\d+", given)
+        job = yard.set_priority(resolve_job(yard, reference), int(given) if number else given)
+        if json:
+            write_json(job)
+        else:
+            write_text(job_line(job), f"Priority: {priority_words(job.priority)}")
 
 
 def _cancelled(reply: CancelReply) -> RenderableType:

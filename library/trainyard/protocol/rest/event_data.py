@@ -70,6 +70,15 @@ class ResumeRequested(EventData):
     """Whether steps after that checkpoint are abandoned."""
 
 
+class PriorityChanged(EventData):
+    """A person changed the priority of a job."""
+
+    before: int
+    """Priority until then."""
+    priority: int
+    """Priority from then on."""
+
+
 class JobEnded(EventData):
     """A job reached a final state."""
 

@@ -78,6 +78,7 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.CANCEL_REQUESTED], data.CancelRequested]
         | Event[Literal[EventKind.ROLLED_BACK], data.RolledBack]
         | Event[Literal[EventKind.RESUME_REQUESTED], data.ResumeRequested]
+        | Event[Literal[EventKind.PRIORITY_CHANGED], data.PriorityChanged]
         | Event[Literal[EventKind.NODE_ENDED], data.NodeEnded]
         | Event[Literal[EventKind.ATTEMPT_ENDED], data.AttemptEnded]
         | Event[Literal[EventKind.JOB_ENDED], data.JobEnded]

@@ -18,6 +18,7 @@ from trainyard.run.directory import Phase
 from trainyard.run.records import RecordingRanks, Request, RequestAnswer, RequestKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
+from trainyard.spec.sections.resources import Priority
 from trainyard.training.data_stream import Windows
 
 
@@ -154,6 +155,13 @@ class CancelReply(RecordModel):
     """The job after the call."""
     lost: str
     """Such as `340 steps since step-1200`."""
+
+
+class PriorityRequest(SpecModel):
+    """Body of a change of priority."""
+
+    priority: Priority
+    """The new priority."""
 
 
 class JobRequest(SpecModel):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from trainyard.base.model_base import Ranks, SpecModel, Text
 from trainyard.spec.environment import checked_environment
@@ -14,6 +14,46 @@ Env = Annotated[
     AfterValidator(checked_environment),
     Field(max_length=100),
 ]
+
+
+PRIORITY_CLASSES = {"low": -50, "normal": 0, "high": 50}
+"""Priorities that have a name."""
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
+
+
+def priority_words(priority: int) -> str:
+    """Return the name of a priority, such as `high`, or the number of one without a name."""
+    names = {number: name for name, number in PRIORITY_CLASSES.items()}
+    return names.get(priority, str(priority))
+
+
+def _of_class(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    if given not in PRIORITY_CLASSES:
+        raise ValueError(
+            f"{given!r} is no priority: use {', '.join(PRIORITY_CLASSES)}, or an integer from "
+            f"{LOWEST_PRIORITY} to {HIGHEST_PRIORITY}"
+        )
+    return PRIORITY_CLASSES[given]
+
+
+# A class is stored as its number: workers of any version and queries need no table of names.
+Priority = Annotated[
+    int,
+    Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY),
+    BeforeValidator(_of_class),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": LOWEST_PRIORITY, "maximum": HIGHEST_PRIORITY},
+                {"type": "string", "enum": list(PRIORITY_CLASSES)},
+            ]
+        },
+        mode="validation",
+    ),
+]
+"""A priority in the queue: a number, or the name of a class."""
 
 
 class ResourcesSection(SpecModel):
@@ -26,5 +66,6 @@ class ResourcesSection(SpecModel):
     where so many nodes allow it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of slot; `auto` takes what the nodes offer, but never a mixture."""
-    priority: Annotated[int, Field(ge=-100, le=100)] = 0
-    """Queued jobs of higher priority start first; among equals the oldest."""
+    priority: Priority = 0
+    """Queued jobs of higher priority start first; among equals the oldest. `low` is -50, `normal`
+    0, `high` 50. It can be changed while the job waits or runs."""

@@ -9,6 +9,7 @@ import { CodeWithCopy } from "@/shared/ui/CommandLine";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { Actions } from "./Actions";
 import { Notices } from "./Notices";
+import { Priority } from "./Priority";
 import { ProgressLine } from "./ProgressLine";
 
 export function JobHeader({ job }: { job: Job }) {
@@ -54,7 +55,9 @@ function JobFacts({ job }: { job: Job }) {
           </Link>
         </li>
       )}
-      {job.priority !== 0 && <li>priority {job.priority}</li>}
+      <li>
+        <Priority job={job} />
+      </li>
       {job.tags.length > 0 && (
         <li className="job-tags">
           {job.tags.map((tag) => (

@@ -276,6 +276,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/priority": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Change the priority
+         * @description Change the priority of a job that waits or runs; a running one has it from its next launch.
+         *
+         *     The next round of the scheduler places by it.
+         */
+        post: operations["jobs_set_priority"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/resume": {
         parameters: {
             query?: never;
@@ -2540,7 +2562,7 @@ export interface components {
              */
             running?: "move" | "finish";
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"];
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -3460,6 +3482,52 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["Placed"];
+        };
+        /** Event[Literal[<EventKind.PRIORITY_CHANGED: 'priority_changed'>], PriorityChanged] */
+        Event_Literal_PRIORITY_CHANGED__PriorityChanged_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "priority_changed";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["PriorityChanged"];
         };
         /** Event[Literal[<EventKind.QUEUED: 'queued'>], Queued] */
         Event_Literal_QUEUED__Queued_: {
@@ -7804,6 +7872,33 @@ export interface components {
             warnings: components["schemas"]["Problem"][];
         };
         /**
+         * PriorityChanged
+         * @description A person changed the priority of a job.
+         */
+        PriorityChanged: {
+            /**
+             * Before
+             * @description Priority until then.
+             */
+            before: number;
+            /**
+             * Priority
+             * @description Priority from then on.
+             */
+            priority: number;
+        };
+        /**
+         * PriorityRequest
+         * @description Body of a change of priority.
+         */
+        PriorityRequest: {
+            /**
+             * Priority
+             * @description The new priority.
+             */
+            priority: number | ("low" | "normal" | "high");
+        };
+        /**
          * Problem
          * @description One error in an input.
          */
@@ -8289,7 +8384,8 @@ export interface components {
             device: "auto" | "cpu" | "cuda";
             /**
              * Priority
-             * @description Queued jobs of higher priority start first; among equals the oldest.
+             * @description Queued jobs of higher priority start first; among equals the oldest. `low` is -50, `normal`
+             *     0, `high` 50. It can be changed while the job waits or runs.
              * @default 0
              */
             priority: number;
@@ -8320,10 +8416,11 @@ export interface components {
             device?: "auto" | "cpu" | "cuda";
             /**
              * Priority
-             * @description Queued jobs of higher priority start first; among equals the oldest.
+             * @description Queued jobs of higher priority start first; among equals the oldest. `low` is -50, `normal`
+             *     0, `high` 50. It can be changed while the job waits or runs.
              * @default 0
              */
-            priority?: number;
+            priority?: number | ("low" | "normal" | "high");
         };
         /**
          * ResumeOptionView
@@ -10222,6 +10319,105 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CancelReply"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    jobs_set_priority: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PriorityRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobView"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -13402,6 +13598,7 @@ export const event_Literal_OPERATION_ENDED__OperationEnded_KindValues: ReadonlyA
 export const event_Literal_OPERATION_QUEUED__OperationQueued_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"]["kind"]> = ["operation_queued"];
 export const event_Literal_OPERATION_STARTED__OperationStarted_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"]["kind"]> = ["operation_started"];
 export const event_Literal_PLACED__Placed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_PLACED__Placed_"]["kind"]> = ["placed"];
+export const event_Literal_PRIORITY_CHANGED__PriorityChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"]["kind"]> = ["priority_changed"];
 export const event_Literal_QUEUED__Queued_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_QUEUED__Queued_"]["kind"]> = ["queued"];
 export const event_Literal_REACHABLE__Reachable_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_REACHABLE__Reachable_"]["kind"]> = ["reachable"];
 export const event_Literal_REQUEST_ANSWERED__RequestAnswered_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"]["kind"]> = ["request_answered"];
@@ -13470,6 +13667,7 @@ export const parallelismSectionInputPp_scheduleValues: ReadonlyArray<FlattenedDe
 export const phaseValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Phase"]> = ["starting", "building_cache", "loading", "compiling", "training", "validating", "saving", "ending"];
 export const pipelinePlanScheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["PipelinePlan"]["schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
 export const planDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Plan"]["device"]> = ["cpu", "cuda"];
+export const priorityRequestPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["PriorityRequest"]["priority"]> = ["low", "normal", "high"];
 export const quantizationSectionRecipeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["QuantizationSection"]["recipe"]> = ["none", "float8_tensorwise", "float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8"];
 export const quantizationSectionInputRecipeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["QuantizationSectionInput"]["recipe"]> = ["none", "float8_tensorwise", "float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8"];
 export const remedyResumeAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Remedy"]["resume"]> = ["memory", "earlier", "free"];
@@ -13478,6 +13676,7 @@ export const requestKindValues: ReadonlyArray<FlattenedDeepRequired<components>[
 export const requestRanksValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Request"]["ranks"]> = ["first", "all"];
 export const resourcesSectionDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSection"]["device"]> = ["auto", "cpu", "cuda"];
 export const resourcesSectionInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["device"]> = ["auto", "cpu", "cuda"];
+export const resourcesSectionInputPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["priority"]> = ["low", "normal", "high"];
 export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SampleEnd"]> = ["end_of_text", "max_tokens", "time"];
 export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api"];
 export const tokenRequestKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenRequest"]["kind"]> = ["api", "join", "login"];

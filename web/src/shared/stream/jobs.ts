@@ -11,6 +11,8 @@ function patchOf(job: JobSummary, event: StreamItem): Partial<JobSummary> | null
       return { progress: { ...job.progress, phase: event.data.phase } };
     case "waiting":
       return { reason: event.data.reason };
+    case "priority_changed":
+      return { priority: event.data.priority };
     case "placed":
       return {
         state: "starting",
