@@ -311,9 +311,9 @@ def test_auto_takes_the_gpus_where_there_are_any() -> None:
             "needs 4 slots, 2 free, 2 held by llama-7",
         ),
         (
-            job("j", 4),
+            job("j", 5),
             [offer("a", 4, 3, held_by="x"), offer("b", 4, 1, held_by="y")],
-            "needs 4 slots, 4 free (3 + 1), 3 held by y, 1 held by x",
+            "needs 5 slots, 4 free (3 + 1), 3 held by y, 1 held by x",
         ),
         (job("j", 4, nodes=2), [offer("a", 8)], "needs 4 slots on 2 nodes, 8 are online"),
         (
@@ -365,9 +365,9 @@ def test_auto_takes_the_gpus_where_there_are_any() -> None:
             "needs 9 slots, 7 are online (4 + 3)",
         ),
         (
-            job("j", 23),
+            job("j", 56),
             [offer(f"n{slots}", slots) for slots in range(1, 11)],
-            "needs 23 slots, 55 are online (10 + 9 + 8 + 7 + 6 + 5 + 4 + 3)",
+            "needs 56 slots, 55 are online (10 + 9 + 8 + 7 + 6 + 5 + 4 + 3)",
         ),
         (  # a node without a free slot is no part of the sum
             job("j", 4),
