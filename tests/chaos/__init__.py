@@ -1,0 +1,1 @@
+"""Faults of every part of a cluster, one at a time, each with its predicted outcome."""

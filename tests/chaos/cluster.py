@@ -1,0 +1,271 @@
+"""A cluster on one machine: broker, API, schedulers and workers, each part on a machine of its own.
+
+No part restarts by itself: a test decides when the service manager of a real machine would do it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from embedded.broker import server_binary
+from tests.chaos.network import Machine, Network
+from tests.e2e.control_plane import REPOSITORY, TEXT, Run, processes_with, wait_for
+from trainyard.client.errors import TrainyardError
+from trainyard.client.sdk import Client
+from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
+from trainyard.run.directory import RunDirectory
+
+BROKER, API, SCHEDULER, STANDBY = "broker", "api", "scheduler", "standby"
+API_PORT, BROKER_PORT = 8470, 6379
+LEASE_SECONDS = 12.0
+DISK = "512m"
+CHAOS_MARK = "CHAOS_PART"
+"""Variable that everything of a part inherits, ranks included; no program removes it."""
+SETTINGS = {
+    "TRAINYARD_LEASE_SECONDS": str(LEASE_SECONDS),
+    "TRAINYARD_HEARTBEAT_SECONDS": "0.5",
+    "TRAINYARD_RESEND_SECONDS": "1",
+    "TRAINYARD_CLAIM_SECONDS": "60",
+    "PYTHONUNBUFFERED": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclass
+class Part:
+    """One program of the cluster."""
+
+    name: str
+    machine: Machine
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, as its machine's service manager does."""
+        environment = {**self.environment, CHAOS_MARK: self.name}
+        self.process = self.machine.start(
+            self.command, environment=environment, log=self.log, folder=REPOSITORY
+        )
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        assert self.process is not None
+        return self.process.pid
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it as the kernel would, and wait until it is gone."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        """Kill and start it."""
+        self.kill()
+        self.start()
+
+    @property
+    def descendants(self) -> list[int]:
+        """All that it started and that still runs, itself included."""
+        return processes_with(f"{CHAOS_MARK}={self.name}")
+
+    def power_off(self) -> None:
+        """End it and all that it started at once, as a machine does that loses its power."""
+
+        def gone() -> bool:
+            for pid in (left := self.descendants):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if self.process is not None:
+                self.process.poll()  # reaps it
+            return not left
+
+        wait_for(gone, f"end of all processes of {self.name}")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine with a worker."""
+
+    name: str
+    machine: Machine
+    worker: Part
+    data: Path
+
+    def run(self, job_id: str, attempt: int = 1) -> Run:
+        """Return an attempt's run on this node, once it is there."""
+        folder = self.data / "runs" / job_id / str(attempt)
+        wait_for((folder / "launch.json").exists, f"launch of attempt {attempt} on {self.name}")
+        return Run(RunDirectory(folder))
+
+
+@dataclass
+class Cluster:
+    """A control plane on a machine of its own, and nodes that share a storage folder."""
+
+    root: Path
+    network: Network
+    slots: Mapping[str, int]
+    """Slots of each node, by name."""
+    parts: dict[str, Part] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    _mounts: list[Path] = field(default_factory=list)
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, root: Path, slots: Mapping[str, int]) -> Iterator[Cluster]:
+        """Start a cluster, and end all of it with the block."""
+        cluster = cls(root, Network(), slots)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.end()
+
+    def start(self) -> None:
+        """Start the control plane, then the nodes; return when all are online."""
+        for name in ("state", "shared/data", BROKER):
+            (self.root / name).mkdir(parents=True)
+        self._mount(self.checkpoints)
+        (self.root / "shared/data/text.txt").write_text(TEXT)
+        self._password = secrets.token_urlsafe(24)
+        self._control = control = self.network.machine("control", number=1)
+        self._add_broker(control)
+        environment = self._environment(
+            TRAINYARD_DATABASE_URL=f"sqlite:///{self.root}/state/trainyard.db",
+            TRAINYARD_STATE_DIR=str(self.root / "state"),
+            TRAINYARD_HOST="0.0.0.0",
+            TRAINYARD_PORT=str(API_PORT),
+            TRAINYARD_PUBLIC_URL=self.url,
+        )
+        python = (sys.executable, "-m", "server")
+        subprocess.run([*python, "migrate"], env=environment, cwd=REPOSITORY, check=True)
+        self._add(API, control, [*python, "api"], environment)
+        for name in (SCHEDULER, STANDBY):
+            self._add(name, control, [*python, "scheduler"], environment)
+        self.yard = wait_for(self._connected, "API")
+        for number, (name, slots) in enumerate(self.slots.items(), start=11):
+            self._add_node(name, slots=slots, number=number)
+        wait_for(
+            lambda: sum(node.online for node in self.yard.nodes()) == len(self.slots), "all nodes"
+        )
+
+    @property
+    def checkpoints(self) -> Path:
+        """The storage root of checkpoints, a disk of its own."""
+        return self.root / "shared" / "checkpoints"
+
+    @property
+    def broker_url(self) -> str:
+        """URL of the broker, with its password."""
+        return f"redis://:{self._password}@{self._control.address}:{BROKER_PORT}/0"
+
+    @property
+    def url(self) -> str:
+        """URL of the API."""
+        return f"http://{self._control.address}:{API_PORT}"
+
+    def end(self) -> None:
+        """End every process and machine."""
+        for part in self.parts.values():
+            part.power_off()
+        machines = {id(part.machine): part.machine for part in self.parts.values()}
+        for machine in machines.values():
+            machine.end()
+        self.network.end()
+        for place in self._mounts:
+            subprocess.run(("umount", "--lazy", str(place)), check=True)
+
+    def log_tails(self) -> str:
+        """Return the ends of all logs, for a report of what went wrong."""
+        tails = (f"--- {p.name}\n{p.log.read_text()[-1500:]}" for p in self.parts.values())
+        return "\n".join(tails)
+
+    def cancel_all(self) -> None:
+        """End every job that a case left, and wait until its slots are free."""
+        states = sorted({*ACTIVE_JOB_STATES, JobState.QUEUED})
+        for job in self.yard.jobs(states=states):
+            with contextlib.suppress(TrainyardError):
+                self.yard.cancel(job.id, reason="the case has ended")
+        wait_for(lambda: not list(self.yard.jobs(states=states)), "end of all jobs")
+
+    def answers(self) -> bool:
+        """Return whether the API answers."""
+        with contextlib.suppress(TrainyardError):
+            return any(self.yard.nodes())
+        return False
+
+    def _environment(self, **settings: str) -> dict[str, str]:
+        caller = {k: v for k, v in os.environ.items() if not k.startswith("TRAINYARD_")}
+        marks = {k: v for k, v in os.environ.items() if k.startswith("TRAINYARD_TEST_")}
+        broker = {"TRAINYARD_BROKER_URL": self.broker_url}
+        return {**caller, **marks, **SETTINGS, **broker, **settings}
+
+    def _mount(self, place: Path) -> None:
+        """Put a disk of its own at a folder: it can be full without harm to this machine."""
+        place.mkdir(parents=True)
+        mount = ("mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place))
+        subprocess.run(mount, check=True)
+        self._mounts.append(place)
+
+    def _connected(self) -> Client | None:
+        token = self.root / "state" / "admin.token"
+        if not token.exists():
+            return None
+        yard = Client(self.url, token.read_text().strip())
+        with contextlib.suppress(TrainyardError):
+            list(yard.nodes())
+            return yard
+        yard.close()
+        return None
+
+    def _add_broker(self, machine: Machine) -> None:
+        config = self.root / BROKER / "broker.conf"
+        config.write_text(
+            f"bind {machine.address}\nport {BROKER_PORT}\nrequirepass {self._password}\n"
+            'appendonly yes\nsave ""\ndaemonize no\nlogfile ""\nset-proc-title no\n'
+        )
+        command = [str(server_binary()), str(config), "--dir", str(config.parent)]
+        self._add(BROKER, machine, command, dict(os.environ))
+
+    def _add_node(self, name: str, *, slots: int, number: int) -> None:
+        machine = self.network.machine(name, number=number)
+        data = self.root / name
+        self._mount(data)
+        secret = self.yard.create_token(name, kind="join").secret
+        assert secret is not None
+        shared = self.root / "shared"
+        environment = self._environment(
+            TRAINYARD_URL=self.url,
+            TRAINYARD_NODE_NAME=name,
+            TRAINYARD_ADDRESS=machine.address,
+            TRAINYARD_DATA_DIR=str(data),
+            TRAINYARD_SLOTS=str(slots),
+            TRAINYARD_DEVICE="cpu",
+            TRAINYARD_ROOTS=f"checkpoints={shared}/checkpoints,data={shared}/data",
+            TRAINYARD_JOIN_TOKEN=secret,
+        )
+        worker = self._add(name, machine, [sys.executable, "-m", "worker"], environment)
+        self.nodes[name] = Node(name, machine, worker, data)
+
+    def _add(
+        self, name: str, machine: Machine, command: Sequence[str], environment: Mapping[str, str]
+    ) -> Part:
+        part = Part(name, machine, command, environment, self.root / f"{name}.log")
+        self.parts[name] = part
+        part.start()
+        return part
