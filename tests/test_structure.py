@@ -41,6 +41,7 @@ SHARED_MODULES: Mapping[str, str] = {
             *(
                 "events",
                 "fork",
+                "goodput",
                 "jobs",
                 "launch",
                 "manifest",

@@ -17,6 +17,7 @@ import server.app.worker_endpoints
 import server.auth.endpoints
 import server.checkpoints.endpoints
 import server.events.endpoints
+import server.goodput.endpoints
 import server.jobs.endpoints
 import server.logs.endpoints
 import server.metrics.endpoints
@@ -47,6 +48,7 @@ MAX_LOGIN_BYTES = 4 * 1024
 ROUTERS: tuple[APIRouter, ...] = (
     server.jobs.endpoints.router,
     server.metrics.endpoints.router,
+    server.goodput.endpoints.router,
     server.logs.endpoints.router,
     server.checkpoints.endpoints.router,
     server.operations.endpoints.router,

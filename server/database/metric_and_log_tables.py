@@ -57,6 +57,7 @@ metric_chunks = Table(
     Column("min", Float),  # of its finite values; null when it has none
     Column("max", Float),
     Column("last", Float),
+    Column("step_sum", Float),  # of `Points.step_sum`; null where an older version wrote it
     Column("steps", LargeBinary),  # int64 array; null when they are evenly spaced
     Column("times", LargeBinary, nullable=False),  # float64 array
     Column("numbers", LargeBinary, nullable=False),  # float64 array: the values

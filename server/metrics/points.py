@@ -66,6 +66,14 @@ class Points:
         low, high = np.searchsorted(self.steps, (first, last + 1))
         return self[low:high]
 
+    def step_sum(self) -> float:
+        """Return the sum of the finite values after the first, each times the steps it covers.
+
+        A point of a mean, such as `perf/step_seconds`, covers the steps since the point before it.
+        """
+        values = np.where(np.isfinite(self.values[1:]), self.values[1:], 0.0)
+        return float(values @ np.diff(self.steps))
+
 
 def chunked(points: Points) -> tuple[list[dict[str, Any]], Points]:
     """Cut points into rows of `metric_chunks` (without series); what fills no chunk is left."""
@@ -85,6 +93,7 @@ def pack(points: Points) -> dict[str, Any]:
         "min": float(finite.min()) if len(finite) else None,
         "max": float(finite.max()) if len(finite) else None,
         "last": float(finite[-1]) if len(finite) else None,
+        "step_sum": points.step_sum(),
         "steps": None if _evenly_spaced(steps) else steps.astype("<i8").tobytes(),
         "times": points.times.astype("<f8").tobytes(),
         "numbers": points.values.astype("<f8").tobytes(),

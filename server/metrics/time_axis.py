@@ -160,10 +160,10 @@ def _ends(connection: Connection, wanted: Sequence[int]) -> dict[int, list[Point
             columns.series_id,
             columns.first_step,
             columns.last_step,
-            _number(columns.times, 1),
-            _number(columns.times, behind),
-            _number(columns.numbers, 1),
-            _number(columns.numbers, behind),
+            number_at(columns.times, 1),
+            number_at(columns.times, behind),
+            number_at(columns.numbers, 1),
+            number_at(columns.numbers, behind),
         )
         .where(columns.series_id.in_(wanted))
         .order_by(columns.series_id, columns.first_step)
@@ -176,8 +176,8 @@ def _ends(connection: Connection, wanted: Sequence[int]) -> dict[int, list[Point
     return found
 
 
-def _number(array: Any, place: Any) -> Any:
-    """Return the eight bytes of an array that begin at a place, counted from 1."""
+def number_at(array: Any, place: Any) -> Any:
+    """Return the eight bytes of an array that begin at a place, counted from 1, in a query."""
     return func.substr(array, place, FLOAT_BYTES, type_=LargeBinary)
 
 

@@ -16,6 +16,7 @@ from trainyard.client.stream import EventStream, Resync
 from trainyard.client.transport import QueryValue, Transport, given, read, unreachable
 from trainyard.planner.results import Plan
 from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.goodput import GoodputView
 from trainyard.protocol.rest.access import SessionView, TokenRequest, TokenView
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.common import Page
@@ -332,6 +333,10 @@ class Client(CatalogCalls, JobListCalls):
         """
         stream = EventStream(self.transport, job_id=job_id, give_up_seconds=give_up_seconds)
         return iter(stream)
+
+    def goodput(self, job_id: str) -> GoodputView:
+        """Return the wall time of a job by category."""
+        return self.transport.get(GoodputView, f"/jobs/{job_id}/goodput")
 
     # ---- machines and access -------------------------------------------------------------------
 

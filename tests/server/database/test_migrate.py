@@ -13,12 +13,18 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect
 
+from server.context import Context
 from server.database.engine import Database
+from server.database.metric_and_log_tables import metric_chunks
 from server.database.migrate import alembic_config, is_current, upgrade
 from server.database.schema import metadata
 from server.database.tables import attempts
+from server.goodput.step_sums import RecordedSteps, read_trainings
+from server.metrics.points import CHUNK_POINTS, Points
+from server.metrics.store import store_points
 from server.scheduling.leader import Leader
 from tests.server.harness import Harness
+from tests.server.records import add_attempt, add_job
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.auto import auto_values, resolved
 from trainyard.spec.job import JobSpec
@@ -137,6 +143,22 @@ def test_schedulers_elect_a_leader_in_a_database_from_before(
     assert harness.job(job_id).name == "tiny"
     first, second = Leader(database), Leader(database)
     assert (first.held(), second.held()) == (1, None)
+
+
+def test_chunks_from_before_step_sums_are_decoded(database: Database, context: Context) -> None:
+    attempt_id = add_attempt(context, add_job(context))
+    steps = range(1, CHUNK_POINTS + 1)
+    points = Points.of(steps, map(float, steps), [0.5] * len(steps))
+    recorded = RecordedSteps(attempt_id, 1, 0, until=CHUNK_POINTS)
+    with database.write() as connection:
+        store_points(connection, attempt_id, {"perf/step_seconds": points})
+        before = read_trainings(connection, [recorded])
+        command.downgrade(alembic_config(connection), "0022")
+    upgrade(database)
+    with database.read() as connection:
+        assert connection.scalar(sa.select(metric_chunks.c.step_sum)) is None
+        assert read_trainings(connection, [recorded]) == before
+    assert before[1].productive == 500 * CHUNK_POINTS
 
 
 def _forget_fields(connection: Connection, name: str, column: str, path: tuple[str, ...]) -> None:

@@ -469,6 +469,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/goodput": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The goodput of a job
+         * @description Return the wall time of a job by category; the categories sum to it to the millisecond.
+         */
+        get: operations["goodput_goodput"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/logs": {
         parameters: {
             query?: never;
@@ -1361,6 +1381,19 @@ export interface components {
              * @description The work that this loses.
              */
             lost?: string | null;
+        };
+        /**
+         * CategoryTime
+         * @description The time of one category.
+         */
+        CategoryTime: {
+            /** @description The category. */
+            category: components["schemas"]["TimeCategory"];
+            /**
+             * Milliseconds
+             * @description Its time.
+             */
+            milliseconds: number;
         };
         /**
          * Change
@@ -4462,6 +4495,59 @@ export interface components {
              * @default false
              */
             dry_run?: boolean;
+        };
+        /**
+         * GoodputView
+         * @description The time of a job from its submission to its end, or to now.
+         */
+        GoodputView: {
+            /**
+             * Job Id
+             * @description Job.
+             */
+            job_id: string;
+            /**
+             * Since
+             * Format: date-time
+             * @description Submission.
+             */
+            since: string;
+            /**
+             * Until
+             * Format: date-time
+             * @description End of the job; the moment of the answer while it has none.
+             */
+            until: string;
+            /**
+             * Wall Milliseconds
+             * @description Time between the two: the exact sum of the categories.
+             */
+            wall_milliseconds: number;
+            /**
+             * Categories
+             * @description Every category once, also those without time.
+             */
+            categories: components["schemas"]["CategoryTime"][];
+            /**
+             * Goodput
+             * @description Productive share of the wall time; null where there is no wall time.
+             */
+            goodput: number | null;
+            /**
+             * Ettr
+             * @description Effective training time ratio; null before the job could run for a millisecond.
+             */
+            ettr: number | null;
+            /**
+             * Failures
+             * @description Attempts that failed; preempted ones are none.
+             */
+            failures: number;
+            /**
+             * Mttf Seconds
+             * @description Mean time to failure: time of all attempts divided by their failures; null without one.
+             */
+            mttf_seconds: number | null;
         };
         /**
          * Guarantee
@@ -9042,6 +9128,12 @@ export interface components {
             not_exact?: string[];
         };
         /**
+         * TimeCategory
+         * @description What a millisecond of a job was spent on; docs/goodput.md has the source of each.
+         * @enum {string}
+         */
+        TimeCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "queued" | "requeued" | "backoff" | "paused" | "lost" | "idle_after_failure" | "unreachable" | "other";
+        /**
          * TokenRequest
          * @description Body of a new token.
          */
@@ -11210,6 +11302,74 @@ export interface operations {
             };
             /** @description A token that may not do this */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    goodput_goodput: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GoodputView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13679,6 +13839,7 @@ export const resourcesSectionInputDeviceValues: ReadonlyArray<FlattenedDeepRequi
 export const resourcesSectionInputPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["priority"]> = ["low", "normal", "high"];
 export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SampleEnd"]> = ["end_of_text", "max_tokens", "time"];
 export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api"];
+export const timeCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TimeCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "queued", "requeued", "backoff", "paused", "lost", "idle_after_failure", "unreachable", "other"];
 export const tokenRequestKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenRequest"]["kind"]> = ["api", "join", "login"];
 export const tokenViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenView"]["kind"]> = ["admin", "api", "join", "login", "node"];
 export const trainingSectionParam_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSection"]["param_dtype"]> = ["float32", "bfloat16"];

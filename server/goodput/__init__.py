@@ -1,0 +1,1 @@
+"""The goodput ledger: the time of a job by category."""

@@ -1,0 +1,269 @@
+"""The ledger as a pure function of events and sums: each millisecond has one category.
+
+The sum is exact by construction: a walk over the events spends the time between two of them, and a
+measured time is only ever taken from what is left of the interval in which it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.goodput import TimeCategory
+from trainyard.protocol.states import AttemptOutcome
+
+Spent = dict[TimeCategory, int]
+"""Milliseconds by category; every category is present."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An event that may begin or end a category. Times are Unix times in milliseconds."""
+
+    at: int
+    kind: EventKind
+    attempt: int | None = None
+    node: str | None = None
+    not_before: int | None = None
+    """Earliest launch, of a job that is queued again."""
+    outcome: AttemptOutcome | None = None
+    """How the attempt ended."""
+    preempted: bool = False
+    """Whether it ended by a preemption, which is no failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The recorded steps of an attempt; times in milliseconds, by the clock of global rank 0."""
+
+    began: int
+    """Unix time at which its first step began."""
+    recorded: int
+    """Unix time at which its last recorded step ended."""
+    productive: int
+    """Steps that the job kept, without compilation and without waiting for data."""
+    lost: int
+    """Steps that the job did not keep, whole."""
+    compilation: int
+    """Compilation during kept steps."""
+    data_wait: int
+    """Waiting for data during kept steps."""
+    save_stall: int
+    """Time for which saves held up training."""
+    validation: int
+    """Validation."""
+
+    @property
+    def measured(self) -> tuple[tuple[TimeCategory, int], ...]:
+        """The measured times, in the order in which they are taken from the interval."""
+        return (
+            (TimeCategory.PRODUCTIVE, self.productive),
+            (TimeCategory.LOST, self.lost),
+            (TimeCategory.COMPILATION, self.compilation),
+            (TimeCategory.DATA_WAIT, self.data_wait),
+            (TimeCategory.SAVE_STALL, self.save_stall),
+            (TimeCategory.VALIDATION, self.validation),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The time of a job."""
+
+    spent: Spent
+    scheduled: int
+    """Milliseconds of all attempts, from placement to end."""
+    failures: int
+    """Attempts that failed and were not preempted."""
+
+
+@dataclass(slots=True)
+class _OpenAttempt:
+    """The attempt in which the walk is."""
+
+    number: int | None
+    placed: int
+    leaves_at: int | None = None
+    """When it was first ordered to end."""
+    cancelled_at: int | None = None
+    stop_agreed: bool = False
+    silent_nodes: set[str | None] = field(default_factory=set)
+    silent_since: int = 0
+    silences: list[tuple[int, int]] = field(default_factory=list)
+
+    def hears(self, node: str | None, at: int) -> None:
+        """End the silence of a node."""
+        if node in self.silent_nodes:
+            self.silent_nodes.discard(node)
+            if not self.silent_nodes:
+                self.silences.append((self.silent_since, at))
+
+    def misses(self, node: str | None, at: int) -> None:
+        """Begin the silence of a node."""
+        if not self.silent_nodes:
+            self.silent_since = at
+        self.silent_nodes.add(node)
+
+    def silent_within(self, start: int, end: int) -> int:
+        """Return the milliseconds of `start..end` in which a node was silent."""
+        spans = list(self.silences)
+        if self.silent_nodes:
+            spans.append((self.silent_since, end))
+        return sum(max(0, min(last, end) - max(first, start)) for first, last in spans)
+
+
+def ledger_of(
+    marks: Iterable[Mark], trainings: Mapping[int, Training], *, start: int, end: int
+) -> Ledger:
+    """Return the ledger of the time from `start` to `end`, Unix times in milliseconds.
+
+    Args:
+        marks: the events of a job in the order in which they were stored. A time before that of the
+            event before it (a clock was set back) counts as that time.
+        trainings: the recorded steps by the number of their attempt.
+        start: the submission of the job.
+        end: its end, or now; a time before `start` counts as `start`.
+    """
+    walk = _Walk(start, max(start, end), trainings)
+    for mark in marks:
+        walk.take(mark)
+    return walk.finish()
+
+
+class _Walk:
+    def __init__(self, start: int, end: int, trainings: Mapping[int, Training]) -> None:
+        self._now, self._end = start, end
+        self._trainings = trainings
+        self._spent: Spent = dict.fromkeys(TimeCategory, 0)
+        self._scheduled = self._failures = 0
+        self._open: _OpenAttempt | None = None
+        self._between = TimeCategory.QUEUED
+        self._not_before: int | None = None
+        self._placed_once = False
+
+    def take(self, mark: Mark) -> None:
+        """Spend the time up to an event, and note what it changes."""
+        at = min(max(mark.at, self._now), self._end)
+        if self._open is None:
+            self._wait_until(at)
+        self._now = at
+        match mark.kind:
+            case EventKind.PLACED:
+                self._close(outcome=None)
+                self._open, self._placed_once = _OpenAttempt(mark.attempt, at), True
+            case EventKind.ATTEMPT_ENDED:
+                if self._open is not None and self._open.number == mark.attempt:
+                    self._ended(mark)
+            case EventKind.QUEUED | EventKind.RESUME_REQUESTED | EventKind.JOB_ENDED:
+                if self._open is None:
+                    self._waits(mark)
+            case _:
+                if self._open is not None:
+                    _note(self._open, mark.kind, mark.node, at)
+
+    def finish(self) -> Ledger:
+        """Spend the rest of the time and return the ledger."""
+        if self._open is None:
+            self._wait_until(self._end)
+        self._now = self._end
+        self._close(outcome=None)
+        return Ledger(self._spent, self._scheduled, self._failures)
+
+    def _ended(self, mark: Mark) -> None:
+        self._close(outcome=mark.outcome)
+        failed = mark.outcome == AttemptOutcome.FAILED and not mark.preempted
+        self._failures += failed
+        self._between = TimeCategory.IDLE_AFTER_FAILURE if failed else TimeCategory.PAUSED
+
+    def _waits(self, mark: Mark) -> None:
+        if mark.kind == EventKind.JOB_ENDED:
+            # After the end of an attempt its outcome has decided; a job that ends in the queue
+            # waits for a person from then on.
+            if self._between in (TimeCategory.QUEUED, TimeCategory.REQUEUED):
+                self._between = TimeCategory.PAUSED
+            return
+        self._between = TimeCategory.REQUEUED if self._placed_once else TimeCategory.QUEUED
+        self._not_before = mark.not_before
+
+    def _wait_until(self, at: int) -> None:
+        time = at - self._now
+        if self._not_before is not None and self._between == TimeCategory.REQUEUED:
+            backoff = min(max(self._not_before - self._now, 0), time)
+            self._spent[TimeCategory.BACKOFF] += backoff
+            time -= backoff
+        self._spent[self._between] += time
+
+    def _close(self, *, outcome: AttemptOutcome | None) -> None:
+        """Spend the time of the open attempt, which ends now."""
+        attempt, self._open = self._open, None
+        if attempt is None:
+            return
+        self._not_before = None
+        self._scheduled += self._now - attempt.placed
+        training = self._trainings.get(attempt.number) if attempt.number is not None else None
+        for category, time in _split(attempt, training, outcome, end=self._now):
+            self._spent[category] += time
+
+
+def _note(attempt: _OpenAttempt, kind: EventKind, node: str | None, at: int) -> None:
+    match kind:
+        case EventKind.UNREACHABLE:
+            attempt.misses(node, at)
+        case EventKind.REACHABLE | EventKind.NODE_ENDED:
+            attempt.hears(node, at)
+        case EventKind.STOP_AGREED:
+            attempt.stop_agreed = True
+        case EventKind.STOP_REQUESTED | EventKind.CANCEL_REQUESTED:
+            if attempt.leaves_at is None:
+                attempt.leaves_at = at
+            if kind == EventKind.CANCEL_REQUESTED and attempt.cancelled_at is None:
+                attempt.cancelled_at = at
+        case _:
+            pass
+
+
+def _split(
+    attempt: _OpenAttempt,
+    training: Training | None,
+    outcome: AttemptOutcome | None,
+    *,
+    end: int,
+) -> Iterable[tuple[TimeCategory, int]]:
+    """Yield the time of an attempt from its placement to `end` by category."""
+    if training is None:
+        leaves_at = end if attempt.leaves_at is None else attempt.leaves_at
+        yield from _unrecorded(
+            attempt, attempt.placed, end, leaves_at=leaves_at, before=TimeCategory.STARTUP
+        )
+        return
+    # The trainer's clock may differ from the server's: the interval is moved by the least that puts
+    # it into the attempt. A clock that was set back shortens it, but not below what was measured.
+    measured = sum(time for _, time in training.measured)
+    length = min(max(training.recorded - training.began, measured), end - attempt.placed)
+    first = min(max(training.began, attempt.placed), end - length)
+    yield TimeCategory.STARTUP, first - attempt.placed
+    left = length
+    for category, time in training.measured:
+        taken = min(time, left)
+        yield category, taken
+        left -= taken
+    yield TimeCategory.OTHER, left
+    last = first + length
+    leaves_at = end if attempt.cancelled_at is None else max(attempt.cancelled_at, last)
+    if attempt.stop_agreed or outcome == AttemptOutcome.SUCCEEDED:
+        leaves_at = last
+    yield from _unrecorded(attempt, last, end, leaves_at=leaves_at, before=TimeCategory.OTHER)
+
+
+def _unrecorded(
+    attempt: _OpenAttempt, start: int, end: int, *, leaves_at: int, before: TimeCategory
+) -> Iterable[tuple[TimeCategory, int]]:
+    """Yield the time of which no step is recorded: silences, then until and after the order."""
+    for first, last, category in (
+        (start, leaves_at, before),
+        (leaves_at, end, TimeCategory.ENDING),
+    ):
+        silent = attempt.silent_within(first, last)
+        yield TimeCategory.UNREACHABLE, silent
+        yield category, last - first - silent

@@ -1,0 +1,224 @@
+"""Sums of the metrics of attempts for the ledger, by the steps that the job kept and lost.
+
+The series with a point at each logged step are summed by the sums of their chunks: three numbers of
+a chunk are read. Only a chunk that the last kept step cuts, or one without a sum, is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Row, select
+
+from server.attempts.lineage import NEVER
+from server.database.metric_and_log_tables import metric_chunks, metric_series
+from server.goodput.ledger import Training
+from server.metrics.points import Points
+from server.metrics.series import Values, decode, read_values
+from server.metrics.store import read_tails
+from server.metrics.time_axis import FLOAT_BYTES, number_at
+
+STEP, DATA = "perf/step_seconds", "perf/data_seconds"
+"""Means over the steps since the point before; one point at each logged step."""
+COMPILE, SAVE, VALIDATION = "compile/seconds", "checkpoint/stall_seconds", "validation/seconds"
+"""Durations; a point where something was compiled, saved or validated."""
+DENSE, SPARSE = (STEP, DATA), (COMPILE, SAVE, VALIDATION)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSteps:
+    """The steps of an attempt of which the job kept those up to `until`."""
+
+    attempt_id: str
+    number: int
+    start_step: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepSum:
+    """A series of means summed over steps."""
+
+    kept: float = 0.0
+    """Over the steps that the job kept."""
+    lost: float = 0.0
+    """Over the others."""
+    began: float = 0.0
+    """Unix time, seconds, at which the steps of the first point began."""
+    recorded: float = 0.0
+    """Unix time of the last point."""
+
+
+def read_trainings(
+    connection: Connection, recorded: Sequence[RecordedSteps]
+) -> dict[int, Training]:
+    """Return the recorded time of each attempt that has steps, by its number.
+
+    The number of queries is fixed; the rows are the chunks of two series of each attempt, and the
+    points that are in no chunk yet.
+    """
+    ids = _series_ids(connection, [one.attempt_id for one in recorded])
+    dense = {
+        ids[one.attempt_id, name]: one
+        for one in recorded
+        for name in DENSE
+        if (one.attempt_id, name) in ids
+    }
+    sums = _step_sums(connection, dense)
+    durations = read_values(
+        connection,
+        [key for (_, name), key in ids.items() if name in SPARSE],
+        first=0,
+        last=NEVER,
+    )
+    trainings = {}
+    for one in recorded:
+        step = sums.get(ids.get((one.attempt_id, STEP), 0))
+        if step is None:
+            continue
+        data = sums.get(ids.get((one.attempt_id, DATA), 0), StepSum())
+        sparse = {
+            name: durations[ids[one.attempt_id, name]]
+            for name in SPARSE
+            if ids.get((one.attempt_id, name)) in durations
+        }
+        trainings[one.number] = _training(one, step, data, sparse)
+    return trainings
+
+
+def _series_ids(connection: Connection, attempt_ids: Sequence[str]) -> dict[tuple[str, str], int]:
+    columns = metric_series.c
+    query = select(columns.attempt_id, columns.name, columns.id).where(
+        columns.attempt_id.in_(attempt_ids), columns.name.in_(DENSE + SPARSE)
+    )
+    return {(row.attempt_id, row.name): row.id for row in connection.execute(query)}
+
+
+def _training(
+    one: RecordedSteps, step: StepSum, data: StepSum, sparse: Mapping[str, Values]
+) -> Training:
+    compiled = _total(sparse.get(COMPILE), first=one.start_step + 1, last=one.until)
+    kept = _milliseconds(step.kept)
+    data_wait = min(_milliseconds(data.kept), kept)
+    compilation = min(_milliseconds(compiled), kept - data_wait)
+    # The record of the first step has the stall of the save before it, which is part of start-up.
+    stall = _total(sparse.get(SAVE), first=one.start_step + 2, last=NEVER)
+    return Training(
+        began=_milliseconds(step.began),
+        recorded=_milliseconds(step.recorded),
+        productive=kept - data_wait - compilation,
+        lost=_milliseconds(step.lost),
+        compilation=compilation,
+        data_wait=data_wait,
+        save_stall=_milliseconds(stall),
+        validation=_milliseconds(
+            _total(sparse.get(VALIDATION), first=one.start_step + 1, last=NEVER)
+        ),
+    )
+
+
+def _total(values: Values | None, *, first: int, last: int) -> float:
+    if values is None:
+        return 0.0
+    steps, seconds = values
+    inside = (steps >= first) & (steps <= last) & np.isfinite(seconds) & (seconds > 0)
+    return float(seconds[inside].sum())
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000) if np.isfinite(seconds) else 0
+
+
+def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> dict[int, StepSum]:
+    tails = read_tails(connection, series, first=0, last=NEVER)  # before the chunks
+    rows = _chunks(connection, list(series))
+    opened = decode(
+        connection,
+        {
+            (key, row.first_step)
+            for key, own in rows.items()
+            for row in own
+            if row.step_sum is None or row.first_step <= series[key].until < row.last_step
+        },
+    )
+    sums = {}
+    for key in tails.keys() | rows.keys():
+        added = _Adding(series[key])
+        for row in rows.get(key, ()):
+            if (key, row.first_step) in opened:
+                added.points(opened[key, row.first_step])
+            else:
+                added.chunk(row)
+        tail = tails.get(key, Points.joined([]))
+        added.points(tail[tail.steps > added.previous])  # compacted between the two queries
+        sums[key] = added.total()
+    return sums
+
+
+def _chunks(
+    connection: Connection, series_ids: Sequence[int]
+) -> dict[int, list[Row[*tuple[Any, ...]]]]:
+    columns = metric_chunks.c
+    last_place = (columns.count - 1) * FLOAT_BYTES + 1
+    query = (
+        select(
+            columns.series_id,
+            columns.first_step,
+            columns.last_step,
+            columns.step_sum,
+            number_at(columns.numbers, 1).label("first_number"),
+            number_at(columns.times, 1).label("first_time"),
+            number_at(columns.times, last_place).label("last_time"),
+        )
+        .where(columns.series_id.in_(series_ids))
+        .order_by(columns.series_id, columns.first_step)
+    )
+    rows = connection.execute(query).all()
+    return {key: list(own) for key, own in groupby(rows, attrgetter("series_id"))}
+
+
+class _Adding:
+    """The sum of one series, part by part in rising order of the steps."""
+
+    def __init__(self, recorded: RecordedSteps) -> None:
+        self.previous = recorded.start_step
+        self._until = recorded.until
+        self._kept = self._lost = 0.0
+        self._began: float | None = None
+        self._recorded = 0.0
+
+    def chunk(self, row: Row[*tuple[Any, ...]]) -> None:
+        """Add a chunk that lies on one side of the last kept step, by its sum."""
+        first, began, ended = np.frombuffer(
+            b"".join((row.first_number, row.first_time, row.last_time)), dtype="<f8"
+        )
+        self.points(Points.of([row.first_step], [began], [first]))
+        if row.last_step <= self._until:
+            self._kept += row.step_sum
+        else:
+            self._lost += row.step_sum
+        self.previous, self._recorded = row.last_step, float(ended)
+
+    def points(self, points: Points) -> None:
+        """Add points, each for the steps since the one before it."""
+        if not len(points):
+            return
+        before = np.concatenate(([self.previous], points.steps[:-1]))
+        covered = np.maximum(points.steps - before, 0)
+        kept = np.clip(self._until - before, 0, covered)
+        seconds = np.where(np.isfinite(points.values), points.values, 0.0)
+        if self._began is None:
+            self._began = float(points.times[0] - seconds[0] * covered[0])
+        self._kept += float(seconds @ kept)
+        self._lost += float(seconds @ (covered - kept))
+        self.previous, self._recorded = int(points.steps[-1]), float(points.times[-1])
+
+    def total(self) -> StepSum:
+        """Return the sum; it has at least one point."""
+        assert self._began is not None, "a series has points"
+        return StepSum(self._kept, self._lost, self._began, self._recorded)
