@@ -29,6 +29,7 @@ PAGES = {
     "attempts": "/jobs/{tale}?tab=attempts&attempt=3",
     "checkpoints": "/jobs/{tale}?tab=checkpoints",
     "events": "/jobs/{tale}?tab=events",
+    "goodput": "/jobs/{tale}?tab=goodput",
     "provenance": "/jobs/{tale}?tab=provenance",
     "spec": "/jobs/{tale}?tab=spec",
     "resize": "/jobs/{tale}?do=resize",

@@ -5,6 +5,7 @@ import { Attempts } from "@/features/attempts/Attempts";
 import { Charts } from "@/features/charts/Charts";
 import { Checkpoints } from "@/features/checkpoints/Checkpoints";
 import { Events } from "@/features/events/Events";
+import { Goodput } from "@/features/goodput/Goodput";
 import { useOpenDialog } from "@/features/job/Actions";
 import { JobHeader } from "@/features/job/JobHeader";
 import { VerbDialog } from "@/features/job/VerbDialog";
@@ -26,6 +27,7 @@ const TABS = [
   { name: "charts", label: "Charts", Panel: Charts },
   { name: "logs", label: "Logs", Panel: Logs },
   { name: "attempts", label: "Attempts", Panel: Attempts },
+  { name: "goodput", label: "Goodput", Panel: Goodput },
   { name: "checkpoints", label: "Checkpoints", Panel: Checkpoints },
   { name: "events", label: "Events", Panel: Events },
   { name: "provenance", label: "Provenance", Panel: Provenance },

@@ -16,6 +16,7 @@ export type StreamItem = Schemas["StreamItem"];
 export type ItemKind = StreamItem["kind"];
 export type Failure = Schemas["Failure"];
 export type ExportRequest = Schemas["ExportRequest"];
+export type Goodput = Schemas["GoodputView"];
 export type Job = Schemas["JobView"];
 export type JobState = Schemas["JobState"];
 export type JobSummary = Schemas["JobSummary"];

@@ -41,7 +41,16 @@ export const SUBMIT = {
   view: oneOf("view", ["form", "json"]),
 };
 
-const TABS = ["charts", "logs", "attempts", "checkpoints", "events", "provenance", "spec"] as const;
+const TABS = [
+  "charts",
+  "logs",
+  "attempts",
+  "goodput",
+  "checkpoints",
+  "events",
+  "provenance",
+  "spec",
+] as const;
 
 /** What a resume after a failure aims at; null for as before. */
 export type Aim = Failure["remedy"]["resume"];

@@ -1,0 +1,106 @@
+// Where the time of a job went: one stacked bar, the ratios, and a row for each category.
+import { queryOptions, useQuery } from "@tanstack/react-query";
+import { api, ask } from "@/shared/api/client";
+import { keys } from "@/shared/api/queries";
+import type { Goodput as GoodputView, Job } from "@/shared/api/types";
+import { NONE, plural } from "@/shared/format/numbers";
+import { command } from "@/shared/format/shell";
+import { duration } from "@/shared/format/time";
+import { at } from "@/shared/job/api";
+import { useReference } from "@/shared/job/reference";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { Fact } from "@/shared/ui/Field";
+import { Absent } from "@/shared/ui/Notice";
+import { Table } from "@/shared/ui/table/Table";
+import { type Part, partsOf, shareWords } from "./ledger";
+import "./goodput.css";
+
+/** Pause between two reads while the job has not ended: its time passes without events. */
+const REFRESH_MILLISECONDS = 10_000;
+
+const goodputQuery = (id: string) =>
+  queryOptions({
+    queryKey: keys.jobPart(id, "goodput"),
+    queryFn: ({ signal }) =>
+      ask(api.GET("/api/v1/jobs/{job_id}/goodput", { params: at(id), signal })),
+  });
+
+export function Goodput({ job }: { job: Job }) {
+  const goodput = useQuery({
+    ...goodputQuery(job.id),
+    refetchInterval: job.ended_at ? false : REFRESH_MILLISECONDS,
+  });
+  const reference = useReference(job);
+  if (!goodput.data) return <Absent query={goodput} lines={8} />;
+  const parts = partsOf(goodput.data);
+  return (
+    <div className="stack">
+      <section className="panel goodput">
+        <h2>
+          {duration(goodput.data.wall_milliseconds / 1000)}{" "}
+          <span className="muted">
+            from submission {job.ended_at ? "to the end" : "to now"}, by category
+          </span>
+        </h2>
+        <Bar parts={parts} />
+        <Ratios goodput={goodput.data} />
+      </section>
+      <Categories parts={parts} />
+      <CommandLine command={command("goodput", reference)} />
+    </div>
+  );
+}
+
+function Bar({ parts }: { parts: readonly Part[] }) {
+  return (
+    <div className="goodput-bar" aria-hidden="true">
+      {parts.map(({ category, words, group, share }) => (
+        <span
+          key={category}
+          className={`goodput-part part-${group}`}
+          style={{ flexGrow: share }}
+          title={`${words}: ${shareWords(share)}`}
+        />
+      ))}
+    </div>
+  );
+}
+
+function Ratios({ goodput }: { goodput: GoodputView }) {
+  const ratio = (share: number | null) => (share === null ? NONE : shareWords(share));
+  return (
+    <dl className="goodput-ratios">
+      <Fact name="Goodput">{ratio(goodput.goodput)}</Fact>
+      <Fact name="Effective training time ratio">{ratio(goodput.ettr)}</Fact>
+      <Fact name="Mean time to failure">
+        {duration(goodput.mttf_seconds)}{" "}
+        <span className="muted">({plural(goodput.failures, "failure")})</span>
+      </Fact>
+    </dl>
+  );
+}
+
+const COLUMNS = [
+  { name: "category", label: "Category" },
+  { name: "time", label: "Time", number: true },
+  { name: "share", label: "Share", number: true },
+];
+
+function Categories({ parts }: { parts: readonly Part[] }) {
+  return (
+    <Table label="Time by category" columns={COLUMNS} className="goodput-table">
+      {parts.map(({ category, words, group, seconds, share }) => (
+        <tr key={category}>
+          <td>
+            <span className="row">
+              <span className={`legend-mark part-${group}`} />
+              {words}
+            </span>
+          </td>
+          <td className="number">{duration(seconds)}</td>
+          <td className="number">{shareWords(share)}</td>
+        </tr>
+      ))}
+    </Table>
+  );
+}

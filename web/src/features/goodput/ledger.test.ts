@@ -1,0 +1,30 @@
+import { describe, expect, test } from "vitest";
+import type { Goodput } from "@/shared/api/types";
+import { partsOf, shareWords } from "./ledger";
+
+describe("the goodput ledger", () => {
+  test("categories with time, in the order of the server, with their shares", () => {
+    const goodput = {
+      wall_milliseconds: 4000,
+      categories: [
+        { category: "productive", milliseconds: 3000 },
+        { category: "data_wait", milliseconds: 0 },
+        { category: "lost", milliseconds: 1000 },
+      ],
+    } as Goodput;
+    expect(partsOf(goodput).map(({ words, seconds, share }) => [words, seconds, share])).toEqual([
+      ["Productive steps", 3, 0.75],
+      ["Steps lost", 1, 0.25],
+    ]);
+  });
+
+  test("a small part is not shown as none, nor a large one as all", () => {
+    expect([0.0004, 0.0005, 0.824, 0.9996, 1].map(shareWords)).toEqual([
+      "<0.1 %",
+      "0.1 %",
+      "82.4 %",
+      ">99.9 %",
+      "100.0 %",
+    ]);
+  });
+});
