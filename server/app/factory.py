@@ -27,7 +27,6 @@ from server.app import health, monitoring, openapi, reference
 from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
 from server.auth.endpoints import SESSION_PATH
-from server.auth.throttle import FailedLogins
 from server.context import Context, SystemClock
 from server.database.engine import Database
 from server.events.tail import Tail
@@ -73,7 +72,6 @@ def create_app(context: Context) -> FastAPI:
     )
     app.state.context = context
     app.state.tail = tail
-    app.state.failed_logins = FailedLogins()
     app.state.published = reference.Published(app)
     app.state.monitoring = Monitoring(context, tail)
     problems.install(app)

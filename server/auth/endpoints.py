@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from server.auth import service
 from server.auth.dependencies import Cookie, Person, admin, check_origin, cookie_name, person
-from server.auth.throttle import FailedLogins
+from server.auth.throttle import check_logins, note_failed_login
 from server.auth.tokens import TokenKind
 from server.database.rows import Token
 from server.errors import UnauthenticatedError
@@ -37,13 +37,12 @@ def log_in(context: ServerContext, request: Request, body: SessionBody) -> Respo
     """
     if "origin" in request.headers:  # another site must not log a browser in
         check_origin(context, request)
-    failed: FailedLogins = request.app.state.failed_logins
     host = request.client.host if request.client else ""
-    failed.check(host, context.now())
+    check_logins(context, host)
     try:
         session = service.open_session(context, token=body.token, code=body.code)
     except UnauthenticatedError:
-        failed.note(host, context.now())
+        note_failed_login(context, host)
         raise
     response = reply(_session_view(session.principal, session.expires_at), status=201)
     response.set_cookie(

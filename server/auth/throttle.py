@@ -1,62 +1,74 @@
-"""Failed logins, counted for each address in bounded memory."""
+"""Failed logins, counted for each address by all API servers together."""
 
 from __future__ import annotations
 
 import math
-import threading
-from collections import OrderedDict
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sqlalchemy import ColumnElement, case, delete, literal, or_, select, update
+
 from server.addresses import counted_as
+from server.context import Context
+from server.database.column_types import UtcDateTime
+from server.database.tables import failed_logins
+from server.database.upsert import insert_absent
 from server.errors import TooManyError
 
 MAX_FAILURES = 10
 WINDOW = timedelta(minutes=1)
 """Period in which an address may fail `MAX_FAILURES` times; further logins wait for its end."""
-MAX_ADDRESSES = 10_000
-"""Most addresses in memory; the oldest windows are dropped first."""
 
 
-@dataclass
-class _Window:
-    begin: datetime
-    failures: int = 0
+def check_logins(context: Context, host: str) -> None:
+    """Check that an address may try to log in.
+
+    Raises:
+        TooManyError: it has failed too often; the answer carries the time until the next try.
+    """
+    now, window = context.now(), failed_logins.c
+    query = select(window.begin_at).where(
+        window.address == counted_as(host), window.failures >= MAX_FAILURES, ~_is_over(now)
+    )
+    with context.database.read() as connection:
+        begin_at = connection.scalar(query)
+    if begin_at is not None:
+        seconds = math.ceil((begin_at + WINDOW - now).total_seconds())
+        raise TooManyError(
+            f"{MAX_FAILURES} logins of this address failed; try again in {seconds} seconds",
+            retry_seconds=seconds,
+        )
 
 
-class FailedLogins:
-    """The failed logins of one server process; safe between threads."""
-
-    def __init__(self) -> None:
-        self._windows: OrderedDict[str, _Window] = OrderedDict()  # by their begin
-        self._lock = threading.Lock()
-
-    def check(self, host: str, now: datetime) -> None:
-        """Check that an address may try to log in.
-
-        Raises:
-            TooManyError: it has failed too often; the answer carries the time until the next try.
-        """
-        with self._lock:
-            window = self._windows.get(counted_as(host))
-        if window is None or window.failures < MAX_FAILURES:
+def note_failed_login(context: Context, host: str) -> None:
+    """Count a failure."""
+    now, window, address = context.now(), failed_logins.c, counted_as(host)
+    with context.database.write() as connection:
+        if insert_absent(
+            connection, failed_logins, [{"address": address, "begin_at": now, "failures": 1}]
+        ):
             return
-        left = (window.begin + WINDOW - now).total_seconds()
-        if left > 0:
-            seconds = math.ceil(left)
-            raise TooManyError(
-                f"{MAX_FAILURES} logins of this address failed; try again in {seconds} seconds",
-                retry_seconds=seconds,
+        over = _is_over(now)
+        connection.execute(
+            update(failed_logins)
+            .where(window.address == address)
+            .values(
+                begin_at=case((over, literal(now, UtcDateTime)), else_=window.begin_at),
+                failures=case((over, 1), else_=window.failures + 1),
             )
+        )
 
-    def note(self, host: str, now: datetime) -> None:
-        """Count a failure."""
-        key = counted_as(host)
-        with self._lock:
-            window = self._windows.get(key)
-            if window is None or now - window.begin >= WINDOW:
-                self._windows.pop(key, None)
-                window = self._windows[key] = _Window(now)
-            window.failures += 1
-            while len(self._windows) > MAX_ADDRESSES:
-                self._windows.popitem(last=False)
+
+def forget_failed_logins(context: Context) -> int:
+    """Delete the windows that are over, and return their number."""
+    with context.database.write() as connection:
+        over = delete(failed_logins).where(_is_over(context.now()))
+        return connection.execute(over).rowcount
+
+
+def _is_over(now: datetime) -> ColumnElement[bool]:
+    """Return the condition that a window has ended, or was written before a clock was set back.
+
+    A begin less than a window ahead is of another server whose clock differs.
+    """
+    begin_at = failed_logins.c.begin_at
+    return or_(begin_at <= now - WINDOW, begin_at > now + WINDOW)

@@ -19,14 +19,16 @@ EVENTS_LOCK = 7_301_001
 
 # Both ends of a connection to PostgreSQL notice within a minute that the other is gone without
 # a close (a host that lost its power, a cut network). With the system's defaults a lock of a dead
-# client would stay for more than two hours.
+# client would stay for more than two hours. The connection of a process that is stopped inside a
+# transaction stays alive: PostgreSQL ends its session, because its locks stop the other servers.
 CONNECT_DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
-    "options": "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3",
+    "options": "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3 "
+    "-c idle_in_transaction_session_timeout=10s",
 }
 """libpq's parameters of a connection; what the URL itself names wins."""
 

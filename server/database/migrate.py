@@ -29,6 +29,8 @@ def upgrade(database: Database, secrets: SecretsBox | None = None) -> None:
     """
     with database.write() as connection:
         if not database.is_sqlite:
+            # Between two statements a migration may encrypt or convert every row.
+            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATIONS_LOCK})
         config = alembic_config(connection)
         config.attributes["secrets"] = secrets

@@ -340,6 +340,15 @@ idempotency_keys = Table(
     Column("created_at", UtcDateTime, nullable=False, index=True),
 )
 
+# A window of a minute for each address, of all API servers.
+failed_logins = Table(
+    "failed_logins",
+    metadata,
+    Column("address", String(100), primary_key=True),  # of IPv6 the /64
+    Column("begin_at", UtcDateTime, nullable=False),
+    Column("failures", Integer, nullable=False),
+)
+
 # One row: while an API server beats, lease time counts (docs/lifecycle.md, 15).
 liveness = Table(
     "liveness",

@@ -16,6 +16,7 @@ from sqlalchemy import Table, select, tuple_, update
 
 from server.attempts.finish import end_nodes
 from server.attempts.retry_policy import NodeEnd
+from server.auth.throttle import forget_failed_logins
 from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.rows import TypedRow
@@ -119,6 +120,7 @@ class Reconciler:
         if self._pruned_at is None or now - self._pruned_at >= PRUNE_EVERY:
             self._pruned_at = now
             forget_old_keys(self._context)
+            forget_failed_logins(self._context)
             prune_ended(self._context)
             forget_groups(self._context)
 

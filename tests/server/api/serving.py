@@ -52,9 +52,9 @@ def listening_on(config: uvicorn.Config) -> Iterator[tuple[str, int]]:
         listener.close()
 
 
-def until(condition: Callable[[], object]) -> None:
+def until(condition: Callable[[], object], *, seconds: float = PATIENCE) -> None:
     """Wait until something holds."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.01)

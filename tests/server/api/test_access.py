@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from server.app.factory import create_app, routes_of
 from server.auth.admin import ensure_admin_token, replace_admin_token
 from server.auth.dependencies import SESSION_COOKIE
 from server.auth.service import SESSION_LIFETIME
-from server.auth.throttle import MAX_ADDRESSES, FailedLogins
+from server.auth.throttle import check_logins, forget_failed_logins, note_failed_login
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
 from server.database.tables import tokens
@@ -238,17 +238,26 @@ def test_failed_logins_of_an_address_wait(
     assert anonymous.post(SESSION, json={"token": api_token}).status_code == 201
 
 
-def test_failed_logins_take_bounded_memory() -> None:
-    failed = FailedLogins()
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    for number in range(MAX_ADDRESSES + 100):
-        for _ in range(2):
-            failed.note(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", now)
-    assert len(failed._windows) == MAX_ADDRESSES
-    for _ in range(10):
-        failed.note("2001:db8::1", now)
+def test_windows_of_failed_logins_are_forgotten(context: Context, clock: FakeClock) -> None:
+    for host in ("192.0.2.1", "192.0.2.2"):
+        note_failed_login(context, host)
+    clock.advance(59)
+    assert forget_failed_logins(context) == 0
+    note_failed_login(context, "192.0.2.3")
+    clock.advance(1)
+    assert forget_failed_logins(context) == 2
+    clock.advance(-3600)
+    assert forget_failed_logins(context) == 1, "written before the clock was set back"
+
+
+def test_addresses_of_one_ipv6_network_are_counted_together(context: Context) -> None:
+    for _ in range(9):
+        note_failed_login(context, "2001:db8::1")
+    check_logins(context, "2001:db8::2")
+    note_failed_login(context, "2001:db8::1")
     with pytest.raises(TooManyError):
-        failed.check("2001:db8::2", now)
+        check_logins(context, "2001:db8::2")
+    check_logins(context, "2001:db8:0:1::2")
 
 
 def test_a_login_code_expires(anonymous: TestClient, admin: TestClient, clock: FakeClock) -> None:

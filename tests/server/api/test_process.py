@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 
+from tests.server.api.processes import ROOT, api, environment
 from tests.server.api.serving import PATIENCE, until
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def environment(folder: Path, **settings: str) -> dict[str, str]:
-    """Return the environment of a server whose files lie in a folder."""
-    own = {"DATABASE_URL": f"sqlite:///{folder}/trainyard.db", "STATE_DIR": str(folder)} | settings
-    return os.environ | {f"TRAINYARD_{name}": value for name, value in own.items()}
 
 
 def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
@@ -36,37 +27,6 @@ def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
-
-
-@contextmanager
-def api(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Start the API process, and yield its URL once it answers."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    log = folder / "api.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "server", "api"],
-            cwd=ROOT,
-            env=environment(folder, PORT=str(port)),
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        until(lambda: _answers(url) or process.poll() is not None)
-        assert process.poll() is None, log.read_text()
-        yield url, process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz").is_success
-    except httpx.TransportError:
-        return False
 
 
 def _has_beaten(folder: Path) -> bool:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from sqlalchemy import URL, make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from server.database.engine import CONNECT_DEFAULTS, Database
 
@@ -31,6 +31,25 @@ def test_both_ends_look_for_a_peer_that_is_gone_without_a_word(postgres_url: URL
 def test_what_the_url_names_wins(postgres_url: URL) -> None:
     named = postgres_url.update_query_dict({"keepalives_idle": "7"})
     assert parameters(named).items() >= (CONNECT_DEFAULTS | {"keepalives_idle": "7"}).items()
+
+
+def test_a_process_that_is_stopped_inside_a_transaction_loses_its_locks(postgres_url: URL) -> None:
+    """Its session is idle; with the shipped limit a test would last ten seconds."""
+    options = CONNECT_DEFAULTS["options"].replace("=10s", "=200ms")
+    assert options != CONNECT_DEFAULTS["options"]
+    url = postgres_url.update_query_dict({"options": options})
+    stopped, other = (Database(url.render_as_string(hide_password=False)) for _ in range(2))
+
+    def hold_the_lock() -> None:
+        with stopped.write() as connection:
+            stopped.lock_events(connection)
+            with other.write() as second:
+                other.lock_events(second)  # waits until the first session was ended
+
+    with pytest.raises(DBAPIError, match="idle-in-transaction"):
+        hold_the_lock()
+    stopped.dispose()
+    other.dispose()
 
 
 def test_a_server_that_answers_nothing_is_given_up() -> None:
