@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.exc import DBAPIError
 
+from server.auth.throttle import note_failed_login
 from server.checkpoints.service import verify
 from server.context import Context
 from server.database.engine import Database
@@ -286,6 +287,12 @@ def an_old_key_is_deleted(harness: Harness) -> Part:
     return forget_old_keys
 
 
+def a_window_of_failed_logins_is_deleted(harness: Harness) -> Part:
+    note_failed_login(harness.context, "192.0.2.1")
+    hear_nothing(harness, 61)
+    return reconciling(harness)
+
+
 def a_drain_is_ordered(harness: Harness) -> Part:
     harness.add_node()
     harness.running()
@@ -330,6 +337,7 @@ KINDS = (
     an_unclaimed_launch_is_given_up,
     a_launch_is_sent_again,
     an_old_key_is_deleted,
+    a_window_of_failed_logins_is_deleted,
     a_drain_is_ordered,
     an_operation_is_assigned,
     an_operation_is_taken_back,
