@@ -23,6 +23,7 @@ import server.logs.endpoints
 import server.metrics.endpoints
 import server.nodes.endpoints
 import server.operations.endpoints
+import server.scheduling.endpoints
 from server.app import health, monitoring, openapi, reference
 from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
@@ -52,6 +53,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.checkpoints.endpoints.router,
     server.operations.endpoints.router,
     server.nodes.endpoints.router,
+    server.scheduling.endpoints.router,
     server.events.endpoints.router,
     server.auth.endpoints.router,
     server.app.worker_endpoints.router,

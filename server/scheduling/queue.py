@@ -39,11 +39,13 @@ from server.jobs.checks import roots_of
 from server.nodes.capacity import Demand
 from server.protocol_2 import lacking
 from server.subject import Subject
+from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
 from trainyard.protocol.rest.events import NOTICE_KIND_OF
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import JobState
 from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +60,9 @@ NOTIFIED = 20
 
 # Both begin with the columns of `ix_jobs_queue`, so that counting and ranking read the index alone.
 _GROUPED = (jobs.c.state == JobState.QUEUED) & jobs.c.demand.is_not(None)
-_ORDER = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
-_TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=_ORDER).label("turn")
+ORDER = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
+"""The order of the queue."""
+_TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=ORDER).label("turn")
 _RANKED = select(jobs.c.id, _TURN).where(_GROUPED).subquery()
 
 Waiting = tuple[str, datetime | None, str]
@@ -100,10 +103,7 @@ class HeadJob(TypedRow):
     @property
     def demand(self) -> Demand:
         """What it needs."""
-        size, nodes, device, roots, storage, new_fields = self.shape
-        return Demand(
-            size, nodes, device, tuple(roots), storage and tuple(storage), tuple(new_fields)
-        )
+        return demand_of_shape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,34 @@ class Heads:
     rows: Sequence[HeadJob]
     cut: frozenset[Demand]
     """Demands of groups that hold more jobs than are here."""
+
+
+def demand_of_shape(shape: Any) -> Demand:
+    """Return a demand from its stored fields, in their order."""
+    size, nodes, device, roots, storage, new_fields = shape
+    return Demand(size, nodes, device, tuple(roots), storage and tuple(storage), tuple(new_fields))
+
+
+def demand_of(
+    submitted: JobSpec, overrides: Overrides, layout: Layout, *, bound: str | None
+) -> Demand:
+    """Return what a launch needs.
+
+    Args:
+        submitted: the job's spec.
+        overrides: the launch's differences from it.
+        layout: the launch's layout.
+        bound: UUID of the storage that holds its checkpoint.
+    """
+    spec = overrides.apply(submitted)
+    return Demand(
+        world_size=layout.world_size,
+        nodes=spec.resources.nodes,
+        device=spec.resources.device,
+        roots=roots_of(spec),
+        storage=(spec.checkpoint.root, bound) if bound is not None else None,
+        new_fields=lacking(submitted, overrides),
+    )
 
 
 def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozenset[str]:
@@ -130,7 +158,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
         NewJob.select()
         .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None), due)
         .where(jobs.c.id.not_in(without))
-        .order_by(*_ORDER)
+        .order_by(*ORDER)
         .limit(GROUPED_AT_ONCE)
     )
     with context.database.read() as connection:
@@ -183,7 +211,7 @@ def read_heads(connection: Connection, *, free_slots: int) -> Heads:
         .join(jobs, jobs.c.id == _RANKED.c.id)
         .join(demands, demands.c.key == jobs.c.demand)
         .where(_RANKED.c.turn <= most + 1)
-        .order_by(*_ORDER),
+        .order_by(*ORDER),
     )
     cut = frozenset(row.demand for row in found if row.turn > most)
     return Heads([row for row in found if row.turn <= most], cut)
@@ -281,14 +309,6 @@ def _demand(row: NewJob) -> Demand:
     if row.pending is None:
         raise UnreadableError(f"the launch of job {row.id} cannot be read: it is null")
     pending = row.pending.read(f"launch of job {row.id}")
-    spec = pending.overrides.apply(submitted)
     # A job that saved, or that starts from a checkpoint, is bound to the storage that holds it.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
-    return Demand(
-        world_size=pending.layout.world_size,
-        nodes=spec.resources.nodes,
-        device=spec.resources.device,
-        roots=roots_of(spec),
-        storage=(spec.checkpoint.root, bound) if bound is not None else None,
-        new_fields=lacking(submitted, pending.overrides),
-    )
+    return demand_of(submitted, pending.overrides, pending.layout, bound=bound)

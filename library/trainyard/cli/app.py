@@ -40,6 +40,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (submit.plan, "Check a spec and show its plan."),
     (submit.submit, "Submit a job."),
     (show.ps, "List jobs."),
+    (show.queue, "List the jobs that wait, and when they may start."),
     (show.show, "Show one job whole."),
     (show.events, "List what happened to a job."),
     (show.nodes, "List the machines; drain or undrain one."),

@@ -12,11 +12,12 @@ from trainyard.cli import formats
 from trainyard.cli.output import state_text
 from trainyard.cli.table import Listing
 from trainyard.protocol.rest.events import AnyEvent
-from trainyard.protocol.rest.jobs import JobSummary
+from trainyard.protocol.rest.jobs import JobSummary, QueueEntry, WhatIf
 from trainyard.protocol.rest.metrics_and_logs import CurveView, MetricsView
 from trainyard.protocol.rest.nodes import NodeView
 from trainyard.protocol.rest.resume import ResumeOptions
 from trainyard.protocol.states import JobState
+from trainyard.spec.sections.resources import priority_words
 
 WHY_COLUMNS = 70
 SHORT_ID = 12
@@ -58,6 +59,42 @@ def draw_counts(counts: Mapping[JobState, int], *, shown: int) -> RenderableType
     if rest > 0:
         parts.append(Text(f"{rest:,} not shown: --limit", style="dim"))
     return Text("\n") + Text("   ").join(parts)
+
+
+def draw_queue(entries: Sequence[QueueEntry]) -> RenderableType:
+    """Return the table of `queue`."""
+    if not entries:
+        return Text("No job waits.")
+    rows = Listing(
+        "POS", "ID", "NAME", "PRIORITY", "SLOTS", "LAYOUT", "WAITS", "START", "WHY",
+        right=("POS", "SLOTS", "WAITS"),
+        spare=("LAYOUT", "ID", "PRIORITY", "WAITS"),
+        elastic="WHY",
+    )  # fmt: skip
+    for entry in entries:
+        start = entry.expected_start_at
+        rows.add(
+            f"{entry.position:,}",
+            entry.job_id[:SHORT_ID],
+            entry.name,
+            priority_words(entry.priority),
+            f"{entry.world_size:,}",
+            entry.layout,
+            formats.age(entry.queued_at),
+            formats.DASH if start is None else formats.date(start),
+            Text("; ".join(filter(None, (entry.reason, entry.unknown_because))), style="dim"),
+        )
+    return rows
+
+
+def draw_what_if(answer: WhatIf) -> RenderableType:
+    """Return when a spec would start, were it submitted now."""
+    if answer.starts_now:
+        return Text("It would start at once.")
+    start = answer.expected_start_at
+    when = "at an unknown time" if start is None else f"about {formats.date(start)}"
+    why = "; ".join(filter(None, (answer.reason, answer.unknown_because)))
+    return Text(f"It would wait at position {answer.position:,} and start {when}: {why}")
 
 
 def draw_events(events: Sequence[AnyEvent]) -> RenderableType:

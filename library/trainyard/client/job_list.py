@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from trainyard.client.transport import QueryValue, Transport
 from trainyard.protocol.rest.common import Page
-from trainyard.protocol.rest.jobs import JobCounts, JobOrder, JobSummary
+from trainyard.protocol.rest.jobs import (
+    JobCounts,
+    JobOrder,
+    JobSummary,
+    QueueEntry,
+    QueuePlace,
+    WhatIf,
+)
 from trainyard.protocol.states import JobState
+from trainyard.spec.job import JobSpec
 
 
 class JobListCalls:
@@ -48,6 +57,21 @@ class JobListCalls:
         """Return how many jobs that match are in each state."""
         query = _filter(states, tags, name, search)
         return self.transport.get(JobCounts, "/jobs/counts", query=query).by_state
+
+    def queue(self) -> Iterator[QueueEntry]:
+        """Iterate over the jobs that wait, in the order of the queue."""
+        return self.transport.pages(Page[QueueEntry], "/queue")
+
+    def queue_place(self, job_id: str) -> QueueEntry | None:
+        """Return the place of a job in the queue; None while it does not wait."""
+        return self.transport.get(QueuePlace, f"/jobs/{job_id}/queue").entry
+
+    def what_if(self, spec: JobSpec | Mapping[str, Any]) -> WhatIf:
+        """Return when a job would start, were it submitted now; nothing is stored."""
+        body = (
+            spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else spec
+        )
+        return self.transport.post(WhatIf, "/queue/what-if", body)
 
 
 def _filter(

@@ -28,7 +28,7 @@ def test_help_names_every_command(run: Run) -> None:
     assert named == {
         *("up", "down", "login", "init", "schema", "plan", "submit", "ps", "show", "watch", "logs"),
         *("metrics", "compare", "events", "checkpoints", "operations", "export", "sample", "nodes"),
-        *("stop", "cancel", "kill", "priority", "resume", "fork", "delete"),
+        *("stop", "cancel", "kill", "priority", "queue", "resume", "fork", "delete"),
         *("save", "profile", "snapshot"),
     }
     assert max(map(len, told.splitlines())) <= 80

@@ -34,6 +34,7 @@ KEYS: dict[str, str | int] = {
     "attempts": 7,
     "events": 7,
     "nodes": "node-1",
+    "queue": f"{100:03}{1_700_000_000_000_000}{ID}",  # of the priority, the time and the id
     "checkpoints": f"{ID}.a1.step-5",
 }
 

@@ -1,19 +1,28 @@
-"""`ps`, `show`, `events` and `nodes`: jobs, their events, and machines."""
+"""`ps`, `show`, `queue`, `events` and `nodes`: jobs, their events, and machines."""
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trainyard.cli.listings import draw_counts, draw_events, draw_jobs, draw_nodes
+from trainyard.cli.listings import (
+    draw_counts,
+    draw_events,
+    draw_jobs,
+    draw_nodes,
+    draw_queue,
+    draw_what_if,
+)
 from trainyard.cli.options import JobReference, Json, Limit
 from trainyard.cli.output import emit, note, write_json, write_text
 from trainyard.cli.render import draw_show
 from trainyard.client.errors import UsageError
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
+from trainyard.client.spec_file import read_spec_file
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import JobState
 
@@ -55,6 +64,26 @@ def show(reference: JobReference, json: Json = False) -> None:
             write_json(job)
         else:
             write_text(draw_show(job, list(yard.attempts(job.id))))
+            place = yard.queue_place(job.id) if job.state == JobState.QUEUED else None
+            if place is not None:
+                write_text("", draw_queue([place]))
+
+
+def queue(
+    file: Annotated[
+        Path | None,
+        typer.Option("--what-if", metavar="FILE", help="When would this spec start?"),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most.")] = 50,
+    json: Json = False,
+) -> None:
+    """List the jobs that wait in their order: reason and expected start; nothing is stored."""
+    with Client() as yard:
+        if file is not None:
+            emit(yard.what_if(read_spec_file(file)), draw_what_if, as_json=json)
+            return
+        shown = list(itertools.islice(yard.queue(), limit))
+    emit(shown, draw_queue, as_json=json)
 
 
 def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> None:

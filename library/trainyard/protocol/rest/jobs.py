@@ -141,6 +141,53 @@ class JobView(JobSummary):
     """Commands that are legal now; the first is the most likely next one."""
 
 
+class QueueEntry(RecordModel):
+    """A job that waits, and when it is expected to start."""
+
+    job_id: str
+    """Id of the job."""
+    name: str
+    """Its name."""
+    position: int
+    """Place in the queue, from 1."""
+    priority: int
+    """Its priority."""
+    world_size: int
+    """Slots that it needs."""
+    layout: str
+    """Layout in words."""
+    queued_at: datetime | None
+    """Since when it waits."""
+    reason: str | None
+    """Why it waits; null until the scheduler has looked at it."""
+    expected_start_at: datetime | None
+    """Expected start, from the paces of the jobs that run; null when it is not known."""
+    unknown_because: str | None
+    """Why no start is expected; null where one is."""
+
+
+class QueuePlace(RecordModel):
+    """The place of one job in the queue."""
+
+    entry: QueueEntry | None
+    """Its entry; null while the job does not wait."""
+
+
+class WhatIf(RecordModel):
+    """What would follow, were a spec submitted now."""
+
+    starts_now: bool = False
+    """Whether it would start at once."""
+    position: int
+    """Place in the queue that it would have, from 1."""
+    reason: str | None = None
+    """Why it would wait; null where it starts at once, or where that is not known."""
+    expected_start_at: datetime | None = None
+    """Expected start; null when it is not known."""
+    unknown_because: str | None = None
+    """Why no start is expected; null where one is."""
+
+
 class StopRequest(SpecModel):
     """Body of stop and cancel."""
 

@@ -793,6 +793,68 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The jobs that wait, in order
+         * @description List the queue: position, priority, reason, and expected start of the first jobs.
+         *
+         *     A page begins after the last job of the page before, also when that one has started since.
+         */
+        get: operations["queue_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job_id}/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The place of a job in the queue
+         * @description Return position, reason and expected start; without an entry where the job does not wait.
+         */
+        get: operations["queue_place_of"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/queue/what-if": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * When would this job start?
+         * @description Check a spec as a submission does, and return its place in the queue; nothing is stored.
+         */
+        post: operations["queue_what_if"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/stream": {
         parameters: {
             query?: never;
@@ -7471,6 +7533,19 @@ export interface components {
              */
             next_page_token: string | null;
         };
+        /** Page[QueueEntry] */
+        Page_QueueEntry_: {
+            /**
+             * Items
+             * @description The rows, in the order of the list.
+             */
+            items: components["schemas"]["QueueEntry"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last one.
+             */
+            next_page_token: string | null;
+        };
         /** Page[TokenView] */
         Page_TokenView_: {
             /**
@@ -8132,6 +8207,70 @@ export interface components {
              * @default 0
              */
             min_dim?: number;
+        };
+        /**
+         * QueueEntry
+         * @description A job that waits, and when it is expected to start.
+         */
+        QueueEntry: {
+            /**
+             * Job Id
+             * @description Id of the job.
+             */
+            job_id: string;
+            /**
+             * Name
+             * @description Its name.
+             */
+            name: string;
+            /**
+             * Position
+             * @description Place in the queue, from 1.
+             */
+            position: number;
+            /**
+             * Priority
+             * @description Its priority.
+             */
+            priority: number;
+            /**
+             * World Size
+             * @description Slots that it needs.
+             */
+            world_size: number;
+            /**
+             * Layout
+             * @description Layout in words.
+             */
+            layout: string;
+            /**
+             * Queued At
+             * @description Since when it waits.
+             */
+            queued_at: string | null;
+            /**
+             * Reason
+             * @description Why it waits; null until the scheduler has looked at it.
+             */
+            reason: string | null;
+            /**
+             * Expected Start At
+             * @description Expected start, from the paces of the jobs that run; null when it is not known.
+             */
+            expected_start_at: string | null;
+            /**
+             * Unknown Because
+             * @description Why no start is expected; null where one is.
+             */
+            unknown_because: string | null;
+        };
+        /**
+         * QueuePlace
+         * @description The place of one job in the queue.
+         */
+        QueuePlace: {
+            /** @description Its entry; null while the job does not wait. */
+            entry: components["schemas"]["QueueEntry"] | null;
         };
         /**
          * Queued
@@ -9539,6 +9678,38 @@ export interface components {
              * @description The files, with their checksums.
              */
             files: components["schemas"]["ManifestFile"][];
+        };
+        /**
+         * WhatIf
+         * @description What would follow, were a spec submitted now.
+         */
+        WhatIf: {
+            /**
+             * Starts Now
+             * @description Whether it would start at once.
+             * @default false
+             */
+            starts_now: boolean;
+            /**
+             * Position
+             * @description Place in the queue that it would have, from 1.
+             */
+            position: number;
+            /**
+             * Reason
+             * @description Why it would wait; null where it starts at once, or where that is not known.
+             */
+            reason: string | null;
+            /**
+             * Expected Start At
+             * @description Expected start; null when it is not known.
+             */
+            expected_start_at: string | null;
+            /**
+             * Unknown Because
+             * @description Why no start is expected; null where one is.
+             */
+            unknown_because: string | null;
         };
         /**
          * WorkerIdentity
@@ -12622,6 +12793,222 @@ export interface operations {
             };
             /** @description The present state forbids it */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    queue_list: {
+        parameters: {
+            query?: {
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_QueueEntry_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    queue_place_of: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueuePlace"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    queue_what_if: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["JobSpecInput"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WhatIf"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };

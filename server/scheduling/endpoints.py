@@ -1,0 +1,245 @@
+"""`/queue`: the jobs that wait, in their order, and when they are expected to start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Self
+
+from fastapi import APIRouter, Depends, Response
+from sqlalchemy import ColumnElement, Connection, Table, and_, func, or_, select
+
+from server.auth.dependencies import person
+from server.database.rows import TypedRow
+from server.database.tables import attempt_nodes, attempts, demands, jobs
+from server.http.dependencies import ServerContext
+from server.http.paging import PageRequest, page_by
+from server.http.path_params import JobId
+from server.http.request_body import JsonBody
+from server.http.responses import reply
+from server.jobs.checks import check_hardware, check_spec, check_world_size
+from server.jobs.queries import shown_reason
+from server.lifecycle import check_job
+from server.nodes.capacity import read_offers
+from server.scheduling.forecast import (
+    FORECAST_JOBS,
+    TOO_FAR_BACK,
+    Forecast,
+    Holding,
+    forecast,
+)
+from server.scheduling.placement import QueuedJob
+from server.scheduling.queue import ORDER, demand_of, demand_of_shape
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.jobs import QueueEntry, QueuePlace, WhatIf
+from trainyard.protocol.states import AttemptNodeState, JobState
+from trainyard.spec.job import JobSpec
+from trainyard.spec.rules import check_new_job
+from trainyard.spec.sections.resources import LOWEST_PRIORITY
+
+router = APIRouter(tags=["queue"], dependencies=[person])
+
+Spec = Annotated[JobSpec, Depends(JsonBody(JobSpec))]
+
+KEY = r"^[0-9]{3}[0-9]{16}[0-7][0-9a-hjkmnp-tv-z]{25}$"
+"""Priority above the lowest, microseconds since 1970 at which it was queued, and id."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NOT_LOOKED_AT = "it does not wait for slots"
+_QUEUED = jobs.c.state == JobState.QUEUED
+
+
+@router.get("/queue", response_model=Page[QueueEntry], summary="The jobs that wait, in order")
+def list_(
+    context: ServerContext, page: Annotated[PageRequest[str], Depends(page_by("queue", str, KEY))]
+) -> Response:
+    """List the queue: position, priority, reason, and expected start of the first jobs.
+
+    A page begins after the last job of the page before, also when that one has started since.
+    """
+    now = context.now()
+    with context.database.read() as connection:
+        after = None if page.after is None else _Turn.parse(page.after)
+        ahead = 0 if after is None else _up_to(connection, after)
+        rows = _rows(connection, after, limit=page.limit)
+        expected = _forecast(connection, now=now) if ahead < FORECAST_JOBS else None
+    entries = [
+        _entry(row, position, expected) for position, row in enumerate(rows, start=ahead + 1)
+    ]
+    turns = {row.id: row.turn.key for row in rows}
+    shown, next_page_token = page.cut(entries, lambda entry: turns[entry.job_id])
+    return reply(Page[QueueEntry](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get(
+    "/jobs/{job_id}/queue", response_model=QueuePlace, summary="The place of a job in the queue"
+)
+def place_of(context: ServerContext, job_id: JobId) -> Response:
+    """Return position, reason and expected start; without an entry where the job does not wait."""
+    with context.database.read() as connection:
+        check_job(connection, job_id)
+        row = _Row.one_or_none(connection, _Row.select().where(jobs.c.id == job_id, _QUEUED))
+        if row is None:
+            return reply(QueuePlace(entry=None))
+        position = _up_to(connection, row.turn)
+        near = position <= FORECAST_JOBS
+        expected = _forecast(connection, now=context.now()) if near else None
+    return reply(QueuePlace(entry=_entry(row, position, expected)))
+
+
+@router.post("/queue/what-if", response_model=WhatIf, summary="When would this job start?")
+def what_if(context: ServerContext, spec: Spec) -> Response:
+    """Check a spec as a submission does, and return its place in the queue; nothing is stored."""
+    check_spec(context, spec, rules=check_new_job)
+    check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
+    now, priority = context.now(), spec.resources.priority
+    candidate = QueuedJob("", spec.name, demand_of(spec, Overrides(), spec.layout(), bound=None))
+    with context.database.read() as connection:
+        check_hardware(connection, spec)
+        before = _QUEUED & (jobs.c.priority >= priority)
+        ahead = connection.scalar(select(func.count()).where(before)) or 0
+        if ahead >= FORECAST_JOBS:
+            return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
+        expected = _forecast(connection, now=now, candidate=(candidate, priority))
+    start = expected.starts.get(candidate.id)
+    return reply(
+        WhatIf(
+            starts_now=candidate.id not in expected.waiting,
+            position=ahead + 1,
+            reason=expected.waiting.get(candidate.id),
+            expected_start_at=start,
+            unknown_because=expected.unknown.get(candidate.id),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What decides the place of a job in the queue."""
+
+    priority: int
+    queued_at: datetime
+    id: str
+
+    @classmethod
+    def parse(cls, key: str) -> Self:
+        """Return the turn that a page token holds."""
+        queued_at = EPOCH + timedelta(microseconds=int(key[3:19]))
+        return cls(int(key[:3]) + LOWEST_PRIORITY, queued_at, key[19:])
+
+    @property
+    def key(self) -> str:
+        """The turn as a page token holds it."""
+        since = (self.queued_at - EPOCH) // timedelta(microseconds=1)
+        return f"{self.priority - LOWEST_PRIORITY:03}{since:016}{self.id}"
+
+    @property
+    def behind(self) -> ColumnElement[bool]:
+        """The condition of the jobs behind it."""
+        same = jobs.c.queued_at == self.queued_at
+        later = or_(jobs.c.queued_at > self.queued_at, and_(same, jobs.c.id > self.id))
+        return or_(jobs.c.priority < self.priority, and_(jobs.c.priority == self.priority, later))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row(TypedRow):
+    """A job that waits."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    priority: int
+    world_size: int
+    layout: str
+    queued_at: datetime | None
+    demand: str | None
+    reason: Annotated[str | None, shown_reason]
+
+    @property
+    def turn(self) -> _Turn:
+        """Its place."""
+        assert self.queued_at is not None, "a queued job has the time at which it was queued"
+        return _Turn(self.priority, self.queued_at, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head(TypedRow):
+    """A job of a group."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    priority: int
+    shape: Annotated[Any, demands.c.shape]
+
+
+def _rows(connection: Connection, after: _Turn | None, *, limit: int) -> Sequence[_Row]:
+    """Return jobs in the order of the queue; the index alone is sorted."""
+    waits = _QUEUED if after is None else _QUEUED & after.behind
+    ids = select(jobs.c.id).where(waits).order_by(*ORDER).limit(limit)
+    return _Row.all(connection, _Row.select().where(jobs.c.id.in_(ids)).order_by(*ORDER))
+
+
+def _up_to(connection: Connection, turn: _Turn) -> int:
+    """Return how many jobs wait up to a turn, its own included while it waits."""
+    query = select(func.count()).where(_QUEUED, ~turn.behind)
+    return connection.scalar(query) or 0
+
+
+def _forecast(
+    connection: Connection, *, now: datetime, candidate: tuple[QueuedJob, int] | None = None
+) -> Forecast:
+    """Return what is expected of the first jobs, and of a candidate behind its equals."""
+    grouped = _QUEUED & jobs.c.demand.is_not(None)
+    ids = select(jobs.c.id).where(grouped).order_by(*ORDER).limit(FORECAST_JOBS)
+    rows = _Head.all(
+        connection,
+        _Head.select()
+        .join(demands, demands.c.key == jobs.c.demand)
+        .where(jobs.c.id.in_(ids))
+        .order_by(*ORDER),
+    )
+    queue = [QueuedJob(row.id, row.name, demand_of_shape(row.shape)) for row in rows]
+    if candidate is not None:
+        job, priority = candidate
+        queue.insert(sum(row.priority >= priority for row in rows), job)
+    return forecast(queue, read_offers(connection), _holdings(connection, now), now=now)
+
+
+def _holdings(connection: Connection, now: datetime) -> list[Holding]:
+    """Return what attempts hold, each with its expected end: the steps left at its own pace."""
+    rows = connection.execute(
+        select(attempt_nodes.c.node, attempt_nodes.c.slots, jobs.c.state, jobs.c.progress)
+        .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(attempt_nodes.c.state != AttemptNodeState.ENDED)
+    )
+    found = []
+    for node, slots, state, progress in rows:
+        left = progress.seconds_left if state == JobState.RUNNING else None
+        ends_at = None if left is None else now + timedelta(seconds=left)
+        found.append(Holding(node, tuple(slots), ends_at))
+    return found
+
+
+def _entry(row: _Row, position: int, expected: Forecast | None) -> QueueEntry:
+    """Return the view of a job; a forecast does not reach those far behind."""
+    start, why = None, TOO_FAR_BACK
+    if row.demand is None:
+        why = NOT_LOOKED_AT
+    elif expected is not None:
+        start = expected.starts.get(row.id)
+        why = expected.unknown.get(row.id, TOO_FAR_BACK)
+    return QueueEntry(
+        job_id=row.id,
+        name=row.name,
+        position=position,
+        priority=row.priority,
+        world_size=row.world_size,
+        layout=row.layout,
+        queued_at=row.queued_at,
+        reason=row.reason,
+        expected_start_at=start,
+        unknown_because=None if start is not None else why,
+    )

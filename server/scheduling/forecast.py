@@ -1,0 +1,108 @@
+"""When waiting jobs are expected to start: rounds of placement at the expected ends; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from server.nodes.capacity import Offer, fits
+from server.scheduling.placement import QueuedJob, decide
+from trainyard.protocol.attempt import NodeAllocation
+
+FORECAST_JOBS = 50
+"""Jobs from the head of the queue whose start is forecast; each further one costs a round more."""
+FORECAST_ENDS = 32
+"""Expected ends that are looked at, the earliest first; each one costs a round."""
+TOO_FAR_BACK = f"more than {FORECAST_JOBS} jobs are ahead"
+TOO_LARGE = "the nodes that are online could not hold it, were they empty"
+UNKNOWN_END = "no end is known of the jobs that hold the slots, or of those ahead"
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Slots of one node that an attempt holds."""
+
+    node: str
+    slots: tuple[int, ...]
+    ends_at: datetime | None
+    """Expected end of the attempt; None where its pace is not known, as if it never ended."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is expected of the jobs that wait."""
+
+    starts: Mapping[str, datetime]
+    """Expected start of each job that has one, by job id."""
+    waiting: Mapping[str, str]
+    """Why each job that does not start now waits, by job id."""
+    unknown: Mapping[str, str]
+    """Why no start is expected of each other job, by job id."""
+
+
+def forecast(
+    jobs: Sequence[QueuedJob],
+    offers: Sequence[Offer],
+    holdings: Iterable[Holding],
+    *,
+    now: datetime,
+) -> Forecast:
+    """Return the expected starts of jobs, by rounds at `now` and at each expected end.
+
+    A job that starts is taken to run for ever, since its duration is not known yet. So an expected
+    start is late rather than early, unless jobs of higher priority arrive.
+
+    Args:
+        jobs: the first jobs of the queue, in its order.
+        offers: the nodes that take new work, as they are now.
+        holdings: what the attempts hold on them.
+        now: time of the first round.
+    """
+    ends: dict[datetime, list[Holding]] = {now: []}
+    for holding in holdings:
+        if holding.ends_at is not None:
+            ends.setdefault(max(holding.ends_at, now), []).append(holding)
+    starts: dict[str, datetime] = {}
+    waiting: Mapping[str, str] | None = None
+    left, free = list(jobs), list(offers)
+    for moment in sorted(ends)[: FORECAST_ENDS + 1]:
+        free = _freed(free, ends[moment])
+        decisions = decide(left, free)
+        if waiting is None:
+            waiting = decisions.waiting
+        starts |= dict.fromkeys(decisions.placed, moment)
+        free = _taken(free, decisions.placed.values())
+        left = [job for job in left if job.id not in decisions.placed]
+        if not left:
+            break
+    empty = [replace(offer, free=tuple(range(offer.slots))) for offer in offers]
+    unknown = {job.id: UNKNOWN_END if fits(job.demand, empty) else TOO_LARGE for job in left}
+    return Forecast(starts, waiting or {}, unknown)
+
+
+def _freed(offers: Iterable[Offer], ended: Iterable[Holding]) -> list[Offer]:
+    """Return the offers with the slots of attempts that ended."""
+    slots: dict[str, set[int]] = {}
+    for holding in ended:
+        slots.setdefault(holding.node, set()).update(holding.slots)
+    return [
+        replace(offer, free=tuple(sorted({*offer.free, *slots[offer.node]})))
+        if offer.node in slots
+        else offer
+        for offer in offers
+    ]
+
+
+def _taken(offers: Iterable[Offer], allocations: Iterable[Sequence[NodeAllocation]]) -> list[Offer]:
+    """Return the offers without the slots that were allocated."""
+    slots: dict[str, set[int]] = {}
+    for allocation in allocations:
+        for share in allocation:
+            slots.setdefault(share.node, set()).update(share.slots)
+    return [
+        replace(offer, free=tuple(slot for slot in offer.free if slot not in slots[offer.node]))
+        if offer.node in slots
+        else offer
+        for offer in offers
+    ]
