@@ -15,9 +15,8 @@ interface KeySetup {
   curves: readonly Curve[];
   axis: Axis;
   cursor: ChartCursor;
-  /** Stretch of the axis that is shown, and the zoom it comes from. */
+  /** Stretch of the axis that is shown. */
   stretch: Extent;
-  range: Extent | null;
   onZoom: (range: Extent | null) => void;
   focus: number | null;
   onFocus?: (slot: number | null) => void;
@@ -28,7 +27,7 @@ interface KeySetup {
  * + and - zoom around the cursor; Escape shows everything.
  */
 export function onChartKey(event: KeyboardEvent, setup: KeySetup): void {
-  const { id, curves, cursor, focus, onFocus, onZoom, range } = setup;
+  const { id, curves, cursor, focus, onFocus, onZoom } = setup;
   const [arrow, choice, zoom] = [ARROWS[event.key], CHOICES[event.key], ZOOMS[event.key]];
   const place = cursor.place?.step ?? null;
   if (arrow) {
@@ -36,7 +35,8 @@ export function onChartKey(event: KeyboardEvent, setup: KeySetup): void {
     if (next !== null) cursor.move({ step: next, source: id });
   } else if (choice && onFocus) onFocus(nextSlot(curves, focus, choice));
   else if (zoom) onZoom(zoomed(setup, place, zoom));
-  else if (event.key === "Escape" && range) onZoom(null);
+  // Not only where a zoom is drawn: the key may come before the drawing of the last one.
+  else if (event.key === "Escape") onZoom(null);
   else return;
   event.preventDefault();
 }
