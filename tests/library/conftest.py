@@ -105,7 +105,7 @@ def run() -> Run:
 class acting:  # noqa: N801 - used as a block
     """Do something in another thread while the block runs; fails when that failed."""
 
-    def __init__(self, act: Callable[[], None], *, after: float = 0.0) -> None:
+    def __init__(self, act: Callable[[], None]) -> None:
         self._failure: BaseException | None = None
 
         def run() -> None:
@@ -114,7 +114,7 @@ class acting:  # noqa: N801 - used as a block
             except BaseException as error:  # noqa: BLE001 - raised again at the end of the block
                 self._failure = error
 
-        self._thread = threading.Timer(after, run)
+        self._thread = threading.Thread(target=run)
 
     def __enter__(self) -> None:
         self._thread.start()

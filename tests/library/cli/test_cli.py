@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,8 @@ from server.ingest.receive import store_report
 from tests.library.conftest import Run, Yard, acting
 from tests.server.harness import WORKER, Supervisor
 from trainyard.cli.commands.watch import JsonPrinter
+from trainyard.client.sdk import Client
+from trainyard.protocol.rest.metrics_and_logs import LogPage
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, NodeHeartbeat, Report
 from trainyard.run.failures import FailureReason
 
@@ -349,7 +353,9 @@ def stop(yard: Yard, job_id: str, supervisors: list[Supervisor]) -> None:
         supervisor.end("stopped")
 
 
-def test_logs_are_shown_searched_and_followed_over_attempts(yard: Yard, run: Run) -> None:
+def test_logs_are_shown_searched_and_followed_over_attempts(
+    yard: Yard, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_id, [supervisor] = yard.harness.running(name="chatty", retry={"backoff_seconds": 0})
     write(yard, supervisor, "one\ntwo\nTHREE errors\n")
     assert run("logs", "chatty").stdout.splitlines() == ["one", "two", "THREE errors"]
@@ -359,7 +365,15 @@ def test_logs_are_shown_searched_and_followed_over_attempts(yard: Yard, run: Run
     assert run("logs", "chatty", "--search", "three").stdout == "THREE errors\n"
     assert run("logs", "chatty", "--rank", "7").exit_code == 2
 
+    is_read, logs = threading.Event(), Client.logs
+
+    def read(client: Client, *arguments: Any, **options: Any) -> LogPage:
+        page = logs(client, *arguments, **options)
+        is_read.set()
+        return page
+
     def play() -> None:
+        assert is_read.wait(60)  # else the last line of the log would be another one
         write(yard, supervisor, "four\n", start=21)
         supervisor.end("failed", FailureReason.TRAINER_ERROR)
         yard.harness.reconcile()
@@ -368,7 +382,8 @@ def test_logs_are_shown_searched_and_followed_over_attempts(yard: Yard, run: Run
         write(yard, again, "anew\n")
         stop(yard, job_id, [again])
 
-    with acting(play, after=1.0):
+    monkeypatch.setattr(Client, "logs", read)
+    with acting(play):
         followed = run("logs", "chatty", "--follow", "--lines", "1")
     assert followed.stdout.splitlines() == ["THREE errors", "four", "anew"]
     assert "Attempt 2" in followed.stderr
