@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from playwright.sync_api import (
 REPOSITORY = Path(__file__).parents[2]
 BUILT = REPOSITORY / "web" / "dist" / "index.html"
 SCREENSHOTS = REPOSITORY / ".screenshots"
+KEEP = "TRAINYARD_TEST_SCREENSHOTS"
+"""Variable that has pictures kept; to paint and encode one takes processor time."""
 PATIENCE_MS = 60_000
 """The machine may be busy; what must be quick is measured elsewhere."""
 
@@ -148,7 +151,9 @@ class Watched:
         self._faults[:] = [text for text in self._faults if part not in text]
 
     def keep(self, name: str) -> None:
-        """Keep a picture of what is seen."""
+        """Keep a picture of what is seen, for a person; only where the variable is set."""
+        if KEEP not in os.environ:
+            return
         SCREENSHOTS.mkdir(exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
 

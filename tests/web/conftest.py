@@ -16,6 +16,8 @@ from tests.web.theatre import Theatre, opened
 
 Theme = Literal["light", "dark"]
 Visit = Callable[..., Watched]
+MOTION: Literal["reduce"] = "reduce"
+"""Without a GPU, an endless animation is painted by the processor, frame by frame."""
 
 
 @pytest.fixture(scope="package")
@@ -48,7 +50,7 @@ def login_link(plane: ControlPlane) -> str:
 @pytest.fixture
 def live(browser: Browser) -> Iterator[Watched]:
     """An empty page without a login; no error may occur in it."""
-    context = browser.new_context(viewport={"width": 1360, "height": 900})
+    context = browser.new_context(viewport={"width": 1360, "height": 900}, reduced_motion=MOTION)
     faults: list[str] = []
     yield Watched(context.new_page(), faults=faults)
     context.close()
@@ -77,7 +79,11 @@ def visit(browser: Browser, theatre: Theatre) -> Iterator[Visit]:
             admin: bool = False,
         ) -> Watched:
             context = stack.enter_context(
-                browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
+                browser.new_context(
+                    viewport={"width": width, "height": height},
+                    color_scheme=theme,
+                    reduced_motion=MOTION,
+                )
             )
             theatre.log_in(context.request, admin=admin)
             watched = Watched(context.new_page(), faults=faults)

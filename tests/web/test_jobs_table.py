@@ -9,7 +9,7 @@ from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
 
 ROW = "tr[data-job]"
-MORE_THAN_A_PAGE = 130
+MORE_THAN_A_PAGE = 110
 ROWS_AT_ONCE = 60
 
 

@@ -82,18 +82,19 @@ def test_login_and_tokens_fit_a_narrow_window(
     assert watched.overflow() == 0
 
 
-@pytest.mark.parametrize("verb", ["Fork", "Verify", "Export", "Unpin", "Delete", "Resume from"])
-def test_dialogs_of_a_checkpoint_fit_a_narrow_window(
-    theatre: Theatre, visit: Visit, verb: str
-) -> None:
+def test_dialogs_of_a_checkpoint_fit_a_narrow_window(theatre: Theatre, visit: Visit) -> None:
     watched = visit(f"/jobs/{theatre.scenes.tale}?tab=checkpoints", **NARROW)
     watched.settle()
-    watched.page.get_by_role("button", name=f"{verb} step 5200 of attempt 9").click()
-    expect(watched.page.get_by_role("dialog")).to_be_visible()
-    watched.settle()
-    watched.keep(f"checkpoint-{verb.split()[0].lower()}-390")
-    assert watched.overflow() == 0
-    assert watched.nameless() == []
+    dialog = watched.page.get_by_role("dialog")
+    for verb in ("Fork", "Verify", "Export", "Unpin", "Delete", "Resume from"):
+        watched.page.get_by_role("button", name=f"{verb} step 5200 of attempt 9").click()
+        expect(dialog).to_be_visible()
+        watched.settle()
+        watched.keep(f"checkpoint-{verb.split()[0].lower()}-390")
+        assert watched.overflow() == 0, verb
+        assert watched.nameless() == [], verb
+        watched.page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
 
 
 def headings(page: Page) -> list[int]:
