@@ -44,6 +44,8 @@ SPEC: dict[str, Any] = {
     "checkpoint": {"interval_steps": 0, "preflight": False},
     "resources": {"device": "cpu"},
 }
+LONG = {"training": {"steps": 10**6}}
+"""Section of a spec whose job lasts until the test ends it."""
 
 Found = TypeVar("Found")
 
@@ -54,7 +56,7 @@ def wait_for(look: Callable[[], Found | None], what: str, *, seconds: float = SE
     while time.monotonic() < deadline:
         if found := look():
             return found
-        time.sleep(0.02)
+        time.sleep(0.05)
     raise AssertionError(f"no {what} after {seconds} s")
 
 
@@ -112,6 +114,14 @@ class Attempt:
         assert self.processes == []
         return record
 
+    def hold(self) -> None:
+        """Hold training at what it does; the last rank stops, the others wait for it."""
+        os.kill(self.rank_pid(self._last_rank()), signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let training go on."""
+        os.kill(self.rank_pid(self._last_rank()), signal.SIGCONT)
+
     def kill_rank(self, rank: int) -> float:
         """End a rank as the kernel would; return when."""
         pid = self.rank_pid(rank)
@@ -120,6 +130,9 @@ class Attempt:
 
     def log(self, rank: int = 0) -> str:
         return self.seen.files[f"log:{rank}"].decode()
+
+    def _last_rank(self) -> int:
+        return self.seen.claim.attempt.layout.world_size - 1
 
 
 @dataclass

@@ -89,12 +89,12 @@ def chatter(run: Path, rank: int) -> None:
     number = 0
     while not (run / "stop").exists():
         number += 1
-        say(f"rank {rank} line {number} " + "x" * 200)
+        say(f"rank {rank} line {number} " + "x" * 1000)
         if rank == 0:
             line = json.dumps({"step": number, "time": 0.0, "values": {"train/loss": 1.0}})
             append(run / "metrics.jsonl", line)
         answer_requests(run, number)
-        time.sleep(0.002)
+        time.sleep(0.01)
     if rank == 0:
         finish(run, "stopped", number)
 

