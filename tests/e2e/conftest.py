@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.control_plane import ControlPlane, Follower, cancel_all
+from tests.web.conftest import browser, live
 from trainyard.client.sdk import Client
+
+__all__ = ["browser", "live"]
 
 
 @pytest.fixture(scope="package")

@@ -45,18 +45,22 @@ SPEC: dict[str, Any] = {
     "retry": {"backoff_seconds": 0},
     "resources": {"world_size": 2, "device": "cpu"},
 }
+ONE_RANK: dict[str, Any] = {"world_size": 1, "device": "cpu"}
+"""Resources of a job whose number of ranks does not matter: each costs seconds to import torch."""
 TEXT = "".join(f"line {i}: {i * i % 97} sheep jumped over {i % 13} fences\n" for i in range(600))
 
 Found = TypeVar("Found")
 
 
-def wait_for(look: Callable[[], Found | None], what: str, *, seconds: float = SECONDS) -> Found:
-    """Return the first truthy thing that `look` finds."""
+def wait_for(
+    look: Callable[[], Found | None], what: str, *, seconds: float = SECONDS, every: float = 0.1
+) -> Found:
+    """Return the first truthy thing that `look` finds; it looks again after `every` seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := look():
             return found
-        time.sleep(0.01)
+        time.sleep(every)
     raise AssertionError(f"no {what} after {seconds:g} s")
 
 
@@ -112,7 +116,11 @@ class Run:
 
     def wait_for_step(self, step: int) -> None:
         """Wait until a step is completed."""
-        wait_for(lambda: (self.steps() or [0])[-1] >= step, f"step {step} in {self.files.root}")
+        wait_for(
+            lambda: (self.steps() or [0])[-1] >= step,
+            f"step {step} in {self.files.root}",
+            every=0.01,  # a step takes some milliseconds, and the job shall not end meanwhile
+        )
 
     def rank_pid(self, rank: int) -> int:
         """Return the process id of a rank."""
@@ -127,21 +135,24 @@ class Run:
         return pid
 
     def hold(self) -> None:
-        """Hold training between two instructions, so that a test is quicker than any machine.
+        """Hold training, all ranks of which have begun, between two instructions.
 
-        The other ranks wait in their next collective.
+        The last rank stops; the others wait in their next collective.
         """
-        os.kill(self.rank_pid(1), signal.SIGSTOP)
+        os.kill(self.rank_pid(self._last_rank()), signal.SIGSTOP)
 
     def go_on(self) -> None:
         """Let training go on."""
-        os.kill(self.rank_pid(1), signal.SIGCONT)
+        os.kill(self.rank_pid(self._last_rank()), signal.SIGCONT)
 
     def hold_at(self, step: int) -> int:
         """Let training reach a step, hold it there or soon after, and return where it stands."""
         self.wait_for_step(step)
         self.hold()
         return self.steps()[-1]
+
+    def _last_rank(self) -> int:
+        return max(int(path.stem) for path in Path(self.files.root, "ranks").glob("*.start"))
 
 
 @dataclass
@@ -183,7 +194,7 @@ class Follower:
 class ControlPlane:
     """Broker, server, scheduler and worker as `python -m embedded up` runs them."""
 
-    def __init__(self, root: Path, **environment: str) -> None:
+    def __init__(self, root: Path, *, slots: int = SLOTS, **environment: str) -> None:
         self.folders = Folders(root / "data")
         self.node = f"e2e-{os.getpid()}-{root.name}"
         self.environment = {
@@ -201,7 +212,7 @@ class ControlPlane:
         with self.log.open("wb") as log:
             self.up = subprocess.Popen(
                 # A port that no other control plane of this machine looks for.
-                self.command("up", "--slots", str(SLOTS), "--port", str(any_free_port(LOOPBACK))),
+                self.command("up", "--slots", str(slots), "--port", str(any_free_port(LOOPBACK))),
                 env=self.environment,
                 cwd=REPOSITORY,
                 stdin=subprocess.DEVNULL,
@@ -321,7 +332,7 @@ def spec(name: str, **sections: Any) -> dict[str, Any]:
 
 def finished(yard: Client, job_id: str) -> JobView:
     """Return the job once it has reached an end."""
-    return yard.wait(job_id, timeout=SECONDS, poll_seconds=0.2)
+    return yard.wait(job_id, timeout=SECONDS, poll_seconds=0.5)
 
 
 def in_state(yard: Client, job_id: str, state: JobState) -> JobView:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,7 @@ from trainyard.protocol.rest.operations import OperationView
 from trainyard.protocol.states import JobState, OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault
 
-pytestmark = [
-    pytest.mark.timeout(400),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of transformers
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = pytest.mark.timeout(400)
 
 
 def folder_of(plane: ControlPlane, checkpoint_id: str) -> Path:
@@ -39,24 +34,21 @@ def settled(yard: Client, job_id: str) -> bool:
     return not any(yard.operations(job_id=job_id, open_only=True))
 
 
-def generates_the_same_text(yard: Client, checkpoint_id: str) -> None:
-    """Export a checkpoint; `transformers` generates the text of a sample from it."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
+def is_sampled_and_exported(yard: Client, checkpoint_id: str) -> None:
+    """Sample from a checkpoint, and export it."""
     asked = yard.sample(checkpoint_id, "def ", max_tokens=20, temperature=0)
     exported = ended(yard, yard.export(checkpoint_id, name="keeper")).outcome
     assert exported is not None
     assert exported.export is not None
     folder = Path(exported.export.path)
     assert (folder.parent.name, folder.name) == ("exports", "keeper")
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder)
-    inputs = tokenizer("def ", return_tensors="pt")
-    (line,) = model.generate(**inputs, max_new_tokens=20, do_sample=False)
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} < sizes.keys()
+    del sizes["export.json"]
+    assert (exported.export.files, exported.export.size) == (len(sizes), sum(sizes.values()))
     drawn = ended(yard, asked).outcome
     assert drawn is not None
     assert drawn.sample is not None
-    assert drawn.sample.text == tokenizer.decode(line, skip_special_tokens=True)
     assert drawn.sample.text.startswith("def ")
 
 
@@ -80,12 +72,12 @@ def test_checkpoints_from_retention_to_the_last_deletion(plane: ControlPlane, ya
     found = yard.checkpoint(newest.id).verification
     assert found is not None
     assert (found.ok, found.loaded_on) == (True, 1)  # two ranks wrote it
-    generates_the_same_text(yard, newest.id)
+    is_sampled_and_exported(yard, newest.id)
     assert yard.pin(older.id).pinned_by is not None
     with pytest.raises(ConflictError, match="unpin it first"):
         yard.delete_checkpoint(older.id)
 
-    again = yard.resume(job.id, steps=14)
+    again = yard.resume(job.id, steps=14, world_size=1)
     assert again.preview.checkpoint_id == newest.id
     assert finished(yard, job.id).state == JobState.SUCCEEDED
     wait_for(lambda: settled(yard, job.id), "deletions")

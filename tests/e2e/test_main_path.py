@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.control_plane import (
+    ONE_RANK,
     ControlPlane,
     Follower,
     assert_each_once,
@@ -42,20 +43,21 @@ def test_a_job_goes_on_with_other_slots_exactly_where_it_stood(
     step = stopped.progress.step
     assert 3 <= step < STEPS
 
-    compared = yard.resume(job_id, world_size=4, dry_run=True).preview
+    # Three: they do not divide the global batch of 16.
+    compared = yard.resume(job_id, world_size=3, dry_run=True).preview
     changes = {c.name: (c.before, c.after) for c in compared.changes if c.changed}
-    assert changes["layout"] == ("FSDP 2", "FSDP 4")
+    assert changes["layout"] == ("FSDP 2", "FSDP 3")
     assert not {"global batch size", "data position", "seed"} & changes.keys()
     assert yard.job(job_id).state == JobState.STOPPED
 
     follower.events.clear()  # the job has one end behind it
-    reply = yard.resume(job_id, world_size=4)
+    reply = yard.resume(job_id, world_size=3)
     assert reply.preview.step == step
     done = finished(yard, job_id)
     assert (done.state, done.attempt, done.progress.step) == (JobState.SUCCEEDED, 2, STEPS)
     second, first = yard.attempts(job_id)
     assert (first.outcome, first.last_step) == ("stopped", step)
-    assert (second.cause, second.layout_name, second.start_step) == ("resume", "FSDP 4", step)
+    assert (second.cause, second.layout_name, second.start_step) == ("resume", "FSDP 3", step)
     assert second.continuity is not None
     assert second.continuity.ok, second.continuity
     assert {c.name for c in second.continuity.checks} >= {"sequences", "lr", "loss"}
@@ -63,7 +65,7 @@ def test_a_job_goes_on_with_other_slots_exactly_where_it_stood(
     course = assert_each_once(yard, job_id, steps=STEPS)
     assert [course.attempts[s] for s in (1, step, step + 1, STEPS)] == [1, 1, 2, 2]
     newest = next(yard.checkpoints(job_id))
-    assert (newest.step, newest.kind, newest.layout) == (STEPS, "final", "FSDP 4")
+    assert (newest.step, newest.kind, newest.layout) == (STEPS, "final", "FSDP 3")
     assert yard.checkpoint(newest.id).manifest.train_state.step == STEPS
     kinds = [event.kind for event in follower.of(job_id)]
     assert kinds.count("continuity_checked") == 1
@@ -72,7 +74,8 @@ def test_a_job_goes_on_with_other_slots_exactly_where_it_stood(
 def test_a_drained_node_is_left_with_a_save_and_the_job_goes_on_from_it(
     plane: ControlPlane, yard: Client
 ) -> None:
-    job_id = yard.submit(spec("moved", training={"steps": 12}, retry={"max_retries": 0})).id
+    moved = spec("moved", training={"steps": 12}, retry={"max_retries": 0}, resources=ONE_RANK)
+    job_id = yard.submit(moved).id
     plane.run(job_id).hold_at(3)
     yard.drain(plane.node)
     wait_for(lambda: yard.job(job_id).state == JobState.STOPPING, "order to leave")
@@ -108,24 +111,11 @@ def live_steps(follower: Follower, job_id: str) -> list[int]:
     ]
 
 
-def test_a_job_without_a_break_is_reported_once(
-    plane: ControlPlane, yard: Client, follower: Follower
-) -> None:
-    job_id = yard.submit(spec("unbroken", training={"steps": 6})).id
-    assert finished(yard, job_id).state == JobState.SUCCEEDED
-    assert_each_once(yard, job_id, steps=6)
-    kinds = [event.kind for event in assert_told_once(yard, job_id, follower)]
-    assert (kinds[0], kinds[-1]) == ("submitted", "job_ended")
-    text = "\n".join(line.text for line in yard.logs(job_id, rank=0, limit=1000).lines)
-    assert "step 6/6" in text
-    assert [line.text for line in yard.search_logs(job_id, "STEP 6/6", rank=0)]
-
-
 @pytest.fixture
 def spec_file(tmp_path: Path) -> Path:
     """A spec file of a job of three steps on one slot."""
     file = tmp_path / "job.json"
-    file.write_text(json.dumps(spec("by-hand", training={"steps": 3}, resources={"world_size": 1})))
+    file.write_text(json.dumps(spec("by-hand", training={"steps": 3}, resources=ONE_RANK)))
     return file
 
 
@@ -141,8 +131,8 @@ def trainyard(plane: ControlPlane, *arguments: str) -> subprocess.CompletedProce
     )
 
 
-def test_the_command_follows_a_job_to_its_end(
-    plane: ControlPlane, yard: Client, spec_file: Path
+def test_the_command_follows_a_job_which_is_reported_once(
+    plane: ControlPlane, yard: Client, follower: Follower, spec_file: Path
 ) -> None:
     waited = trainyard(plane, "submit", str(spec_file), "--wait")
     assert waited.returncode == 0, waited.stderr
@@ -153,6 +143,14 @@ def test_the_command_follows_a_job_to_its_end(
     assert len([line for line in csv if ",train/loss," in line]) == 3
     followed = trainyard(plane, "logs", "@last", "--follow").stdout
     assert "succeeded at step 3" in followed
+
+    job = next(yard.jobs(name="by-hand"))
+    assert_each_once(yard, job.id, steps=3)
+    kinds = [event.kind for event in assert_told_once(yard, job.id, follower)]
+    assert (kinds[0], kinds[-1]) == ("submitted", "job_ended")
+    text = "\n".join(line.text for line in yard.logs(job.id, rank=0, limit=1000).lines)
+    assert "step 3/3" in text
+    assert [line.text for line in yard.search_logs(job.id, "STEP 3/3", rank=0)]
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.control_plane import (
+    ONE_RANK,
     TEXT,
     ControlPlane,
     Follower,
@@ -35,7 +36,6 @@ BREAKING = {"~": 100, "^": 150}
 """Position in the stream of the sequence that holds each character: steps 7 and 10."""
 WINDOW = (96, 128)
 """Values are logged at every second step: 6 was good, 8 was not."""
-ONE = {"world_size": 1, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def text(plane: ControlPlane) -> str:
     return "data:poisoned.txt"
 
 
-def fragile(name: str, text: str, *, breaks_on: str, **sections: Any) -> dict[str, Any]:
+def fragile(name: str, text: str, *, breaks_on: str) -> dict[str, Any]:
     """Return the spec of a job whose model some characters of the text break."""
     made = spec(
         name,
@@ -67,6 +67,7 @@ def fragile(name: str, text: str, *, breaks_on: str, **sections: Any) -> dict[st
         },
         checkpoint={"interval_steps": 4, "keep_latest_k": 0},
         guard={"non_finite_loss": "rollback"},
+        resources=ONE_RANK,
     )
     made["model"] = {
         "factory": "fragile:build",
@@ -74,7 +75,7 @@ def fragile(name: str, text: str, *, breaks_on: str, **sections: Any) -> dict[st
         "arguments": {"width": 16, "breaks_on": breaks_on},
         "vocab_size": 320,
     }
-    return made | sections
+    return made
 
 
 def digests(yard: Client, job_id: str) -> dict[int, str]:
@@ -87,8 +88,8 @@ def test_a_job_goes_back_and_leaves_out_what_broke_it(
     plane: ControlPlane, yard: Client, follower: Follower, text: str
 ) -> None:
     job_id = yard.submit(fragile("poisoned", text, breaks_on="~")).id
-    # The same sequences through a model that stands them, two steps further and on one rank.
-    unbroken = fragile("sturdy", text, breaks_on="", resources=ONE)
+    # The same sequences through a model that stands them, two steps further.
+    unbroken = fragile("sturdy", text, breaks_on="")
     unbroken["training"]["steps"] = STEPS + 2
     unbroken_id = yard.submit(unbroken).id
     assert finished(yard, unbroken_id).state == "succeeded"
@@ -137,7 +138,7 @@ def test_a_job_goes_back_and_leaves_out_what_broke_it(
 def test_when_all_rollbacks_are_used_up_the_job_fails(
     plane: ControlPlane, yard: Client, text: str
 ) -> None:
-    made = fragile("hopeless", text, breaks_on="~^", resources=ONE)
+    made = fragile("hopeless", text, breaks_on="~^")
     job_id = yard.submit(made | {"retry": {"max_retries": 1, "backoff_seconds": 0}}).id
     job = finished(yard, job_id)
     second, first = yard.attempts(job_id)

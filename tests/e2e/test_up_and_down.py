@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from embedded.record import read_record
-from tests.e2e.control_plane import ControlPlane, spec
+from tests.e2e.control_plane import ONE_RANK, ControlPlane, spec
 from trainyard.protocol.states import JobState
 
 pytestmark = pytest.mark.timeout(400)
@@ -23,7 +23,7 @@ def up(tmp_path: Path) -> Iterator[Callable[[], ControlPlane]]:
     with ExitStack() as started:
 
         def start() -> ControlPlane:
-            plane = ControlPlane(tmp_path)
+            plane = ControlPlane(tmp_path, slots=1)
             started.callback(plane.end)
             return plane
 
@@ -48,12 +48,11 @@ def embedded(plane: ControlPlane, verb: str) -> str:
 def test_training_outlives_up_and_down_saves_it(up: Callable[[], ControlPlane]) -> None:
     first = up()
     with first.connect() as yard:
-        job_id = yard.submit(spec("outliving", training={"steps": 100_000})).id
+        endless = {"training": {"steps": 100_000}, "resources": ONE_RANK}
+        job_id = yard.submit(spec("outliving", **endless)).id
         run = first.run(job_id)
-        queued = yard.submit(
-            spec("waiting", training={"steps": 100_000}, resources={"world_size": 4})
-        ).id
-    run.wait_for_step(3)
+        queued = yard.submit(spec("waiting", **endless)).id
+    step = run.hold_at(3)
     supervisor = run.supervisor_pid()
     told = embedded(first, "up")
     assert "runs already" in told
@@ -62,14 +61,15 @@ def test_training_outlives_up_and_down_saves_it(up: Callable[[], ControlPlane]) 
     first.up.send_signal(signal.SIGINT)
     assert first.up.wait(120) == 0
     assert f"outliving ({job_id}, step" in first.log.read_text()
-    run.wait_for_step(run.steps()[-1] + 3)
+    run.go_on()
+    step = run.hold_at(step + 3)
     record = read_record(first.folders.record)
     assert record is not None
     assert (record.up, record.processes, record.training) == (None, {}, (job_id,))
 
     second = up()
     with second.connect() as yard:
-        step = run.steps()[-1]
+        run.go_on()
         run.wait_for_step(step + 3)
         assert yard.job(job_id).state == JobState.RUNNING
         assert run.supervisor_pid() == supervisor

@@ -1,8 +1,7 @@
-"""A browser, and servers for it: a whole control plane, or one API over played scenes."""
+"""A browser, and an API over played scenes for it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Literal
@@ -10,7 +9,6 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser
 
-from tests.e2e.control_plane import ControlPlane, cancel_all, wait_for
 from tests.web.browser import Watched, chromium
 from tests.web.theatre import Theatre, opened
 
@@ -25,26 +23,6 @@ def browser() -> Iterator[Browser]:
     """Chromium."""
     with chromium() as running:
         yield running
-
-
-@pytest.fixture(scope="package")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Broker, server, scheduler and worker on a folder of their own."""
-    made = ControlPlane(tmp_path_factory.mktemp("web"))
-    try:
-        yard = made.connect()
-        yield made
-        cancel_all(yard)
-        yard.close()
-    finally:
-        made.end()
-
-
-@pytest.fixture(scope="package")
-def login_link(plane: ControlPlane) -> str:
-    """The link that `up` prints: it logs in once."""
-    link = wait_for(lambda: re.search(r"log in +(\S+)", plane.log.read_text()), "login link")
-    return link[1]
 
 
 @pytest.fixture

@@ -1,12 +1,16 @@
-"""The main path in a browser: submit with the form, watch, stop, resume on 4 slots, go on."""
+"""The main path in a browser: submit with the form, watch, stop, resume on 3 slots, go on."""
 
 from __future__ import annotations
+
+import re
+import subprocess
 
 import pytest
 from playwright.sync_api import Page
 
 from tests.e2e.control_plane import ControlPlane, wait_for
 from tests.web.browser import Watched, patiently
+from trainyard.client.sdk import Client
 
 pytestmark = pytest.mark.timeout(400)
 LOSS = "train/loss"
@@ -20,11 +24,11 @@ FIELDS = {
 }
 
 
-def test_a_job_is_submitted_watched_and_resumed_on_four_slots(
-    plane: ControlPlane, login_link: str, live: Watched
+def test_a_job_is_submitted_watched_and_resumed_on_three_slots(
+    plane: ControlPlane, yard: Client, live: Watched
 ) -> None:
     page = live.page
-    log_in(page, login_link)
+    log_in(page, login_link(plane))
     submit(page)
     live.keep("live-starting")
     page.evaluate("window.isFirstLoad = true")
@@ -32,11 +36,19 @@ def test_a_job_is_submitted_watched_and_resumed_on_four_slots(
     see_points_arrive(live)
     live.keep("live-first-attempt")
     step = stop(page)
-    resume_on_four(live)
+    resume_on_three(live)
     see_second_attempt(live, after=step)
     live.keep("live-second-attempt")
     cancel(page)
     assert page.evaluate("window.isFirstLoad") is True  # all of it without reloading
+
+
+def login_link(plane: ControlPlane) -> str:
+    """Return the link that another `up` prints; that of the first one expires after minutes."""
+    told = subprocess.check_output(plane.command("up"), env=plane.environment, text=True)
+    link = re.search(r"\S+/login\?code=\S+", told)
+    assert link, told
+    return link[0]
 
 
 def log_in(page: Page, link: str) -> None:
@@ -83,21 +95,21 @@ def step_of(page: Page) -> int:
     return int(page.get_by_role("progressbar", name="Steps").get_attribute("aria-valuenow") or 0)
 
 
-def resume_on_four(live: Watched) -> None:
-    """Choose 4 slots, see what changes and what does not, and launch."""
+def resume_on_three(live: Watched) -> None:
+    """Choose 3 slots, see what changes and what does not, and launch."""
     page = live.page
     page.get_by_role("button", name="Resume", exact=True).click()
     dialog = page.get_by_role("dialog")
-    dialog.locator('input[data-world-size="4"]').first.check()
+    dialog.locator('input[data-world-size="3"]').first.check()
     changes = dialog.get_by_role("region", name="Changes")
     same = dialog.get_by_role("region", name="Stays the same")
-    patiently(changes).to_contain_text("FSDP 2 → FSDP 4")
+    patiently(changes).to_contain_text("FSDP 2 → FSDP 3")
     for kept in ("global batch size", "data position", "end of the schedule"):
         patiently(same).to_contain_text(kept)
-    command = f"trainyard resume {FIELDS['name']} --world-size 4"
+    command = f"trainyard resume {FIELDS['name']} --world-size 3"
     patiently(dialog.locator(".command-text")).to_contain_text(command)
     live.keep("live-resume")
-    dialog.get_by_role("button", name="Resume on 4 slots").click()
+    dialog.get_by_role("button", name="Resume on 3 slots").click()
     patiently(dialog).to_have_count(0)
 
 
@@ -106,7 +118,7 @@ def see_second_attempt(live: Watched, *, after: int) -> None:
     page = live.page
     about = page.get_by_role("list", name="About the job")
     patiently(about).to_contain_text("attempt 2")
-    patiently(about).to_contain_text("FSDP 4")
+    patiently(about).to_contain_text("FSDP 3")
     badge = page.locator(".job-title .continuity")
     patiently(badge).to_have_text("continuous")
     last = live.figure(LOSS)
