@@ -14,6 +14,7 @@ from trainyard.protocol.rest.errors import ApiError, TrainyardError
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 from worker.adopt import adopt, prove_gone
 from worker.api import ServerAway, WorkerApi
+from worker.node.hardware.samples import Sampler
 from worker.node.node_store import LocalNode
 from worker.registration import ANOTHER_WORKER
 from worker.supervisor.preemption import read_notice, signal_supervisors
@@ -34,12 +35,14 @@ class Heart(threading.Thread):
         *,
         seconds: float,
         notices: Sequence[Path] = (),
+        sampler: Sampler | None = None,
     ) -> None:
         super().__init__(name="heart", daemon=True)
         self._node = node
         self._api = api
         self._seconds = seconds
         self._notices = notices
+        self._sampler = sampler
         self._notice: str | None = None
         self._stopping = threading.Event()
         self._answered = True
@@ -98,6 +101,7 @@ class Heart(threading.Thread):
             supervised=adopt(self._node.store),
             gone=gone,
             notice=self._notice,
+            sample=None if self._sampler is None else self._sampler.sample(),
             worker=self._node.worker,
         )
         return self._api.heartbeat(heartbeat).expected

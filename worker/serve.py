@@ -14,7 +14,9 @@ from worker.api import WorkerApi
 from worker.app import consume, create_app
 from worker.heartbeat import Heart
 from worker.launchers.rank_environment import check_reach
-from worker.node.hardware import find_devices
+from worker.node.hardware.accelerators import open_accelerators
+from worker.node.hardware.devices import find_devices
+from worker.node.hardware.samples import Sampler, folders_of
 from worker.node.lock import lock_folder
 from worker.node.node_store import LocalNode, NodeStore
 from worker.node.users import RunAs, in_user_namespace, isolation_of
@@ -24,6 +26,9 @@ from worker.settings import Settings
 from worker.supervisor.preemption import read_notice
 
 logger = logging.getLogger(__name__)
+
+SAMPLE_SECONDS = 1.0
+"""Shortest pause between two samples of the devices, each of which takes some milliseconds."""
 
 
 def serve() -> None:
@@ -44,7 +49,8 @@ def serve() -> None:
 
 
 def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerIdentity) -> None:
-    devices = find_devices(device=settings.device, slots=settings.slots)
+    accelerators = None if settings.device == "cpu" else open_accelerators()
+    devices = find_devices(accelerators, device=settings.device, slots=settings.slots)
     run_as = _prepare_users(settings, store, slots=devices.hardware.slots)
     hardware = devices.hardware.model_copy(update={"isolation": isolation_of(run_as)})
     node = LocalNode(
@@ -63,7 +69,9 @@ def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerI
     notices = [store.leaving]
     if settings.preemption_notice_file is not None:
         notices.append(settings.preemption_notice_file)
-    heart = Heart(node, api, seconds=seconds, notices=notices)
+    folders = folders_of(store.data_dir, node.roots)
+    sampler = Sampler(accelerators, folders, seconds=max(seconds, SAMPLE_SECONDS))
+    heart = Heart(node, api, seconds=seconds, notices=notices, sampler=sampler)
     heart.beat()
     if heart.refusal is not None:
         raise heart.refusal

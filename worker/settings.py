@@ -86,7 +86,7 @@ class Settings(BaseSettings):
     `first` on, in the groups of `user`. Needs the capabilities CHOWN, KILL, SETGID and SETUID. As
     the worker itself when empty: code of a job can then read the node's token."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Kind of slots; `auto` takes GPUs where `nvidia-smi` names some."""
+    """Kind of slots; `auto` takes GPUs where NVML lists some."""
 
     preemption_notice_file: Path | None = None
     """File whose appearance announces the end of this machine: its attempts save and

@@ -15,8 +15,10 @@ from starlette.types import Scope
 
 from server.auth.dependencies import person
 from server.context import Context
+from server.database.rows import Node
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.events.tail import Tail, newest_id
+from server.nodes.series import device_values, host_values
 from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -70,6 +72,7 @@ class _Cluster(Collector):
             yield _by_state(connection, "jobs", jobs.c.state, JobState)
             yield _by_state(connection, "attempts", attempts.c.state, AttemptState)
             yield from _slots(connection)
+            yield from _node_samples(connection)
             lag = max(0, newest_id(connection) - self._tail.position)
         yield GaugeMetricFamily(
             "trainyard_events_tail_lag", "Events that no stream has received yet", value=lag
@@ -100,3 +103,35 @@ def _slots(connection: Connection) -> Iterable[Metric]:
     gauge.add_metric(("held",), held)
     gauge.add_metric(("free",), (total or 0) - held)
     yield gauge
+
+
+def _node_samples(connection: Connection) -> Iterable[Metric]:
+    """Return the newest sample of each node that is online, as one gauge for each series."""
+    gauges: dict[str, GaugeMetricFamily] = {}
+    for node in Node.all(connection, Node.select().where(nodes.c.offline_since.is_(None))):
+        if node.sample is None:
+            continue
+        for name, disk, value in host_values(node.sample):
+            labels = {"node": node.name} | ({"disk": disk} if disk else {})
+            _gauge(gauges, name, labels).add_metric(tuple(labels.values()), value)
+        slots = {device.uuid: str(slot) for slot, device in enumerate(node.hardware.accelerators)}
+        for device in node.sample.accelerators:
+            labels = {
+                "node": node.name,
+                "slot": slots.get(device.uuid, ""),
+                "uuid": device.uuid,
+            }
+            for name, value in device_values(device):
+                _gauge(gauges, name, labels).add_metric(tuple(labels.values()), value)
+    yield from gauges.values()
+
+
+def _gauge(
+    gauges: dict[str, GaugeMetricFamily], name: str, labels: Iterable[str]
+) -> GaugeMetricFamily:
+    if name not in gauges:
+        words = name.replace("_", " ")
+        gauges[name] = GaugeMetricFamily(
+            f"trainyard_node_{name}", f"Newest sample of a node: {words}", labels=tuple(labels)
+        )
+    return gauges[name]

@@ -13,6 +13,7 @@ from server.errors import NotFoundError
 from server.events.store import NewEvent, append_event
 from server.leases import NODE_LEASES
 from server.lifecycle import lock_job_of
+from server.nodes.series import store_sample
 from server.nodes.workers import check_worker, proves_gone
 from server.subject import Actor, Subject
 from trainyard.protocol.rest.event_data import NodeDrained, NodeOnline
@@ -51,11 +52,14 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
     if before is None:
         raise NotFoundError(f"node {node!r} never registered")
     check_worker(connection, node, heartbeat.worker)
+    now, sample = context.now(), heartbeat.sample
     connection.execute(
         update(nodes)
         .where(nodes.c.name == node)
-        .values(heartbeat_at=context.now(), offline_since=None, notice=notice)
+        .values(heartbeat_at=now, offline_since=None, notice=notice, sample=sample)
     )
+    if sample is not None:
+        store_sample(connection, node, sample, now=now)
     if before.notice != notice:
         event = NewEvent(
             NodeDrained(draining=notice is not None, notice=notice),

@@ -1,4 +1,4 @@
-"""Tables of what attempts report: metric series with their points, digests of steps, logs."""
+"""Tables of what is reported: series of attempts and nodes, digests of steps, logs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from server.database.column_types import Json
 from server.database.schema import ID, ROW_ID, metadata
 
 
@@ -61,6 +62,16 @@ metric_chunks = Table(
     Column("steps", LargeBinary),  # int64 array; null when they are evenly spaced
     Column("times", LargeBinary, nullable=False),  # float64 array
     Column("numbers", LargeBinary, nullable=False),  # float64 array: the values
+)
+
+# All series of a node over a minute or a quarter of an hour: see `server.nodes.series`.
+node_points = Table(
+    "node_points",
+    metadata,
+    Column("node", String(100), ForeignKey("nodes.name", ondelete="CASCADE"), primary_key=True),
+    Column("seconds", Integer, primary_key=True, autoincrement=False),  # of the row
+    Column("start", BigInteger, primary_key=True, autoincrement=False),  # seconds since 1970
+    Column("data", Json, nullable=False),  # series -> count, minimum, sum, maximum
 )
 
 step_digests = Table(

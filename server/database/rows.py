@@ -15,6 +15,7 @@ from server.database import tables
 from server.database.column_types import StoredRecord
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest, SaveFailed
+from trainyard.protocol.node_samples import NodeSample
 from trainyard.protocol.operations import (
     OperationKind,
     OperationProgress,
@@ -249,6 +250,7 @@ class Node(TypedRow):
     worker: WorkerIdentity | None
     drain: Drain | None
     notice: str | None
+    sample: NodeSample | None
     registered_at: datetime
     heartbeat_at: datetime
     offline_since: datetime | None

@@ -21,6 +21,7 @@ from server.database.column_types import Json, Lazy, Record, UtcDateTime
 from server.database.schema import ID, ROW_ID, choice, metadata, one_of
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest, SaveFailed
+from trainyard.protocol.node_samples import NodeSample
 from trainyard.protocol.operations import (
     OperationKind,
     OperationOutcome,
@@ -191,12 +192,14 @@ nodes = Table(
     Column("hardware", Record(Hardware), nullable=False),
     Column("device", String(8), nullable=False),
     Column("slots", Integer, nullable=False),
+    Column("partitions", Json, nullable=False, server_default="[]"),  # slots that are MIG instances
     Column("roots", Json, nullable=False),  # name -> UUID
     Column("version", String(50), nullable=False),
     Column("protocol", Integer, nullable=False, server_default="2"),  # of its worker
     Column("worker", Record(WorkerIdentity)),  # that registered; the others get 409
     Column("drain", Record(Drain)),  # nothing new is placed while this is set
     Column("notice", Text),  # nor while this is set: the machine is about to go away
+    Column("sample", Record(NodeSample)),  # of the last heartbeat
     Column("registered_at", UtcDateTime, nullable=False),
     Column("heartbeat_at", UtcDateTime, nullable=False),
     Column("offline_since", UtcDateTime),

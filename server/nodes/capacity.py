@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -34,6 +34,17 @@ class Offer:
     """Slots that are held, by name of the job."""
     protocol: int = PROTOCOL
     """Protocol of its worker."""
+    partitions: tuple[int, ...] = ()
+    """Slots that are parts of a GPU: a rank there reaches no other rank."""
+
+    def without_partitions(self) -> Offer:
+        """Return what it offers to a demand of several slots."""
+        return replace(
+            self,
+            slots=self.slots - len(self.partitions),
+            free=tuple(slot for slot in self.free if slot not in self.partitions),
+            partitions=(),
+        )
 
 
 class Share(NamedTuple):
@@ -81,7 +92,8 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
         if job_id != without_job:
             holders.setdefault(node, Counter())[name] += len(slots)
             taken.setdefault(node, set()).update(slots)
-    columns = (nodes.c.name, nodes.c.device, nodes.c.slots, nodes.c.roots, nodes.c.protocol)
+    node = nodes.c
+    columns = (node.name, node.device, node.slots, node.roots, node.protocol, node.partitions)
     rows = connection.execute(
         select(*columns).where(
             nodes.c.offline_since.is_(None), nodes.c.drain.is_(None), nodes.c.notice.is_(None)
@@ -96,6 +108,7 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
             roots=row.roots,
             holders=holders.get(row.name, {}),
             protocol=row.protocol,
+            partitions=tuple(row.partitions),
         )
         for row in rows
     ]
@@ -108,10 +121,13 @@ def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
     """Return the nodes that could run a demand, if their slots were free."""
+    if demand.world_size > 1:
+        offers = [o.without_partitions() if o.partitions else o for o in offers]
     return [
         offer
         for offer in offers
-        if demand.device in {"auto", offer.device}
+        if offer.slots > 0
+        and demand.device in {"auto", offer.device}
         and all(root in offer.roots for root in demand.roots)
         and (demand.storage is None or offer.roots.get(demand.storage[0]) == demand.storage[1])
         and (offer.protocol == PROTOCOL or not demand.new_fields)

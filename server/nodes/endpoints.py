@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from server.auth.dependencies import Person, person
 from server.http.dependencies import ServerContext
@@ -12,10 +12,10 @@ from server.http.paging import PageRequest, page_by
 from server.http.path_params import NodeName
 from server.http.request_body import JsonBody
 from server.http.responses import reply
-from server.nodes import service
+from server.nodes import series, service
 from trainyard.base.names import NAME
 from trainyard.protocol.rest.common import Page
-from trainyard.protocol.rest.nodes import DrainRequest, NodeView
+from trainyard.protocol.rest.nodes import DrainRequest, NodeMetrics, NodeView
 
 DrainBody = Annotated[DrainRequest, Depends(JsonBody(DrainRequest, default=DrainRequest()))]
 
@@ -30,6 +30,19 @@ def list_(
     views = service.list_nodes(context, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.name)
     return reply(Page[NodeView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get("/{name}/metrics", response_model=NodeMetrics, summary="How a node fares")
+def metrics(
+    context: ServerContext,
+    name: NodeName,
+    hours: Annotated[int, Query(ge=1, le=336, description="Hours up to now.")] = 1,
+) -> Response:
+    """Return the newest sample of a node, and its series.
+
+    A point stands for a minute up to 6 hours, for a quarter of an hour up to 14 days.
+    """
+    return reply(series.read_metrics(context, name, hours=hours))
 
 
 @router.post(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 from sqlalchemy import Connection, insert, select, update
@@ -198,6 +198,7 @@ def _store(
         "hardware": hardware,
         "device": hardware.device,
         "slots": hardware.slots,
+        "partitions": [s for s, gpu in enumerate(hardware.accelerators) if gpu.parent is not None],
         "roots": registration.roots,
         "version": registration.version,
         "protocol": registration.protocol,
@@ -277,5 +278,24 @@ def _view(row: Node, holdings: list[NodeHolding]) -> NodeView:
         "free_slots": max(row.slots - taken, 0),
         "allocations": tuple(holdings),
         "roots": tuple(sorted(row.roots)),
+        "problems": tuple(_problems(row)),
     }
     return NodeView(**row.values_for(NodeView) | computed)
+
+
+def _problems(node: Node) -> Iterator[str]:
+    """Return what is wrong with a node by its last sample."""
+    if node.sample is None:
+        return
+    yield from node.sample.problems
+    slots = {device.uuid: slot for slot, device in enumerate(node.hardware.accelerators)}
+    for device in node.sample.accelerators:
+        name = f"slot {slots[device.uuid]}" if device.uuid in slots else device.uuid
+        if device.problem is not None:
+            yield f"{name}: {device.problem}"
+        if device.xids:
+            yield f"{name}: Xid {', '.join(map(str, device.xids))}"
+        if device.row_remap_pending:
+            yield f"{name}: a reset is needed to replace a damaged row of memory"
+        if device.row_remap_failed:
+            yield f"{name}: a damaged row of memory could not be replaced"

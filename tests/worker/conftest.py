@@ -23,7 +23,7 @@ from trainyard.run.records import ExitRecord
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from worker.launch import prepare_run
-from worker.node.hardware import Devices
+from worker.node.hardware.devices import Devices
 from worker.node.lock import lock_folder
 from worker.node.node_store import LaunchRecord, LocalNode, NodeStore, WorkerRun, identity_of
 from worker.node.process_identity import is_alive

@@ -14,6 +14,7 @@ from tests.worker.conftest import Place
 from tests.worker.fake_server import JOIN_TOKEN, NODE_TOKEN
 from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec
+from trainyard.protocol.node_samples import Accelerator, AcceleratorSample
 from trainyard.protocol.rest.errors import UnauthenticatedError
 from trainyard.run.directory import Phase
 from trainyard.run.record_base import to_json
@@ -22,7 +23,9 @@ from trainyard.spec.auto import DeviceKind
 from trainyard.spec.storage_uri import ROOT_FILE
 from worker.api import WorkerApi
 from worker.launch import prepare_run
-from worker.node.hardware import Devices, Gpu, find_devices, find_gpus, parse_gpus
+from worker.node.cgroup import CgroupLimits, cgroup_limits
+from worker.node.hardware.accelerators import open_accelerators
+from worker.node.hardware.devices import Devices, find_devices
 from worker.node.host_memory import MemoryWatch
 from worker.node.node_store import NodeStore
 from worker.registration import own_token, register
@@ -30,8 +33,22 @@ from worker.roots import identify_roots
 from worker.settings import Settings, parse_roots
 from worker.supervisor.hang import HangWatch
 
-GPUS = [Gpu(0, "GPU-a", "H200", 150 << 30), Gpu(1, "GPU-b", "H200", 149 << 30)]
 ID = make_id(milliseconds=1, entropy=bytes(10))
+
+
+class FakeGpus:
+    """Two GPUs without a driver."""
+
+    driver = "580.1"
+
+    def devices(self) -> tuple[Accelerator, ...]:
+        return (
+            Accelerator(index=0, uuid="GPU-a", name="H200", memory_bytes=150 << 30),
+            Accelerator(index=1, uuid="GPU-b", name="H200", memory_bytes=149 << 30),
+        )
+
+    def sample(self) -> tuple[AcceleratorSample, ...]:
+        return ()
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,85 +80,62 @@ def test_bad_roots_are_refused(text: str) -> None:
 
 
 def test_a_cpu_node_offers_its_cores_but_at_least_four() -> None:
-    devices = find_devices(device="cpu")
+    devices = find_devices(None)
     cores = len(os.sched_getaffinity(0))
     assert devices.hardware.slots == max(4, cores)
     assert devices.hardware.device == "cpu"
     assert devices.visible == ()
     assert devices.threads_per_slot >= 1
     assert devices.hardware.device_memory_bytes * devices.hardware.slots > 0
-    assert find_devices(device="cpu", slots=2).hardware.slots == 2
+    assert find_devices(None, slots=2).hardware.slots == 2
 
 
-def test_a_gpu_node_offers_its_gpus() -> None:
-    devices = find_devices(gpus=GPUS)
+def test_a_gpu_node_offers_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    devices = find_devices(FakeGpus())
     assert (devices.hardware.device, devices.hardware.slots) == ("cuda", 2)
     assert devices.hardware.device_memory_bytes == 149 << 30
+    assert devices.hardware.driver == "580.1"
     assert devices.visible == ("GPU-a", "GPU-b")
-    assert find_devices(gpus=GPUS, slots=1).visible == ("GPU-a",)
+    assert find_devices(FakeGpus(), slots=1).visible == ("GPU-a",)
+    assert find_devices(FakeGpus(), device="cpu").hardware.accelerators == ()
     with pytest.raises(ValueError, match="slots=3, but this node has 2 GPUs"):
-        find_devices(gpus=GPUS, slots=3)
-    with pytest.raises(ValueError, match="names no GPU"):
-        find_devices(device="cuda", gpus=[])
+        find_devices(FakeGpus(), slots=3)
+    with pytest.raises(ValueError, match="lists no GPU"):
+        find_devices(None, device="cuda")
 
 
-def test_the_listing_of_nvidia_smi_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listing = "0, GPU-a, NVIDIA H200, 143771\n1, GPU-b, NVIDIA GB10, [N/A]\n\n"
-    assert parse_gpus(listing) == [
-        Gpu(0, "GPU-a", "NVIDIA H200", 143771 << 20),
-        Gpu(1, "GPU-b", "NVIDIA GB10", 0),
-    ]
-    command = tmp_path / "nvidia-smi"
-    command.write_text(f"#!/bin/sh\nprintf '%s' '{listing}'\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [gpu.index for gpu in find_gpus(devices=tmp_path)] == [0, 1]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert [gpu.uuid for gpu in find_gpus(devices=tmp_path)] == ["GPU-b"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert find_gpus(devices=tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("script", "named"),
-    [
-        ("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "mismatch"),
-        ("exit 0", "it lists none"),
-        ("echo '[Unknown Error], [N/A], [N/A], [N/A]'", "invalid literal"),
-    ],
-)
-def test_a_machine_whose_gpus_are_not_listed_is_no_cpu_node(
-    script: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command, devices = tmp_path / "nvidia-smi", tmp_path / "dev"
-    command.write_text(f"#!/bin/sh\n{script}\n")
-    command.chmod(0o755)
-    devices.mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert find_gpus(devices=devices) == []  # a driver without a device
-    (devices / "nvidia0").touch()
-    wanted = rf"dev/nvidia0.*nvidia-smi fails.*{named}.*TRAINYARD_DEVICE=cpu"
-    with pytest.raises(ValueError, match=wanted):
-        find_gpus(devices=devices)
-    monkeypatch.setattr("worker.node.hardware.DEVICE_FILES", devices)
-    with pytest.raises(ValueError, match=wanted):
-        find_devices()
-    assert find_devices(device="cpu").hardware.device == "cpu"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the worker itself is given none
-    assert find_devices().hardware.device == "cpu"
-
-
-def test_a_machine_with_gpus_and_no_nvidia_smi_is_no_cpu_node(
+def test_a_machine_with_gpus_and_no_driver_is_no_cpu_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert find_gpus(devices=tmp_path) == []
+    assert open_accelerators(device_files=tmp_path) is None
     (tmp_path / "nvidia3").touch()
-    with pytest.raises(ValueError, match="No such file or directory: 'nvidia-smi'"):
-        find_gpus(devices=tmp_path)
+    with pytest.raises(ValueError, match=r"/dev/nvidia3.*NVML fails.*TRAINYARD_DEVICE=cpu"):
+        open_accelerators(device_files=tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the worker itself is given none
+    assert open_accelerators(device_files=tmp_path) is None
+
+
+def test_a_cgroup_limits_cores_and_memory(tmp_path: Path) -> None:
+    inner = tmp_path / "slice" / "worker"
+    inner.mkdir(parents=True)
+    files = {
+        tmp_path: {"cpu.max": "max 100000", "memory.max": "max"},
+        inner.parent: {
+            "cpu.max": "250000 100000",
+            "memory.max": "8000",
+            "memory.current": "5000",
+            "memory.stat": "anon 3000\ninactive_file 1500\n",
+        },
+        inner: {"cpu.max": "400000 100000", "memory.max": "9000", "memory.current": "10"},
+    }
+    for folder, content in files.items():
+        (folder / "cgroup.controllers").touch()
+        for name, text in content.items():
+            (folder / name).write_text(f"{text}\n")
+    assert cgroup_limits(inner) == CgroupLimits(2, 8000, 3500)
+    assert cgroup_limits(tmp_path) == CgroupLimits()
 
 
 def test_ranks_get_the_kind_of_slot_that_was_allocated(place: Place) -> None:

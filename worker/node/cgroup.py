@@ -1,14 +1,45 @@
-"""A cgroup (version 2) for the processes of an attempt, where the worker may make one.
+"""Cgroups (version 2): the limits of the worker's own, and one for the processes of an attempt.
 
-What its processes start stays in it whatever they do, and the kernel ends all of it at once. Where
-none can be had, subreaper, parent-death signals and the environment's mark do the same work.
+What the processes of a cgroup start stays in it whatever they do, and the kernel ends all of it at
+once. Where none can be had, subreaper, parent-death signals and the environment's mark do the same
+work.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+
+@dataclass(frozen=True)
+class CgroupLimits:
+    """What the cgroups above this process leave it: the tightest limit of each kind."""
+
+    cores: int | None = None
+    """Whole cores of the CPU quota, at least one; None without a quota."""
+    memory_bytes: int | None = None
+    """Limit of memory; None without one."""
+    memory_used_bytes: int | None = None
+    """What the cgroup of that limit uses, without file pages that the kernel can drop."""
+
+
+def cgroup_limits(cgroup: Path | None = None) -> CgroupLimits:
+    """Return the limits of a cgroup and those above it; of this process's own when absent."""
+    limits = CgroupLimits()
+    folder = cgroup or _own_cgroup()
+    while folder is not None and (folder / "cgroup.controllers").exists():
+        quota, _, period = _first_line(folder / "cpu.max").partition(" ")
+        if quota.isdigit() and period.isdigit():
+            cores = max(1, int(quota) // int(period))
+            limits = replace(limits, cores=min(cores, limits.cores or cores))
+        limit = _first_line(folder / "memory.max")
+        if limit.isdigit() and int(limit) < (limits.memory_bytes or 1 << 63):
+            used = max(0, _number(folder / "memory.current") - _droppable(folder))
+            limits = replace(limits, memory_bytes=int(limit), memory_used_bytes=used)
+        folder = folder.parent
+    return limits
 
 
 def make_cgroup(attempt_id: str, *, node: str) -> Path | None:
@@ -54,7 +85,22 @@ def _own_cgroup() -> Path | None:
     return None
 
 
-def _lines(path: str) -> list[str]:
+def _droppable(cgroup: Path) -> int:
+    """Return the bytes of file pages that were not used lately."""
+    counts = (line.split() for line in _lines(cgroup / "memory.stat"))
+    return next((int(count) for name, count in counts if name == "inactive_file"), 0)
+
+
+def _number(path: Path) -> int:
+    line = _first_line(path)
+    return int(line) if line.isdigit() else 0
+
+
+def _first_line(path: Path) -> str:
+    return next(iter(_lines(path)), "")
+
+
+def _lines(path: str | Path) -> list[str]:
     try:
         return Path(path).read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -32,7 +32,7 @@ from trainyard.protocol.worker_messages import PROTOCOL, Claim, Identity, Worker
 from trainyard.run.atomic import replace_file
 from trainyard.run.directory import Entry, RunDirectory
 from worker.node.files import read_record
-from worker.node.hardware import Devices
+from worker.node.hardware.devices import Devices
 from worker.node.users import RankUser, RunAs
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from trainyard.base.model_base import RecordModel, Text
 from trainyard.base.names import NAME
 from trainyard.protocol.attempt import AttemptSpec
+from trainyard.protocol.node_samples import MAX_ACCELERATORS, Accelerator, NodeSample
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, OperationTask
 from trainyard.protocol.states import DesiredState
 from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
@@ -49,6 +50,11 @@ class Hardware(RecordModel):
     """Isolation of ranks from the node's own files: `user`, a Unix user for each attempt;
     `namespace`, the same with users of a user namespace; or `none`, where code of a job can read
     the node's token."""
+    accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=MAX_ACCELERATORS)] = ()
+    """The device of each slot, in the order of the slots; empty on a node of CPU slots, and for a
+    worker that does not list them."""
+    driver: Annotated[Text, Field(max_length=100)] | None = None
+    """Version of the accelerators' driver."""
 
 
 class WorkerIdentity(RecordModel):
@@ -121,6 +127,8 @@ class NodeHeartbeat(RecordModel):
     (docs/lifecycle.md, 48)."""
     notice: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
     """Reason for the machine's announced shutdown; absent without one."""
+    sample: NodeSample | None = None
+    """How the node fares; absent where a worker takes no samples."""
 
 
 class NodeHeartbeatReply(RecordModel):

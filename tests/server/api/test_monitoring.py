@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import update
 
+from server.attempts.node_heartbeat import node_heartbeat
+from server.database.tables import nodes
 from tests.server.api.in_process import TestClient
-from tests.server.harness import Harness
+from tests.server.harness import WORKER, Harness
+from trainyard.protocol.node_samples import (
+    AcceleratorSample,
+    DiskSample,
+    HostSample,
+    NodeSample,
+)
+from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 
 API = "/api/v1"
 
@@ -49,3 +59,34 @@ def test_requests_are_counted_by_route_and_not_by_id(client: TestClient) -> None
     other = (("method", "GET"), ("route", "other"), ("status", "404"))
     assert samples[count, other] == 1
     assert not any("0" * 26 in value for _, labels in samples for _, value in labels)
+
+
+def test_the_samples_of_nodes_are_gauges(client: TestClient, harness: Harness) -> None:
+    harness.add_node(device="cuda", slots=1)
+    host = HostSample(
+        load=1.5,
+        memory_bytes=1000,
+        memory_used_bytes=400,
+        disks=(DiskSample(name="data", total_bytes=100, free_bytes=30),),
+    )
+    gpu = AcceleratorSample(
+        uuid="GPU-a", utilization_ratio=0.5, power_watts=612.5, throttle_reasons=("power cap",)
+    )
+    sample = NodeSample(host=host, accelerators=(gpu,))
+    heartbeat = NodeHeartbeat(protocol=PROTOCOL, node="node-1", worker=WORKER, sample=sample)
+    node_heartbeat(harness.context, heartbeat)
+    found = scraped(client)
+    node = ("node", "node-1")
+    labels = (node, ("slot", ""), ("uuid", "GPU-a"))
+    assert found["trainyard_node_gpu_utilization_ratio", labels] == 0.5
+    assert found["trainyard_node_gpu_power_watts", labels] == 612.5
+    assert found["trainyard_node_gpu_throttled", labels] == 1
+    assert found["trainyard_node_disk_free_bytes", (("disk", "data"), node)] == 30
+    assert found["trainyard_node_memory_used_bytes", (node,)] == 400
+    assert ("trainyard_node_gpu_temperature_celsius", labels) not in found
+    answer = client.get(f"{API}/nodes/node-1/metrics?hours=336").json()
+    assert answer["sample"]["accelerators"][0]["power_watts"] == 612.5
+    assert answer["seconds"] == 900
+    with harness.context.database.write() as connection:
+        connection.execute(update(nodes).values(offline_since=harness.context.now()))
+    assert ("trainyard_node_gpu_power_watts", labels) not in scraped(client)

@@ -22,10 +22,13 @@ from server.database.tables import attempts
 from server.goodput.step_sums import RecordedSteps, read_trainings
 from server.metrics.points import CHUNK_POINTS, Points
 from server.metrics.store import store_points
+from server.nodes.series import read_metrics
+from server.nodes.service import list_nodes
 from server.scheduling.leader import Leader
 from tests.server.harness import Harness
 from tests.server.records import add_attempt, add_job
 from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.states import JobState
 from trainyard.spec.auto import auto_values, resolved
 from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.parallelism import CompileSection
@@ -159,6 +162,21 @@ def test_chunks_from_before_step_sums_are_decoded(database: Database, context: C
         assert connection.scalar(sa.select(metric_chunks.c.step_sum)) is None
         assert read_trainings(connection, [recorded]) == before
     assert before[1].productive == 500 * CHUNK_POINTS
+
+
+def test_nodes_from_before_samples_are_whole_and_go_on(
+    database: Database, harness: Harness
+) -> None:
+    harness.add_node("node-1", slots=2)
+    with database.write() as connection:
+        command.downgrade(alembic_config(connection), "0024")
+    upgrade(database)
+    (view,) = list_nodes(harness.context)
+    assert (view.name, view.free_slots, view.problems) == ("node-1", 2, ())
+    job_id = harness.submit()
+    harness.placer.run()
+    assert harness.job(job_id).state is JobState.STARTING
+    assert read_metrics(harness.context, "node-1", hours=1).curves == ()
 
 
 def _forget_fields(connection: Connection, name: str, column: str, path: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -473,3 +474,13 @@ def test_a_job_held_back_names_the_job_ahead() -> None:
     assert decisions.waiting["small"] == (
         "needs 1 slot, 2 free, kept for large, which is ahead, 2 held by other"
     )
+
+
+def test_parts_of_a_gpu_take_jobs_of_one_slot_only() -> None:
+    divided = dataclasses.replace(offer("a", 4, device="cuda"), partitions=(0, 1))
+    placed = decide([job("x", 2), job("y", 1)], [divided]).placed
+    assert [share.slots for share in placed["x"]] == [(2, 3)]
+    assert [share.slots for share in placed["y"]] == [(0,)]
+    assert decide([job("x", 3)], [divided]).placed == {}
+    whole_node = dataclasses.replace(divided, partitions=(0, 1, 2, 3))
+    assert decide([job("x", 2)], [whole_node]).placed == {}

@@ -7,6 +7,7 @@ from typing import Literal
 
 from trainyard.base.model_base import RecordModel, SpecModel
 from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.node_samples import NodeSample
 from trainyard.protocol.worker_messages import Hardware
 
 Running = Literal["move", "finish"]
@@ -42,6 +43,47 @@ class NodeHolding(RecordModel):
     """The slots."""
 
 
+class NodePoint(RecordModel):
+    """A stretch of time of one series."""
+
+    time: datetime
+    """Its beginning, by the server's clock."""
+    min: float
+    """Lowest value."""
+    mean: float
+    """Mean of the samples."""
+    max: float
+    """Highest value."""
+
+
+class NodeCurve(RecordModel):
+    """One series of a node."""
+
+    name: str
+    """Name, with the unit at its end, as in `gpu_power_watts`."""
+    part: str | None
+    """UUID of the device, or name of the disk."""
+    slot: int | None
+    """Slot that the device is; absent for a GPU whose instances are the slots."""
+    points: tuple[NodePoint, ...]
+    """Points by time; a stretch without a sample has none."""
+
+
+class NodeMetrics(RecordModel):
+    """How a node fares, now and over the last hours."""
+
+    name: str
+    """Name of the node."""
+    sampled_at: datetime | None
+    """Time of the sample, by the server's clock; absent without one."""
+    sample: NodeSample | None
+    """The newest sample; absent while its worker sends none."""
+    seconds: int
+    """Length of the stretch that a point stands for."""
+    curves: tuple[NodeCurve, ...]
+    """Its series by name."""
+
+
 class NodeView(RecordModel):
     """A machine with a worker."""
 
@@ -57,6 +99,8 @@ class NodeView(RecordModel):
     """Whether nothing new is placed on it."""
     drain: Drain | None
     """Who drained it, when and how; absent when it is not drained."""
+    problems: tuple[str, ...]
+    """What is wrong with its devices and file systems, by its last heartbeat."""
     notice: str | None
     """Reason that the node gave for its shutdown; attempts there save and move."""
     free_slots: int

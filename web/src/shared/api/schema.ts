@@ -753,6 +753,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/nodes/{name}/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * How a node fares
+         * @description Return the newest sample of a node, and its series.
+         *
+         *     A point stands for a minute up to 6 hours, for a quarter of an hour up to 14 days.
+         */
+        get: operations["nodes_metrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/nodes/{name}/drain": {
         parameters: {
             query?: never;
@@ -1074,6 +1096,274 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * Accelerator
+         * @description One device that the node offers as a slot: a GPU, or a MIG instance of one.
+         */
+        Accelerator: {
+            /**
+             * Index
+             * @description Index of the GPU by its driver; that of the whole GPU for an instance.
+             */
+            index: number;
+            /**
+             * Uuid
+             * @description Its UUID, which `CUDA_VISIBLE_DEVICES` accepts.
+             */
+            uuid: string;
+            /**
+             * Name
+             * @description Its product name.
+             */
+            name: string;
+            /**
+             * Memory Bytes
+             * @description Its memory; 0 where it has none of its own.
+             */
+            memory_bytes: number;
+            /**
+             * Pci Address
+             * @description PCI address of the board.
+             */
+            pci_address: string | null;
+            /**
+             * Parent
+             * @description UUID of the GPU of which a MIG instance is a part; absent for a whole GPU. Ranks on
+             *     instances reach no other rank, so a job on one has world size 1.
+             */
+            parent: string | null;
+        };
+        /**
+         * Accelerator
+         * @description One device that the node offers as a slot: a GPU, or a MIG instance of one.
+         */
+        AcceleratorInput: {
+            /**
+             * Index
+             * @description Index of the GPU by its driver; that of the whole GPU for an instance.
+             */
+            index: number;
+            /**
+             * Uuid
+             * @description Its UUID, which `CUDA_VISIBLE_DEVICES` accepts.
+             */
+            uuid: string;
+            /**
+             * Name
+             * @description Its product name.
+             */
+            name: string;
+            /**
+             * Memory Bytes
+             * @description Its memory; 0 where it has none of its own.
+             */
+            memory_bytes: number;
+            /**
+             * Pci Address
+             * @description PCI address of the board.
+             */
+            pci_address?: string | null;
+            /**
+             * Parent
+             * @description UUID of the GPU of which a MIG instance is a part; absent for a whole GPU. Ranks on
+             *     instances reach no other rank, so a job on one has world size 1.
+             */
+            parent?: string | null;
+        };
+        /**
+         * AcceleratorSample
+         * @description How one device fares.
+         */
+        AcceleratorSample: {
+            /**
+             * Uuid
+             * @description UUID of the device.
+             */
+            uuid: string;
+            /**
+             * Problem
+             * @description Why the device gave no values, such as a GPU that is lost.
+             */
+            problem: string | null;
+            /**
+             * Utilization Ratio
+             * @description Part of the last sampling period in which a kernel ran.
+             */
+            utilization_ratio: number | null;
+            /**
+             * Memory Used Bytes
+             * @description Memory in use.
+             */
+            memory_used_bytes: number | null;
+            /**
+             * Power Watts
+             * @description Power draw of the board.
+             */
+            power_watts: number | null;
+            /**
+             * Temperature Celsius
+             * @description Temperature of the chip.
+             */
+            temperature_celsius: number | null;
+            /**
+             * Sm Clock Hertz
+             * @description Clock of the multiprocessors.
+             */
+            sm_clock_hertz: number | null;
+            /**
+             * Memory Clock Hertz
+             * @description Clock of the memory.
+             */
+            memory_clock_hertz: number | null;
+            /**
+             * Throttle Reasons
+             * @description Why the clocks are below their highest: empty when they are not.
+             */
+            throttle_reasons: string[] | null;
+            /**
+             * Nvlink Errors
+             * @description CRC errors, replays and recoveries of all links, since the driver was loaded.
+             */
+            nvlink_errors: number | null;
+            /**
+             * Pcie Replays
+             * @description Replayed packets of the PCIe link.
+             */
+            pcie_replays: number | null;
+            /**
+             * Ecc Corrected
+             * @description Memory errors corrected since the driver was loaded.
+             */
+            ecc_corrected: number | null;
+            /**
+             * Ecc Uncorrected
+             * @description Memory errors not corrected since the driver was loaded.
+             */
+            ecc_uncorrected: number | null;
+            /**
+             * Ecc Corrected Lifetime
+             * @description Memory errors corrected in the life of the board.
+             */
+            ecc_corrected_lifetime: number | null;
+            /**
+             * Ecc Uncorrected Lifetime
+             * @description Memory errors not corrected in the life of the board.
+             */
+            ecc_uncorrected_lifetime: number | null;
+            /**
+             * Row Remap Pending
+             * @description Whether a reset is needed to replace a damaged row of memory.
+             */
+            row_remap_pending: boolean | null;
+            /**
+             * Row Remap Failed
+             * @description Whether a damaged row could not be replaced: the board is to be exchanged.
+             */
+            row_remap_failed: boolean | null;
+            /**
+             * Xids
+             * @description The newest Xid errors since the worker started, the oldest first.
+             * @default []
+             */
+            xids: number[];
+        };
+        /**
+         * AcceleratorSample
+         * @description How one device fares.
+         */
+        AcceleratorSampleInput: {
+            /**
+             * Uuid
+             * @description UUID of the device.
+             */
+            uuid: string;
+            /**
+             * Problem
+             * @description Why the device gave no values, such as a GPU that is lost.
+             */
+            problem?: string | null;
+            /**
+             * Utilization Ratio
+             * @description Part of the last sampling period in which a kernel ran.
+             */
+            utilization_ratio?: number | null;
+            /**
+             * Memory Used Bytes
+             * @description Memory in use.
+             */
+            memory_used_bytes?: number | null;
+            /**
+             * Power Watts
+             * @description Power draw of the board.
+             */
+            power_watts?: number | null;
+            /**
+             * Temperature Celsius
+             * @description Temperature of the chip.
+             */
+            temperature_celsius?: number | null;
+            /**
+             * Sm Clock Hertz
+             * @description Clock of the multiprocessors.
+             */
+            sm_clock_hertz?: number | null;
+            /**
+             * Memory Clock Hertz
+             * @description Clock of the memory.
+             */
+            memory_clock_hertz?: number | null;
+            /**
+             * Throttle Reasons
+             * @description Why the clocks are below their highest: empty when they are not.
+             */
+            throttle_reasons?: string[] | null;
+            /**
+             * Nvlink Errors
+             * @description CRC errors, replays and recoveries of all links, since the driver was loaded.
+             */
+            nvlink_errors?: number | null;
+            /**
+             * Pcie Replays
+             * @description Replayed packets of the PCIe link.
+             */
+            pcie_replays?: number | null;
+            /**
+             * Ecc Corrected
+             * @description Memory errors corrected since the driver was loaded.
+             */
+            ecc_corrected?: number | null;
+            /**
+             * Ecc Uncorrected
+             * @description Memory errors not corrected since the driver was loaded.
+             */
+            ecc_uncorrected?: number | null;
+            /**
+             * Ecc Corrected Lifetime
+             * @description Memory errors corrected in the life of the board.
+             */
+            ecc_corrected_lifetime?: number | null;
+            /**
+             * Ecc Uncorrected Lifetime
+             * @description Memory errors not corrected in the life of the board.
+             */
+            ecc_uncorrected_lifetime?: number | null;
+            /**
+             * Row Remap Pending
+             * @description Whether a reset is needed to replace a damaged row of memory.
+             */
+            row_remap_pending?: boolean | null;
+            /**
+             * Row Remap Failed
+             * @description Whether a damaged row could not be replaced: the board is to be exchanged.
+             */
+            row_remap_failed?: boolean | null;
+            /**
+             * Xids
+             * @description The newest Xid errors since the worker started, the oldest first.
+             * @default []
+             */
+            xids?: number[];
+        };
         /**
          * ActivationCheckpointSection
          * @description What backward recomputes instead of keeping.
@@ -2619,6 +2909,27 @@ export interface components {
              * @description Value in the second one.
              */
             after: unknown;
+        };
+        /**
+         * DiskSample
+         * @description Room of one folder's file system.
+         */
+        DiskSample: {
+            /**
+             * Name
+             * @description A storage root, or `data_dir` for the node's own folder.
+             */
+            name: string;
+            /**
+             * Total Bytes
+             * @description Size.
+             */
+            total_bytes: number;
+            /**
+             * Free Bytes
+             * @description Room for an ordinary user.
+             */
+            free_bytes: number;
         };
         /**
          * Drain
@@ -4744,6 +5055,18 @@ export interface components {
              * @enum {string}
              */
             isolation: "user" | "namespace" | "none";
+            /**
+             * Accelerators
+             * @description The device of each slot, in the order of the slots; empty on a node of CPU slots, and for a
+             *     worker that does not list them.
+             * @default []
+             */
+            accelerators: components["schemas"]["Accelerator"][];
+            /**
+             * Driver
+             * @description Version of the accelerators' driver.
+             */
+            driver: string | null;
         };
         /**
          * Hardware
@@ -4790,6 +5113,18 @@ export interface components {
              * @enum {string}
              */
             isolation?: "user" | "namespace" | "none";
+            /**
+             * Accelerators
+             * @description The device of each slot, in the order of the slots; empty on a node of CPU slots, and for a
+             *     worker that does not list them.
+             * @default []
+             */
+            accelerators?: components["schemas"]["AcceleratorInput"][];
+            /**
+             * Driver
+             * @description Version of the accelerators' driver.
+             */
+            driver?: string | null;
         };
         /**
          * Heartbeat
@@ -4808,6 +5143,60 @@ export interface components {
              * @description Unix time, seconds.
              */
             time: number;
+        };
+        /**
+         * HostSample
+         * @description How the machine, or the container of the worker, fares.
+         */
+        HostSample: {
+            /**
+             * Load
+             * @description Processes that run or wait for a core, as a mean over one minute; of the machine.
+             */
+            load: number;
+            /**
+             * Memory Bytes
+             * @description Memory: the limit of the worker's cgroup, or that of the machine.
+             */
+            memory_bytes: number;
+            /**
+             * Memory Used Bytes
+             * @description Memory in use without caches that the kernel can drop.
+             */
+            memory_used_bytes: number;
+            /**
+             * Disks
+             * @description Room of the storage roots that are folders, and of the node's own folder.
+             * @default []
+             */
+            disks: components["schemas"]["DiskSample"][];
+        };
+        /**
+         * HostSample
+         * @description How the machine, or the container of the worker, fares.
+         */
+        HostSampleInput: {
+            /**
+             * Load
+             * @description Processes that run or wait for a core, as a mean over one minute; of the machine.
+             */
+            load: number;
+            /**
+             * Memory Bytes
+             * @description Memory: the limit of the worker's cgroup, or that of the machine.
+             */
+            memory_bytes: number;
+            /**
+             * Memory Used Bytes
+             * @description Memory in use without caches that the kernel can drop.
+             */
+            memory_used_bytes: number;
+            /**
+             * Disks
+             * @description Room of the storage roots that are folders, and of the node's own folder.
+             * @default []
+             */
+            disks?: components["schemas"]["DiskSample"][];
         };
         /**
          * Identity
@@ -6447,6 +6836,32 @@ export interface components {
             slots: number[];
         };
         /**
+         * NodeCurve
+         * @description One series of a node.
+         */
+        NodeCurve: {
+            /**
+             * Name
+             * @description Name, with the unit at its end, as in `gpu_power_watts`.
+             */
+            name: string;
+            /**
+             * Part
+             * @description UUID of the device, or name of the disk.
+             */
+            part: string | null;
+            /**
+             * Slot
+             * @description Slot that the device is; absent for a GPU whose instances are the slots.
+             */
+            slot: number | null;
+            /**
+             * Points
+             * @description Points by time; a stretch without a sample has none.
+             */
+            points: components["schemas"]["NodePoint"][];
+        };
+        /**
          * NodeDrained
          * @description A node accepts no new work, or accepts it again.
          */
@@ -6514,6 +6929,8 @@ export interface components {
              * @description Reason for the machine's announced shutdown; absent without one.
              */
             notice?: string | null;
+            /** @description How the node fares; absent where a worker takes no samples. */
+            sample?: components["schemas"]["NodeSampleInput"] | null;
         };
         /**
          * NodeHeartbeatReply
@@ -6546,6 +6963,34 @@ export interface components {
             allocation: components["schemas"]["NodeAllocation"];
         };
         /**
+         * NodeMetrics
+         * @description How a node fares, now and over the last hours.
+         */
+        NodeMetrics: {
+            /**
+             * Name
+             * @description Name of the node.
+             */
+            name: string;
+            /**
+             * Sampled At
+             * @description Time of the sample, by the server's clock; absent without one.
+             */
+            sampled_at: string | null;
+            /** @description The newest sample; absent while its worker sends none. */
+            sample: components["schemas"]["NodeSample"] | null;
+            /**
+             * Seconds
+             * @description Length of the stretch that a point stands for.
+             */
+            seconds: number;
+            /**
+             * Curves
+             * @description Its series by name.
+             */
+            curves: components["schemas"]["NodeCurve"][];
+        };
+        /**
          * NodeOffline
          * @description Heartbeats of a node are overdue.
          */
@@ -6555,6 +7000,33 @@ export interface components {
          * @description Heartbeats of a node arrive again.
          */
         NodeOnline: Record<string, never>;
+        /**
+         * NodePoint
+         * @description A stretch of time of one series.
+         */
+        NodePoint: {
+            /**
+             * Time
+             * Format: date-time
+             * @description Its beginning, by the server's clock.
+             */
+            time: string;
+            /**
+             * Min
+             * @description Lowest value.
+             */
+            min: number;
+            /**
+             * Mean
+             * @description Mean of the samples.
+             */
+            mean: number;
+            /**
+             * Max
+             * @description Highest value.
+             */
+            max: number;
+        };
         /**
          * NodeRegistered
          * @description A node registered, or came back with other hardware or storage.
@@ -6577,6 +7049,46 @@ export interface components {
              * @default []
              */
             other_storage?: string[];
+        };
+        /**
+         * NodeSample
+         * @description A sample that a heartbeat carries.
+         */
+        NodeSample: {
+            /** @description The host. */
+            host: components["schemas"]["HostSample"];
+            /**
+             * Accelerators
+             * @description The devices, whole GPUs whose instances are offered included.
+             * @default []
+             */
+            accelerators: components["schemas"]["AcceleratorSample"][];
+            /**
+             * Problems
+             * @description What could not be sampled, such as a driver that does not answer.
+             * @default []
+             */
+            problems: string[];
+        };
+        /**
+         * NodeSample
+         * @description A sample that a heartbeat carries.
+         */
+        NodeSampleInput: {
+            /** @description The host. */
+            host: components["schemas"]["HostSampleInput"];
+            /**
+             * Accelerators
+             * @description The devices, whole GPUs whose instances are offered included.
+             * @default []
+             */
+            accelerators?: components["schemas"]["AcceleratorSampleInput"][];
+            /**
+             * Problems
+             * @description What could not be sampled, such as a driver that does not answer.
+             * @default []
+             */
+            problems?: string[];
         };
         /**
          * NodeView
@@ -6607,6 +7119,11 @@ export interface components {
             draining: boolean;
             /** @description Who drained it, when and how; absent when it is not drained. */
             drain: components["schemas"]["Drain"] | null;
+            /**
+             * Problems
+             * @description What is wrong with its devices and file systems, by its last heartbeat.
+             */
+            problems: string[];
             /**
              * Notice
              * @description Reason that the node gave for its shutdown; attempts there save and move.
@@ -12617,6 +13134,77 @@ export interface operations {
             };
             /** @description A token that may not do this */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    nodes_metrics: {
+        parameters: {
+            query?: {
+                /** @description Hours up to now. */
+                hours?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the node. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeMetrics"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

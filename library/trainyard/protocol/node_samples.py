@@ -1,0 +1,116 @@
+"""What a node is made of and how it fares: its accelerators, and samples of them and of the host.
+
+Quantities carry their unit in the name. A value that a device cannot report is null.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trainyard.base.model_base import RecordModel, Text
+
+MAX_ACCELERATORS = 256
+"""Most devices in one sample: 16 GPUs of 7 MIG instances, twice."""
+XIDS_KEPT = 16
+"""Newest Xid errors of a device in a sample."""
+
+Name = Annotated[Text, Field(max_length=200)]
+Problem = Annotated[Text, Field(max_length=500)]
+Count = Annotated[int, Field(ge=0)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+
+
+class Accelerator(RecordModel):
+    """One device that the node offers as a slot: a GPU, or a MIG instance of one."""
+
+    index: Count
+    """Index of the GPU by its driver; that of the whole GPU for an instance."""
+    uuid: Name
+    """Its UUID, which `CUDA_VISIBLE_DEVICES` accepts."""
+    name: Name
+    """Its product name."""
+    memory_bytes: Count
+    """Its memory; 0 where it has none of its own."""
+    pci_address: Name | None = None
+    """PCI address of the board."""
+    parent: Name | None = None
+    """UUID of the GPU of which a MIG instance is a part; absent for a whole GPU. Ranks on
+    instances reach no other rank, so a job on one has world size 1."""
+
+
+class AcceleratorSample(RecordModel):
+    """How one device fares."""
+
+    uuid: Name
+    """UUID of the device."""
+    problem: Problem | None = None
+    """Why the device gave no values, such as a GPU that is lost."""
+    utilization_ratio: Ratio | None = None
+    """Part of the last sampling period in which a kernel ran."""
+    memory_used_bytes: Count | None = None
+    """Memory in use."""
+    power_watts: float | None = None
+    """Power draw of the board."""
+    temperature_celsius: float | None = None
+    """Temperature of the chip."""
+    sm_clock_hertz: Count | None = None
+    """Clock of the multiprocessors."""
+    memory_clock_hertz: Count | None = None
+    """Clock of the memory."""
+    throttle_reasons: Annotated[tuple[Name, ...], Field(max_length=16)] | None = None
+    """Why the clocks are below their highest: empty when they are not."""
+    nvlink_errors: Count | None = None
+    """CRC errors, replays and recoveries of all links, since the driver was loaded."""
+    pcie_replays: Count | None = None
+    """Replayed packets of the PCIe link."""
+    ecc_corrected: Count | None = None
+    """Memory errors corrected since the driver was loaded."""
+    ecc_uncorrected: Count | None = None
+    """Memory errors not corrected since the driver was loaded."""
+    ecc_corrected_lifetime: Count | None = None
+    """Memory errors corrected in the life of the board."""
+    ecc_uncorrected_lifetime: Count | None = None
+    """Memory errors not corrected in the life of the board."""
+    row_remap_pending: bool | None = None
+    """Whether a reset is needed to replace a damaged row of memory."""
+    row_remap_failed: bool | None = None
+    """Whether a damaged row could not be replaced: the board is to be exchanged."""
+    xids: Annotated[tuple[Count, ...], Field(max_length=XIDS_KEPT)] = ()
+    """The newest Xid errors since the worker started, the oldest first."""
+
+
+class DiskSample(RecordModel):
+    """Room of one folder's file system."""
+
+    name: Name
+    """A storage root, or `data_dir` for the node's own folder."""
+    total_bytes: Count
+    """Size."""
+    free_bytes: Count
+    """Room for an ordinary user."""
+
+
+class HostSample(RecordModel):
+    """How the machine, or the container of the worker, fares."""
+
+    load: Annotated[float, Field(ge=0)]
+    """Processes that run or wait for a core, as a mean over one minute; of the machine."""
+    memory_bytes: Count
+    """Memory: the limit of the worker's cgroup, or that of the machine."""
+    memory_used_bytes: Count
+    """Memory in use without caches that the kernel can drop."""
+    disks: Annotated[tuple[DiskSample, ...], Field(max_length=64)] = ()
+    """Room of the storage roots that are folders, and of the node's own folder."""
+
+
+class NodeSample(RecordModel):
+    """A sample that a heartbeat carries."""
+
+    host: HostSample
+    """The host."""
+    accelerators: Annotated[tuple[AcceleratorSample, ...], Field(max_length=MAX_ACCELERATORS)] = ()
+    """The devices, whole GPUs whose instances are offered included."""
+    problems: Annotated[tuple[Problem, ...], Field(max_length=16)] = ()
+    """What could not be sampled, such as a driver that does not answer."""

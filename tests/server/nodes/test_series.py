@@ -1,0 +1,116 @@
+"""Samples of nodes: what a heartbeat brings, what is kept of it, and what is shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from sqlalchemy import select, update
+
+from server.attempts.node_heartbeat import node_heartbeat
+from server.database.metric_and_log_tables import node_points
+from server.database.tables import nodes
+from server.errors import NotFoundError
+from server.nodes.series import MINUTES_KEPT, QUARTERS_KEPT, read_metrics
+from server.nodes.service import list_nodes
+from tests.server.harness import WORKER, Harness
+from trainyard.protocol.node_samples import (
+    Accelerator,
+    AcceleratorSample,
+    HostSample,
+    NodeSample,
+)
+from trainyard.protocol.rest.nodes import NodeCurve
+from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
+
+HOST = HostSample(load=1.5, memory_bytes=1000, memory_used_bytes=400)
+
+
+def sample_of(watts: float, **values: object) -> NodeSample:
+    device = AcceleratorSample.model_validate({"uuid": "GPU-a", "power_watts": watts, **values})
+    return NodeSample(host=HOST, accelerators=(device,))
+
+
+def beat(harness: Harness, sample: NodeSample | None) -> None:
+    node_heartbeat(
+        harness.context,
+        NodeHeartbeat(protocol=PROTOCOL, node="node-1", worker=WORKER, sample=sample),
+    )
+
+
+def power(harness: Harness, *, hours: int = 1) -> NodeCurve:
+    curves = read_metrics(harness.context, "node-1", hours=hours).curves
+    return next(curve for curve in curves if curve.name == "gpu_power_watts")
+
+
+@pytest.fixture
+def gpu_node(harness: Harness) -> str:
+    name = harness.add_node(slots=1, device="cuda")
+    gpu = Accelerator(index=0, uuid="GPU-a", name="H100", memory_bytes=80 << 30)
+    with harness.context.database.write() as connection:
+        before = connection.scalar(select(nodes.c.hardware))
+        assert before is not None
+        hardware = before.model_copy(update={"accelerators": (gpu,)})
+        connection.execute(update(nodes).values(hardware=hardware))
+    return name
+
+
+@pytest.mark.usefixtures("gpu_node")
+def test_a_peak_stays_visible_in_its_minute_and_its_quarter(harness: Harness) -> None:
+    for watts in (100.0, 700.0, 100.0, 100.0):
+        beat(harness, sample_of(watts))
+        harness.clock.advance(5)
+    curve = power(harness)
+    (point,) = curve.points
+    assert (curve.part, curve.slot) == ("GPU-a", 0)
+    assert (point.min, point.mean, point.max) == (100, 250, 700)
+    for _ in range(16):
+        harness.clock.advance(60)
+        beat(harness, sample_of(100.0))
+    assert [p.max for p in power(harness).points].count(700) == 1
+    quarters = power(harness, hours=24).points
+    assert max(p.max for p in quarters) == 700
+    assert min(p.min for p in quarters) == 100
+
+
+@pytest.mark.usefixtures("gpu_node")
+def test_a_node_keeps_a_bounded_number_of_rows(harness: Harness) -> None:
+    with harness.context.database.write() as connection:
+        now = int(harness.context.now().timestamp())
+        for seconds, kept in ((60, MINUTES_KEPT), (900, QUARTERS_KEPT)):
+            begin = now // seconds * seconds
+            rows = [
+                {"node": "node-1", "seconds": seconds, "start": begin - i * seconds, "data": {}}
+                for i in range(1, kept + 20)
+            ]
+            connection.execute(node_points.insert(), rows)
+    beat(harness, sample_of(100.0))
+    with harness.context.database.read() as connection:
+        counts = Counter(connection.scalars(select(node_points.c.seconds)))
+    assert counts[60] == MINUTES_KEPT
+    assert counts[900] in (QUARTERS_KEPT, QUARTERS_KEPT - 1)
+
+
+@pytest.mark.usefixtures("gpu_node")
+def test_a_heartbeat_without_a_sample_leaves_a_gap(harness: Harness) -> None:
+    beat(harness, sample_of(100.0))
+    harness.clock.advance(120)
+    beat(harness, None)  # a worker of an older version, or one whose driver hangs
+    found = read_metrics(harness.context, "node-1", hours=1)
+    assert found.sample is None
+    assert found.sampled_at is None
+    assert len(power(harness).points) == 1
+    with pytest.raises(NotFoundError, match="'node-2'"):
+        read_metrics(harness.context, "node-2", hours=1)
+
+
+@pytest.mark.usefixtures("gpu_node")
+def test_what_is_wrong_with_a_node_is_shown(harness: Harness) -> None:
+    bad = sample_of(100.0, xids=(79,), row_remap_pending=True)
+    beat(harness, bad.model_copy(update={"problems": ("disks of data have not answered",)}))
+    (view,) = list_nodes(harness.context)
+    assert view.problems == (
+        "disks of data have not answered",
+        "slot 0: Xid 79",
+        "slot 0: a reset is needed to replace a damaged row of memory",
+    )

@@ -1,0 +1,1 @@
+"""What the node is made of, and how it fares: GPUs, cores, memory, disks."""

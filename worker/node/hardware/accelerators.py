@@ -1,0 +1,119 @@
+"""The accelerators of the node: the interface that each vendor's library is behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from trainyard.protocol.node_samples import Accelerator, AcceleratorSample
+from worker.node.hardware.nvml import Nvml
+
+DEVICE_FILES = Path("/dev")
+OPEN_SECONDS = 60.0
+"""Time within which a driver has to list its devices; a cold one takes some seconds each."""
+
+Found = TypeVar("Found")
+
+
+class Accelerators(Protocol):
+    """The devices of one vendor. Any call may take for ever when the driver hangs."""
+
+    @property
+    def driver(self) -> str:
+        """Version of the driver."""
+        ...
+
+    def devices(self) -> tuple[Accelerator, ...]:
+        """Return what can be a slot, in the order of the vendor's indices.
+
+        Of a GPU that is divided (MIG) these are its instances alone.
+        """
+        ...
+
+    def sample(self) -> tuple[AcceleratorSample, ...]:
+        """Return how each device fares; one that does not answer has a problem and no values."""
+        ...
+
+
+def open_accelerators(
+    *, device_files: Path | None = None, seconds: float = OPEN_SECONDS
+) -> Accelerators | None:
+    """Return the GPUs of this machine; None without any, and where the worker may use none.
+
+    Args:
+        device_files: the folder of `nvidia0` and so on.
+        seconds: time within which the driver has to answer.
+
+    Raises:
+        ValueError: the machine has GPUs, and the driver does not list them.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1"):
+        return None
+    there = sorted(path.name for path in (device_files or DEVICE_FILES).glob("nvidia[0-9]*"))
+    try:
+        opened = _within(seconds, Nvml)
+    except (OSError, ValueError) as error:
+        if there:
+            raise ValueError(_unlisted(there, error)) from error
+        return None
+    if there and not opened.devices():
+        raise ValueError(_unlisted(there, "it lists none"))
+    return opened if opened.devices() else None
+
+
+def visible_devices(devices: Sequence[Accelerator], visible: str | None) -> tuple[Accelerator, ...]:
+    """Leave out what the worker's own `CUDA_VISIBLE_DEVICES` hides, which NVML ignores.
+
+    Args:
+        devices: all that the driver lists, in its order.
+        visible: the variable: indices of GPUs, or beginnings of UUIDs. A divided GPU stands for
+            its instances.
+    """
+    if visible is None:
+        return tuple(devices)
+    words = [word.strip() for word in visible.split(",") if word.strip()]
+    return tuple(device for word in words for device in devices if _is_named(device, word))
+
+
+def _is_named(device: Accelerator, word: str) -> bool:
+    if word.isdigit():
+        return device.index == int(word)
+    return any(uuid.startswith(word) for uuid in (device.uuid, device.parent or ""))
+
+
+def _within(seconds: float, call: Callable[[], Found]) -> Found:
+    """Return what a call returns, from a thread that is left behind when it takes too long.
+
+    Raises:
+        OSError: it takes longer.
+        Exception: what the call raises.
+    """
+    found: list[Found] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread of the caller
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="open accelerators", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not found:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return found[0]
+
+
+def _unlisted(there: Sequence[str], why: object) -> str:
+    """Return the error for a node whose GPUs are hidden: it would train on its CPUs unnoticed."""
+    return (
+        f"this machine has GPUs (/dev/{there[0]}), but NVML fails: {why}; mend the driver, or set "
+        "TRAINYARD_DEVICE=cpu to offer CPU slots"
+    )

@@ -1,0 +1,207 @@
+"""GPUs of NVIDIA, by its management library (NVML); the field names are those of its reference."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pynvml as nvml
+
+from trainyard.protocol.node_samples import XIDS_KEPT, Accelerator, AcceleratorSample
+
+logger = logging.getLogger(__name__)
+
+ABSENT = frozenset(
+    {
+        nvml.NVML_ERROR_INVALID_ARGUMENT,  # what a MIG instance answers to questions of the board
+        nvml.NVML_ERROR_NOT_SUPPORTED,
+        nvml.NVML_ERROR_NO_PERMISSION,
+        nvml.NVML_ERROR_NOT_FOUND,
+        nvml.NVML_ERROR_FUNCTION_NOT_FOUND,  # an older driver
+        nvml.NVML_ERROR_NO_DATA,
+    }
+)
+"""Errors of a value that this device does not have; all others are a problem of the device."""
+WAIT_MILLISECONDS = 1000
+"""Longest wait for an event in one call, after which the thread looks whether it is to end."""
+XID = nvml.nvmlEventTypeXidCriticalError
+THROTTLE_REASONS: Mapping[int, str] = {
+    nvml.nvmlClocksEventReasonApplicationsClocksSetting: "application clocks",
+    nvml.nvmlClocksEventReasonSwPowerCap: "power cap",
+    nvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
+    nvml.nvmlClocksEventReasonSyncBoost: "sync boost",
+    nvml.nvmlClocksEventReasonSwThermalSlowdown: "temperature (driver)",
+    nvml.nvmlClocksEventReasonHwThermalSlowdown: "temperature (hardware)",
+    nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
+    nvml.nvmlClocksEventReasonDisplayClockSetting: "display clocks",
+}
+"""An idle GPU also lowers its clocks, which is no reason to show."""
+NVLINK_ERRORS = (
+    nvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
+    nvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+    nvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
+    nvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+)
+
+
+@dataclass(frozen=True)
+class _Device:
+    """A handle of NVML, and what it is known by."""
+
+    handle: Any
+    accelerator: Accelerator
+    divided: bool
+    """Whether only its instances are offered."""
+
+
+class Nvml:
+    """The GPUs that the driver lists when this is made; `sample` and `devices` use one listing."""
+
+    def __init__(self) -> None:
+        """Open the library, list the devices and begin to wait for Xid errors.
+
+        Raises:
+            OSError: there is no driver, or it fails.
+        """
+        try:
+            nvml.nvmlInit()
+            self.driver: str = nvml.nvmlSystemGetDriverVersion()
+            self._devices = tuple(_list_devices())
+        except nvml.NVMLError as error:
+            raise OSError(str(error)) from error
+        self._xids: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=XIDS_KEPT))
+        threading.Thread(target=self._wait_for_xids, name="xid events", daemon=True).start()
+
+    def devices(self) -> tuple[Accelerator, ...]:
+        """Return what can be a slot: whole GPUs, and the instances of those in MIG mode."""
+        return tuple(device.accelerator for device in self._devices if not device.divided)
+
+    def sample(self) -> tuple[AcceleratorSample, ...]:
+        """Return how each device fares, divided GPUs included: they have power and temperature."""
+        return tuple(self._sample(device) for device in self._devices)
+
+    def _sample(self, device: _Device) -> AcceleratorSample:
+        uuid = device.accelerator.uuid
+        values: dict[str, Any] = {"uuid": uuid, "xids": tuple(self._xids[uuid])}
+        try:
+            for name, read in READINGS.items():
+                values[name] = _value(read, device.handle)
+        except nvml.NVMLError as error:
+            values["problem"] = str(error)
+        return AcceleratorSample(**values)
+
+    def _wait_for_xids(self) -> None:
+        """Collect Xid errors until the process ends; a driver without events has none."""
+        logged = ""
+        events = _value(lambda _: nvml.nvmlEventSetCreate(), None)
+        for device in self._devices if events is not None else ():
+            if device.accelerator.parent is None:
+                _value(
+                    lambda handle: nvml.nvmlDeviceRegisterEvents(handle, XID, events), device.handle
+                )
+        while events is not None:
+            try:
+                event = nvml.nvmlEventSetWait_v2(events, WAIT_MILLISECONDS)
+                uuid = nvml.nvmlDeviceGetUUID(event.device)
+            except nvml.NVMLError_Timeout:
+                continue
+            except nvml.NVMLError as error:  # a lost GPU fails the wait for all of them
+                if str(error) != logged:
+                    logger.warning("Xid errors may be missed: %s", error)
+                logged = str(error)
+                time.sleep(WAIT_MILLISECONDS / 1000)
+                continue
+            logger.error("GPU %s: Xid %d", uuid, event.eventData)
+            self._xids[uuid].append(event.eventData)
+
+
+def _list_devices() -> Iterator[_Device]:
+    for index in range(nvml.nvmlDeviceGetCount()):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        mode = _value(nvml.nvmlDeviceGetMigMode, handle)
+        divided = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
+        board = _describe(handle, index)
+        yield _Device(handle, board, divided)
+        for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if divided else 0):
+            find = partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, index=place)
+            instance = _value(find, handle)
+            if instance is not None:
+                described = _describe(instance, index)
+                parts = {"parent": board.uuid, "pci_address": board.pci_address}
+                yield _Device(instance, described.model_copy(update=parts), divided=False)
+
+
+def _describe(handle: Any, index: int) -> Accelerator:
+    pci = _value(nvml.nvmlDeviceGetPciInfo, handle)
+    memory = _value(nvml.nvmlDeviceGetMemoryInfo, handle)  # none where it is the host's
+    return Accelerator(
+        index=index,
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
+        memory_bytes=0 if memory is None else memory.total,
+        pci_address=None if pci is None else pci.busId,
+    )
+
+
+def _value(read: Callable[[Any], Any], handle: Any) -> Any:
+    """Return what a call returns; None for what this device does not have.
+
+    Raises:
+        NVMLError: the device fails, for example because it is lost.
+    """
+    try:
+        return read(handle)
+    except nvml.NVMLError as error:
+        if error.value in ABSENT:
+            return None
+        raise
+
+
+def _throttle_reasons(handle: Any) -> tuple[str, ...]:
+    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)  # also known to older drivers
+    return tuple(name for bit, name in THROTTLE_REASONS.items() if bits & bit)
+
+
+def _nvlink_errors(handle: Any) -> int | None:
+    values = nvml.nvmlDeviceGetFieldValues(handle, NVLINK_ERRORS)
+    counts = [value.value.ullVal for value in values if value.nvmlReturn == nvml.NVML_SUCCESS]
+    return sum(counts) if counts else None
+
+
+def _clock(kind: int) -> Callable[[Any], int]:
+    return lambda handle: nvml.nvmlDeviceGetClockInfo(handle, kind) * 1_000_000
+
+
+def _ecc(kind: int, counter: int) -> Callable[[Any], int]:
+    return lambda handle: nvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter)
+
+
+CORRECTED = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
+UNCORRECTED = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+
+READINGS: Mapping[str, Callable[[Any], Any]] = {
+    "utilization_ratio": lambda handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+    "memory_used_bytes": lambda handle: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+    "power_watts": lambda handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+    "temperature_celsius": lambda handle: nvml.nvmlDeviceGetTemperature(
+        handle, nvml.NVML_TEMPERATURE_GPU
+    ),
+    "sm_clock_hertz": _clock(nvml.NVML_CLOCK_SM),
+    "memory_clock_hertz": _clock(nvml.NVML_CLOCK_MEM),
+    "throttle_reasons": _throttle_reasons,
+    "nvlink_errors": _nvlink_errors,
+    "pcie_replays": nvml.nvmlDeviceGetPcieReplayCounter,
+    "ecc_corrected": _ecc(CORRECTED, nvml.NVML_VOLATILE_ECC),
+    "ecc_uncorrected": _ecc(UNCORRECTED, nvml.NVML_VOLATILE_ECC),
+    "ecc_corrected_lifetime": _ecc(CORRECTED, nvml.NVML_AGGREGATE_ECC),
+    "ecc_uncorrected_lifetime": _ecc(UNCORRECTED, nvml.NVML_AGGREGATE_ECC),
+    "row_remap_pending": lambda handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[2]),
+    "row_remap_failed": lambda handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[3]),
+}
+"""How each value of a sample is read from a handle."""

@@ -1,0 +1,162 @@
+"""Samples of the node: what a heartbeat carries, taken by threads that a hung driver may keep."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from trainyard.protocol.node_samples import DiskSample, HostSample, NodeSample
+from trainyard.spec.storage_uri import is_object_store
+from worker.node.cgroup import cgroup_limits
+from worker.node.hardware.accelerators import Accelerators
+
+logger = logging.getLogger(__name__)
+
+OVERDUE_SECONDS = 30.0
+"""Time after which a call that has not returned is a problem of the node."""
+
+Found = TypeVar("Found")
+
+
+class Probe(threading.Thread, Generic[Found]):
+    """A thread that calls one function again and again, and keeps what it returned last.
+
+    The function may hang, in a driver or on a network file system: then nothing else does.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        call: Callable[[], Found],
+        *,
+        seconds: float,
+        overdue_seconds: float = OVERDUE_SECONDS,
+    ) -> None:
+        """Describe the calls; `start` begins them.
+
+        Args:
+            what: what is sampled, for messages.
+            call: takes one sample.
+            seconds: pause between two samples.
+            overdue_seconds: time after which a call counts as hung.
+        """
+        super().__init__(name=f"probe of {what}", daemon=True)
+        self._what = what
+        self._call = call
+        self._seconds = seconds
+        self._overdue_seconds = overdue_seconds
+        self._found: Found | None = None
+        self._error: str | None = None
+        self._calling_since = time.monotonic()
+
+    def run(self) -> None:
+        """Sample until the process ends."""
+        while True:
+            self._calling_since = time.monotonic()
+            try:
+                self._found, error = self._call(), None
+            except Exception as problem:  # noqa: BLE001 - it goes to the server with the heartbeat
+                self._found, error = None, _shown(f"{self._what} cannot be sampled: {problem}")
+            if error is not None and error != self._error:
+                logger.warning(error)
+            self._error = error
+            time.sleep(self._seconds)
+
+    def look(self) -> tuple[Found | None, str | None]:
+        """Return the last sample, and why there is none; never waits.
+
+        A hung call has no sample: its last one is history.
+        """
+        silent = time.monotonic() - self._calling_since - self._seconds
+        if silent > self._overdue_seconds:
+            return None, f"{self._what} have not answered for {silent:.0f} s"
+        return self._found, self._error
+
+
+class Sampler:
+    """Takes the samples of a node: of its accelerators, its disks and the host."""
+
+    def __init__(
+        self,
+        accelerators: Accelerators | None,
+        folders: Mapping[str, Path],
+        *,
+        seconds: float,
+        overdue_seconds: float = OVERDUE_SECONDS,
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            accelerators: the devices; None on a node without any.
+            folders: the folders whose room is sampled, by name.
+            seconds: pause between two samples.
+            overdue_seconds: time after which a call counts as hung.
+        """
+        limits = {"seconds": seconds, "overdue_seconds": overdue_seconds}
+        self._disks = {
+            name: Probe(f"disks of {name}", _room_of(name, folder), **limits)
+            for name, folder in folders.items()
+        }
+        self._accelerators = (
+            None if accelerators is None else Probe("accelerators", accelerators.sample, **limits)
+        )
+        for probe in (*self._disks.values(), self._accelerators):
+            if probe is not None:
+                probe.start()
+
+    def sample(self) -> NodeSample:
+        """Return the newest sample of each part, and what could not be sampled; never waits."""
+        disks = [probe.look() for probe in self._disks.values()]
+        devices, problem = self._accelerators.look() if self._accelerators else (None, None)
+        limits = cgroup_limits()
+        total, used = limits.memory_bytes, limits.memory_used_bytes
+        if total is None or used is None:
+            total, used = _machine_memory()
+        host = HostSample(
+            load=os.getloadavg()[0],
+            memory_bytes=total,
+            memory_used_bytes=used,
+            disks=tuple(disk for disk, _ in disks if disk is not None),
+        )
+        problems = (problem, *(missing for _, missing in disks))
+        return NodeSample(
+            host=host,
+            accelerators=devices or (),
+            problems=tuple(text for text in problems if text is not None)[:16],
+        )
+
+
+def folders_of(data_dir: Path, roots: Mapping[str, str]) -> dict[str, Path]:
+    """Return the folders whose room matters: the node's own, and the roots that are folders."""
+    named = {name: Path(place) for name, place in roots.items() if not is_object_store(place)}
+    return {"data_dir": data_dir, **named}
+
+
+def _room_of(name: str, folder: Path) -> Callable[[], DiskSample]:
+    def room() -> DiskSample:
+        found = os.statvfs(folder)
+        return DiskSample(
+            name=name,
+            total_bytes=found.f_frsize * found.f_blocks,
+            free_bytes=found.f_frsize * found.f_bavail,
+        )
+
+    return room
+
+
+def _shown(text: str) -> str:
+    """Return a text that the server accepts: an error of a library may hold anything."""
+    return "".join(each if each.isprintable() else " " for each in text)[:500]
+
+
+def _machine_memory() -> tuple[int, int]:
+    """Return the memory of the machine and what is used of it, in bytes."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    kibibytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    total, available = kibibytes["MemTotal"], kibibytes["MemAvailable"]
+    return total * 1024, (total - available) * 1024
