@@ -45,7 +45,9 @@ export function Goodput({ job }: { job: Job }) {
         <Bar parts={parts} />
         <Ratios goodput={goodput.data} />
       </section>
-      <Categories parts={parts} />
+      <div className="goodput-categories">
+        <Categories parts={parts} />
+      </div>
       <CommandLine command={command("goodput", reference)} />
     </div>
   );
@@ -88,7 +90,7 @@ const COLUMNS = [
 
 function Categories({ parts }: { parts: readonly Part[] }) {
   return (
-    <Table label="Time by category" columns={COLUMNS} className="goodput-table">
+    <Table label="Time by category" columns={COLUMNS}>
       {parts.map(({ category, words, group, seconds, share }) => (
         <tr key={category}>
           <td>
