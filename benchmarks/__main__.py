@@ -16,6 +16,7 @@ PROGRAMS = (
     "control_plane.ingest",
     "control_plane.jobs_list",
     "control_plane.charts",
+    "control_plane.goodput",
     "trainer",
     "trainer_overhead",
     "reshard",

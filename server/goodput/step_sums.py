@@ -1,11 +1,14 @@
 """Sums of the metrics of attempts for the ledger, by the steps that the job kept and lost.
 
-The series with a point at each logged step are summed by the sums of their chunks: three numbers of
-a chunk are read. Only a chunk that the last kept step cuts, or one without a sum, is decoded.
+The series with a point at each logged step are summed by the sums of their chunks: two numbers of a
+chunk are read. Only the first and the last chunk are decoded, the one that the last kept step cuts,
+and those without a sum.
 """
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,7 +24,7 @@ from server.goodput.ledger import Training
 from server.metrics.points import Points
 from server.metrics.series import Values, decode, read_values
 from server.metrics.store import read_tails
-from server.metrics.time_axis import FLOAT_BYTES, number_at
+from server.metrics.time_axis import number_at
 
 STEP, DATA = "perf/step_seconds", "perf/data_seconds"
 """Means over the steps since the point before; one point at each logged step."""
@@ -143,7 +146,10 @@ def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> d
             (key, row.first_step)
             for key, own in rows.items()
             for row in own
-            if row.step_sum is None or row.first_step <= series[key].until < row.last_step
+            # The ends of a series for their times.
+            if row in (own[0], own[-1])
+            or row.step_sum is None
+            or row.first_step <= series[key].until < row.last_step
         },
     )
     sums = {}
@@ -164,7 +170,6 @@ def _chunks(
     connection: Connection, series_ids: Sequence[int]
 ) -> dict[int, list[Row[*tuple[Any, ...]]]]:
     columns = metric_chunks.c
-    last_place = (columns.count - 1) * FLOAT_BYTES + 1
     query = (
         select(
             columns.series_id,
@@ -172,8 +177,6 @@ def _chunks(
             columns.last_step,
             columns.step_sum,
             number_at(columns.numbers, 1).label("first_number"),
-            number_at(columns.times, 1).label("first_time"),
-            number_at(columns.times, last_place).label("last_time"),
         )
         .where(columns.series_id.in_(series_ids))
         .order_by(columns.series_id, columns.first_step)
@@ -193,16 +196,18 @@ class _Adding:
         self._recorded = 0.0
 
     def chunk(self, row: Row[*tuple[Any, ...]]) -> None:
-        """Add a chunk that lies on one side of the last kept step, by its sum."""
-        first, began, ended = np.frombuffer(
-            b"".join((row.first_number, row.first_time, row.last_time)), dtype="<f8"
-        )
-        self.points(Points.of([row.first_step], [began], [first]))
+        """Add a chunk between others that lies on one side of the last kept step, by its sum."""
+        (first,) = struct.unpack("<d", row.first_number)
+        covered = row.first_step - self.previous
+        kept = min(max(self._until - self.previous, 0), covered)
+        if math.isfinite(first):
+            self._kept += first * kept
+            self._lost += first * (covered - kept)
         if row.last_step <= self._until:
             self._kept += row.step_sum
         else:
             self._lost += row.step_sum
-        self.previous, self._recorded = row.last_step, float(ended)
+        self.previous = row.last_step
 
     def points(self, points: Points) -> None:
         """Add points, each for the steps since the one before it."""
