@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
 
@@ -81,10 +81,11 @@ def options(context: Context, job_id: str) -> ResumeOptions:
             roots=roots_of(spec),
             new_fields=lacking(job.spec, baseline.overrides),
         )
+        units = {given.layout.node_units for given in option.layouts} or {()}
         views.append(
             ResumeOptionView(
                 world_size=option.world_size,
-                free_now=fits(demand, offers),
+                free_now=any(fits(replace(demand, units=each), offers) for each in units),
                 layouts=option.layouts,
                 more=option.more,
                 reason=option.reason,

@@ -71,6 +71,8 @@ class Demand:
     """Root that holds what it goes on from: its name and UUID."""
     new_fields: tuple[str, ...] = ()
     """Fields of its spec or task that a worker of an older protocol cannot read."""
+    units: tuple[int, ...] = ()
+    """Each share is a multiple of the first of these that a node holds, else of 1."""
 
 
 def read_offers(connection: Connection, *, without_job: str | None = None) -> list[Offer]:
@@ -116,7 +118,8 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
 
 def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
     """Return whether a demand could start at once, were it the only one that waits."""
-    return choose(demand, groups(demand, offers)) is not None
+    spanned = groups(demand, offers)
+    return choose(demand, spanned, unit=unit_on(demand, spanned)) is not None
 
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
@@ -146,9 +149,22 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
     return [groups[key] for key in sorted(groups)]
 
 
-def choose(demand: Demand, groups: Sequence[Sequence[Offer]]) -> tuple[NodeAllocation, ...] | None:
+def unit_on(demand: Demand, groups: Sequence[Sequence[Offer]]) -> int:
+    """Return the number of slots of which each share is a multiple.
+
+    Held slots count too: ranks of one unit wait for a node that holds them. Where the number of
+    nodes is given, so are the shares.
+    """
+    largest = max((offer.slots for group in groups for offer in group), default=0)
+    units = demand.units if demand.nodes is None else ()
+    return next((unit for unit in units if unit <= largest), 1)
+
+
+def choose(
+    demand: Demand, groups: Sequence[Sequence[Offer]], *, unit: int
+) -> tuple[NodeAllocation, ...] | None:
     """Return the allocation on the fewest nodes, those with least to spare; None when none fits."""
-    spreads = [spread(demand, group, free=lambda offer: len(offer.free)) for group in groups]
+    spreads = [spread(demand, g, unit=unit, free=lambda offer: len(offer.free)) for g in groups]
     fitting = [shares for shares in spreads if shares is not None]
     if not fitting:
         return None
@@ -160,7 +176,7 @@ def choose(demand: Demand, groups: Sequence[Sequence[Offer]]) -> tuple[NodeAlloc
 
 
 def spread(
-    demand: Demand, group: Sequence[Offer], *, free: Callable[[Offer], int]
+    demand: Demand, group: Sequence[Offer], *, unit: int, free: Callable[[Offer], int]
 ) -> list[Share] | None:
     """Return the shares on the fewest nodes that hold the demand, the larger shares first.
 
@@ -171,44 +187,50 @@ def spread(
     Args:
         demand: what is placed, of one slot or more.
         group: the nodes that one attempt may span.
+        unit: slots of which each share is a multiple; divides the world size.
         free: slots that a node may give.
     """
+
+    def room(offer: Offer) -> int:
+        return free(offer) // unit * unit
+
     size = demand.world_size
-    by_room = sorted(group, key=lambda offer: (free(offer), offer.node))
+    by_room = sorted(group, key=lambda offer: (room(offer), free(offer), offer.node))
     uneven = [offer for offer in by_room if offer.protocol == PROTOCOL]
-    fewest, most = _fewest(size, by_room, free=free), len(group)
-    filled = _fewest(size, uneven, free=free)
+    fewest, most = _fewest(size, by_room, room=room), len(group)
+    filled = _fewest(size, uneven, room=room)
     if demand.nodes is not None:
         fewest, most, filled = demand.nodes, min(demand.nodes, most), None
     for count in range(fewest or most + 1, (filled or most) + 1):
-        if size % count == 0 and free(by_room[-count]) >= size // count:
-            roomy = [offer for offer in by_room if free(offer) >= size // count][:count]
-            return [Share(o, size // count) for o in sorted(roomy, key=lambda offer: offer.node)]
-    return None if filled is None else _fill(size, uneven, count=filled, free=free)
+        share = size // count
+        if size % (count * unit) == 0 and room(by_room[-count]) >= share:
+            roomy = [offer for offer in by_room if room(offer) >= share][:count]
+            return [Share(offer, share) for offer in sorted(roomy, key=lambda offer: offer.node)]
+    return None if filled is None else _fill(size, uneven, count=filled, room=room)
 
 
-def _fewest(size: int, by_room: Sequence[Offer], *, free: Callable[[Offer], int]) -> int | None:
+def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]) -> int | None:
     """Return how many of the nodes, the largest first, hold so many slots together."""
-    sums = accumulate(free(offer) for offer in reversed(by_room))
+    sums = accumulate(room(offer) for offer in reversed(by_room))
     return next((count for count, held in enumerate(sums, 1) if held >= size), None)
 
 
 def _fill(
-    size: int, by_room: Sequence[Offer], *, count: int, free: Callable[[Offer], int]
+    size: int, by_room: Sequence[Offer], *, count: int, room: Callable[[Offer], int]
 ) -> list[Share]:
     """Return shares on so many nodes, no fewer of which hold `size` slots together.
 
     Of the largest nodes, each is replaced by the smallest other one with which the sum suffices.
     """
     others, used = list(by_room[:-count]), list(by_room[-count:])
-    spare = sum(map(free, used)) - size
+    spare = sum(map(room, used)) - size
     for place in reversed(range(count)):
-        found = bisect_left(others, free(used[place]) - spare, key=free)
-        if found < len(others) and free(others[found]) < free(used[place]):
-            spare -= free(used[place]) - free(others[found])
+        found = bisect_left(others, room(used[place]) - spare, key=room)
+        if found < len(others) and room(others[found]) < room(used[place]):
+            spare -= room(used[place]) - room(others[found])
             used[place] = others.pop(found)
     shares = []
-    for offer in sorted(used, key=lambda offer: (-free(offer), offer.node)):
-        shares.append(Share(offer, min(free(offer), size)))
+    for offer in sorted(used, key=lambda offer: (-room(offer), offer.node)):
+        shares.append(Share(offer, min(room(offer), size)))
         size -= shares[-1].slots
     return shares

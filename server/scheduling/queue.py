@@ -117,8 +117,16 @@ class Heads:
 
 def demand_of_shape(shape: Any) -> Demand:
     """Return a demand from its stored fields, in their order."""
-    size, nodes, device, roots, storage, new_fields = shape
-    return Demand(size, nodes, device, tuple(roots), storage and tuple(storage), tuple(new_fields))
+    size, nodes, device, roots, storage, new_fields, units = shape
+    return Demand(
+        size,
+        nodes,
+        device,
+        tuple(roots),
+        storage and tuple(storage),
+        tuple(new_fields),
+        tuple(units),
+    )
 
 
 def demand_of(
@@ -140,6 +148,7 @@ def demand_of(
         roots=roots_of(spec),
         storage=(spec.checkpoint.root, bound) if bound is not None else None,
         new_fields=lacking(submitted, overrides),
+        units=layout.node_units,
     )
 
 

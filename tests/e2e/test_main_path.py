@@ -20,6 +20,7 @@ from tests.e2e.control_plane import (
     spec,
     wait_for,
 )
+from tests.e2e.workers import joined_node
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.event_data import MetricsStored
 from trainyard.protocol.rest.jobs import JobView
@@ -94,6 +95,46 @@ def test_a_drained_node_is_left_with_a_save_and_the_job_goes_on_from_it(
     assert second.continuity is not None
     assert second.continuity.ok, second.continuity
     assert_each_once(yard, job_id, steps=12)
+
+
+@pytest.mark.slow
+def test_five_ranks_run_on_four_slots_and_one_and_go_on_with_four(
+    plane: ControlPlane, yard: Client, tmp_path: Path
+) -> None:
+    training = {"steps": STEPS, "micro_batch_size": 2}
+    with joined_node(plane, yard, tmp_path / "small", TRAINYARD_SLOTS="1") as small:
+        wanted = spec("uneven", training=training, resources={"world_size": 5})
+        job_id = yard.submit(wanted).id
+        plane.run(job_id).hold_at(3)
+        (first,) = yard.attempts(job_id)
+        assert [(share.node, share.slots) for share in first.nodes] == [
+            (plane.node, (0, 1, 2, 3)),
+            (small.name, (0,)),
+        ]
+        assert first.layout_name == "FSDP 5"
+        last = plane.run(job_id, node=small.data).rank_pid(4)
+        assert last in small.processes()
+        yard.stop(job_id, reason="other slots")
+        plane.run(job_id).go_on()
+        stopped = finished(yard, job_id)
+        assert stopped.state == JobState.STOPPED, stopped.reason
+        yard.resume(job_id, world_size=4)
+        done = finished(yard, job_id)
+    assert (done.state, done.attempt, done.progress.step) == (JobState.SUCCEEDED, 2, STEPS)
+    second = next(yard.attempts(job_id))
+    assert (second.layout_name, second.start_step) == ("FSDP 4", stopped.progress.step)
+    assert second.continuity is not None
+    assert second.continuity.ok, second.continuity
+    resumed = assert_each_once(yard, job_id, steps=STEPS)
+    alone = spec("one-rank", training=training, resources={"world_size": 1})
+    reference_id = yard.submit(alone).id
+    assert finished(yard, reference_id).state == JobState.SUCCEEDED
+    reference = assert_each_once(yard, reference_id, steps=STEPS)
+    for step in range(1, STEPS + 1):
+        digest = ("data_digest", step)
+        assert resumed.values[digest] == reference.values[digest], "the same sequences, in order"
+        loss = ("train/loss", step)
+        assert float(resumed.values[loss]) == pytest.approx(float(reference.values[loss]), rel=1e-4)
 
 
 def queued(yard: Client, job_id: str) -> JobView | None:

@@ -56,6 +56,15 @@ class Layout(_Sizes):
         return math.prod(self.size(axis.name) for axis in MESH_AXES)
 
     @property
+    def node_units(self) -> tuple[int, ...]:
+        """Numbers of adjacent ranks that share a node, where one has so many slots; 1 is left out.
+
+        First the ranks of `tp` and `cp` together, then those of `tp` alone. Both axes communicate
+        in every block, and vary fastest in rank order.
+        """
+        return tuple(dict.fromkeys(n for n in (self.cp * self.tp, self.tp) if n > 1))
+
+    @property
     def slots_in_words(self) -> str:
         """Number of slots in words, such as `1 slot` or `4 slots`."""
         return f"{self.world_size} slot{'' if self.world_size == 1 else 's'}"

@@ -144,3 +144,17 @@ def test_fsdp_holds_what_is_shared_cast_or_fetched(
 
 def test_an_axis_that_is_not_given_has_one_rank() -> None:
     assert Layout.fill(world_size=6, dp_shard=-1, tp=2) == Layout(dp_shard=3, tp=2)
+
+
+@pytest.mark.parametrize(
+    ("layout", "units"),
+    [
+        (Layout(dp_shard=8, pp=2), ()),
+        (Layout(dp_shard=2, tp=4), (4,)),
+        (Layout(dp_shard=2, cp=2), (2,)),
+        (Layout(cp=2, tp=4, pp=2), (8, 4)),
+    ],
+)
+def test_ranks_of_tp_and_cp_share_a_node(layout: Layout, units: tuple[int, ...]) -> None:
+    assert layout.node_units == units
+    assert all(layout.world_size % unit == 0 for unit in units)

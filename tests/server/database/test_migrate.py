@@ -18,7 +18,7 @@ from server.database.engine import Database
 from server.database.metric_and_log_tables import metric_chunks
 from server.database.migrate import alembic_config, is_current, upgrade
 from server.database.schema import metadata
-from server.database.tables import attempts
+from server.database.tables import attempts, demands, jobs
 from server.goodput.step_sums import RecordedSteps, read_trainings
 from server.metrics.points import CHUNK_POINTS, Points
 from server.metrics.store import store_points
@@ -177,6 +177,25 @@ def test_nodes_from_before_samples_are_whole_and_go_on(
     harness.placer.run()
     assert harness.job(job_id).state is JobState.STARTING
     assert read_metrics(harness.context, "node-1", hours=1).curves == ()
+
+
+def test_queued_jobs_of_former_groups_keep_their_reason_and_get_groups_anew(
+    database: Database, harness: Harness
+) -> None:
+    harness.add_node("node-1", slots=2)
+    waiting = harness.submit(resources={"world_size": 4}, parallelism={"tp": 2})
+    harness.place()
+    reason = "needs 4 slots in units of 2, 2 are online"
+    assert harness.job(waiting).reason == reason
+    with database.write() as connection:
+        command.downgrade(alembic_config(connection), "0025")
+        former = {"key": "k", "shape": [4, None, "auto", ["checkpoints"], None, []]}
+        connection.execute(sa.insert(demands).values(**former, reason="needs 4 slots"))
+        connection.execute(sa.update(jobs).values(demand="k", reason=None))
+    upgrade(database)
+    assert harness.job(waiting).reason == "needs 4 slots"
+    harness.place()
+    assert harness.job(waiting).reason == reason
 
 
 def _forget_fields(connection: Connection, name: str, column: str, path: tuple[str, ...]) -> None:

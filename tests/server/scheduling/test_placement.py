@@ -77,12 +77,20 @@ jobs_strategy = st.lists(
         st.none() | st.integers(1, 4),
         st.sampled_from(["auto", "cpu", "cuda"]),
         st.none() | st.just(("checkpoints", "uuid-2")),
+        st.sampled_from([(), (2,), (3,), (4,), (4, 2), (6, 2), (6, 3)]),
     ),
     max_size=8,
 ).map(
     lambda rows: [
-        job(f"j{i}", size, nodes=nodes, device=device, storage=storage)
-        for i, (size, nodes, device, storage) in enumerate(rows)
+        job(
+            f"j{i}",
+            count * max(units, default=1),
+            nodes=nodes,
+            device=device,
+            storage=storage,
+            units=units,
+        )
+        for i, (count, nodes, device, storage, units) in enumerate(rows)
     ]
 )
 
@@ -112,6 +120,8 @@ def test_what_is_placed_is_whole_and_was_free(
         assert sum(len(share.slots) for share in shares) == needs.world_size
         sizes = [len(share.slots) for share in shares]
         assert sizes == sorted(sizes, reverse=True)
+        unit = unit_of(needs, offers)
+        assert all(size % unit == 0 for size in sizes)
         even = len(set(sizes)) == 1
         assert even or needs.nodes is None
         assert even or all(o.protocol == PROTOCOL for o in used), "older workers need equal shares"
@@ -228,17 +238,28 @@ def test_the_fewest_nodes_and_the_fullest_first() -> None:
     assert nodes_of(decide([job("j", 4, nodes=2)], offers), "j") == {"b": 2, "a": 2}
 
 
+def unit_of(demand: Demand, offers: Sequence[Offer]) -> int:
+    """Return the largest unit that a node holds which the demand may use."""
+    if demand.nodes is not None:
+        return 1
+    eligible = [o for group in groups(demand, offers) for o in group]
+    return max([unit for unit in demand.units for o in eligible if o.slots >= unit], default=1)
+
+
 def least_nodes(demand: Demand, offers: Sequence[Offer]) -> int | None:
     """Return the fewest nodes of one group that could hold a demand, by looking at every set."""
+    unit = unit_of(demand, offers)
+    whole = demand.world_size // unit
 
     def holds(chosen: Sequence[Offer]) -> bool:
-        share, rest = divmod(demand.world_size, len(chosen))
-        even = rest == 0 and all(len(o.free) >= share for o in chosen)
+        rooms = [len(o.free) // unit for o in chosen]
+        share, rest = divmod(whole, len(chosen))
+        even = rest == 0 and all(room >= share for room in rooms)
         if even or demand.nodes is not None:
             return even
         if any(o.protocol != PROTOCOL for o in chosen):
             return False
-        return sum(len(o.free) for o in chosen) >= demand.world_size >= len(chosen)
+        return min(rooms) > 0 and sum(rooms) >= whole >= len(chosen)
 
     counts = range(1, len(offers) + 1) if demand.nodes is None else [demand.nodes]
     for count in counts:
@@ -278,6 +299,38 @@ def test_shares_are_equal_else_the_larger_nodes_are_filled(
     placed = decide([job("j", world_size)], offers).placed["j"]
     assert [len(share.slots) for share in placed] == shares
     assert [share.node_rank for share in placed] == list(range(len(shares)))
+
+
+@pytest.mark.parametrize(
+    ("world_size", "units", "free", "shares"),
+    [
+        (8, (4,), [7, 4, 1], [4, 4]),  # not 7 + 1: 4 ranks would lie on two nodes
+        (12, (4,), [9, 7, 4], [8, 4]),
+        (8, (4, 2), [3, 3, 2, 2], [2, 2, 2, 2]),  # no node has 4: pairs stay together
+        (8, (8, 4), [4, 4], [4, 4]),
+        (4, (4,), [2, 1, 1], [2, 1, 1]),  # no node has 4
+        (3, (3,), [2, 3], [3]),
+    ],
+)
+def test_shares_hold_whole_units_where_a_node_is_that_large(
+    world_size: int, units: tuple[int, ...], free: list[int], shares: list[int]
+) -> None:
+    offers = [offer(f"n{i}", count) for i, count in enumerate(free)]
+    decisions = decide([job("j", world_size, units=units)], offers)
+    assert [len(share.slots) for share in decisions.placed["j"]] == shares
+
+
+def test_a_job_waits_for_whole_units() -> None:
+    six = [offer("a", 6), offer("b", 6)]
+    assert decide([job("j", 12, units=(4, 2))], six).waiting["j"] == (
+        "needs 12 slots in units of 4, 12 are online (6 + 6)"
+    )
+    offers = [offer("large", 4, 1), offer("a", 3), offer("b", 3)]
+    decisions = decide([job("j", 4, units=(4, 2)), job("behind", 1)], offers)
+    assert (
+        decisions.waiting["j"] == "needs 4 slots in units of 4, 7 free (3 + 3 + 1), 3 held by other"
+    )
+    assert nodes_of(decide([job("j", 4, units=(4, 2), nodes=2)], offers), "j") == {"a": 2, "b": 2}
 
 
 def test_older_workers_get_equal_shares_alone() -> None:

@@ -74,7 +74,7 @@ class ResumeOptionView(RecordModel):
     world_size: int
     """Slots."""
     free_now: bool
-    """Whether that many are free at this moment."""
+    """Whether one of these layouts could start at this moment, on nodes that hold its shares."""
     layouts: tuple[LayoutOption, ...]
     """Legal layouts; the one that resume selects comes first."""
     more: Annotated[int, Field(ge=0)]

@@ -9176,7 +9176,7 @@ export interface components {
             world_size: number;
             /**
              * Free Now
-             * @description Whether that many are free at this moment.
+             * @description Whether one of these layouts could start at this moment, on nodes that hold its shares.
              */
             free_now: boolean;
             /**
