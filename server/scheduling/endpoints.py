@@ -46,7 +46,7 @@ Spec = Annotated[JobSpec, Depends(JsonBody(JobSpec))]
 KEY = r"^[0-9]{3}[0-9]{16}[0-7][0-9a-hjkmnp-tv-z]{25}$"
 """Priority above the lowest, microseconds since 1970 at which it was queued, and id."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-NOT_LOOKED_AT = "it does not wait for slots"
+NOT_CONSIDERED = "the scheduler does not consider it for slots yet"
 _QUEUED = jobs.c.state == JobState.QUEUED
 
 
@@ -227,7 +227,7 @@ def _entry(row: _Row, position: int, expected: Forecast | None) -> QueueEntry:
     """Return the view of a job; a forecast does not reach those far behind."""
     start, why = None, TOO_FAR_BACK
     if row.demand is None:
-        why = NOT_LOOKED_AT
+        why = NOT_CONSIDERED
     elif expected is not None:
         start = expected.starts.get(row.id)
         why = expected.unknown.get(row.id, TOO_FAR_BACK)

@@ -261,3 +261,29 @@ def test_a_page_of_no_job_shows_an_error(theatre: Theatre, visit: Visit) -> None
     expect(page.get_by_role("alert")).to_contain_text("no job has the id")
     expect(page.get_by_role("link", name="All jobs")).to_be_visible()
     watched.forgive("404")
+
+
+def test_a_waiting_job_has_its_place_and_its_priority_can_be_changed(
+    theatre: Theatre, visit: Visit
+) -> None:
+    reply = theatre.api().post("/jobs", json={"name": "in-line", "resources": {"priority": -80}})
+    watched = visit(f"/jobs/{reply.json()['id']}")
+    page = watched.page
+    place = page.get_by_text(re.compile(r"Position [\d,]+ in the queue"))
+    expect(place).to_contain_text(
+        "No expected start: the scheduler does not consider it for slots yet."
+    )
+    page.get_by_role("button", name="priority -80").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Priority", exact=True).fill("urgent")
+    watched.forgive("422")
+    dialog.get_by_role("button", name="Change").click()
+    expect(dialog).to_contain_text("'urgent' is no priority: use low, normal, high")
+    dialog.get_by_label("Priority", exact=True).fill("high")
+    expect(dialog).to_contain_text("trainyard priority in-line high")
+    watched.keep("priority-dialog")
+    dialog.get_by_role("button", name="Change").click()
+    expect(page.get_by_role("button", name="priority high")).to_be_visible()
+    watched.keep("queue-place")
+    theatre.api().post(f"/jobs/{reply.json()['id']}/stop", json={})
+    theatre.api().delete(f"/jobs/{reply.json()['id']}")

@@ -1,4 +1,5 @@
 // Problems of the job, each with the button for its remedy.
+import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import type { Attempt, Failure, Job } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
@@ -10,6 +11,7 @@ import { useView } from "@/shared/job/view";
 import { Button, ButtonLink } from "@/shared/ui/Button";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { submitPath } from "@/shared/url/pages";
+import { queuePlaceQuery } from "./api";
 
 export function Notices({ job }: { job: Job }) {
   const attempt = job.current_attempt;
@@ -29,7 +31,7 @@ export function Notices({ job }: { job: Job }) {
       {attempt?.failure && attempt.state === "ended" && ["failed", "queued"].includes(job.state) ? (
         <FailureNotice job={job} attempt={attempt} />
       ) : (
-        job.reason && <Reason job={job} reason={job.reason} />
+        (job.reason || job.state === "queued") && <Reason job={job} />
       )}
     </>
   );
@@ -50,16 +52,34 @@ function SaveNotice({ failed }: { failed: NonNullable<Attempt["save_failed"]> })
   );
 }
 
-/** The server's reason why the job waits or ended. */
-function Reason({ job, reason }: { job: Job; reason: string }) {
+/** The server's reason why the job waits or ended; a job that was just queued has none yet. */
+function Reason({ job }: { job: Job }) {
   const isWaiting = job.state === "queued";
   return (
     <Notice tone={isWaiting ? "plain" : "warn"} title={isWaiting ? "Waiting" : undefined}>
-      <p className="job-reason">{reason}</p>
+      {job.reason && <p className="job-reason">{job.reason}</p>}
+      {isWaiting && <QueuePlace job={job} />}
       {isWaiting && job.attempt > 0 && (
         <p className="muted">It continues with {job.layout} once it is placed.</p>
       )}
     </Notice>
+  );
+}
+
+/** Positions of others change without an event of this job, so they are read anew. */
+const PLACE_MILLISECONDS = 10_000;
+
+/** The place in the queue, and the expected start or why none is known. */
+function QueuePlace({ job }: { job: Job }) {
+  const place = useQuery({ ...queuePlaceQuery(job.id), refetchInterval: PLACE_MILLISECONDS });
+  const entry = place.data?.entry;
+  if (!entry) return null;
+  const { position, expected_start_at: start, unknown_because: why } = entry;
+  return (
+    <p className="muted">
+      Position {count(position)} in the queue.{" "}
+      {start ? `Expected start: ${moment(start)}.` : `No expected start: ${why}.`}
+    </p>
   );
 }
 

@@ -1,9 +1,19 @@
 // Requests of the job page: stop, cancel, delete, and requests to the trainer.
+import { queryOptions } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
+import { keys } from "@/shared/api/queries";
 import type { components } from "@/shared/api/schema";
 import type { Job } from "@/shared/api/types";
 import { at } from "@/shared/job/api";
 import type { EndVerb } from "@/shared/job/verbs";
+
+/** The place of a job in the queue; without an entry while it does not wait. */
+export const queuePlaceQuery = (id: string) =>
+  queryOptions({
+    queryKey: keys.jobPart(id, "queue"),
+    queryFn: ({ signal }) =>
+      ask(api.GET("/api/v1/jobs/{job_id}/queue", { params: at(id), signal })),
+  });
 
 type RequestKind = components["schemas"]["JobRequest"]["kind"];
 
