@@ -47,7 +47,7 @@ class Offer:
         )
 
 
-class Share(NamedTuple):
+class NodeShare(NamedTuple):
     """Part of a demand on one node."""
 
     offer: Offer
@@ -177,7 +177,7 @@ def choose(
 
 def spread(
     demand: Demand, group: Sequence[Offer], *, unit: int, free: Callable[[Offer], int]
-) -> list[Share] | None:
+) -> list[NodeShare] | None:
     """Return the shares on the fewest nodes that hold the demand, the larger shares first.
 
     The shares are equal where so many nodes allow it. Else the larger nodes are filled, and the
@@ -205,7 +205,9 @@ def spread(
         share = size // count
         if size % (count * unit) == 0 and room(by_room[-count]) >= share:
             roomy = [offer for offer in by_room if room(offer) >= share][:count]
-            return [Share(offer, share) for offer in sorted(roomy, key=lambda offer: offer.node)]
+            return [
+                NodeShare(offer, share) for offer in sorted(roomy, key=lambda offer: offer.node)
+            ]
     return None if filled is None else _fill(size, uneven, count=filled, room=room)
 
 
@@ -217,7 +219,7 @@ def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]
 
 def _fill(
     size: int, by_room: Sequence[Offer], *, count: int, room: Callable[[Offer], int]
-) -> list[Share]:
+) -> list[NodeShare]:
     """Return shares on so many nodes, no fewer of which hold `size` slots together.
 
     Of the largest nodes, each is replaced by the smallest other one with which the sum suffices.
@@ -231,6 +233,6 @@ def _fill(
             used[place] = others.pop(found)
     shares = []
     for offer in sorted(used, key=lambda offer: (-room(offer), offer.node)):
-        shares.append(Share(offer, min(room(offer), size)))
+        shares.append(NodeShare(offer, min(room(offer), size)))
         size -= shares[-1].slots
     return shares

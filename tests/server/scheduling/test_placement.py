@@ -4,95 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from itertools import combinations
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from server.nodes.capacity import Demand, Offer, fits, groups
-from server.scheduling.placement import Decisions, QueuedJob, decide
-from trainyard.protocol.attempt import NodeAllocation
+from server.nodes.capacity import Offer, fits
+from server.scheduling.placement import QueuedJob, decide
+from tests.server.scheduling.cluster import (
+    ROOTS,
+    job,
+    jobs_strategy,
+    nodes_of,
+    offer,
+    offers_strategy,
+    unit_of,
+)
 from trainyard.protocol.worker_messages import PROTOCOL
-
-ROOTS = {"checkpoints": "uuid-1"}
-
-
-def offer(
-    node: str,
-    slots: int,
-    free: int | None = None,
-    *,
-    device: str = "cpu",
-    roots: dict[str, str] | None = None,
-    held_by: str = "other",
-    protocol: int = PROTOCOL,
-) -> Offer:
-    left = slots if free is None else free
-    assert device in {"cpu", "cuda"}
-    return Offer(
-        node=node,
-        device="cuda" if device == "cuda" else "cpu",
-        slots=slots,
-        free=tuple(range(slots - left, slots)),
-        roots=ROOTS if roots is None else roots,
-        holders={held_by: slots - left} if left < slots else {},
-        protocol=protocol,
-    )
-
-
-def job(name: str, world_size: int, **more: object) -> QueuedJob:
-    return QueuedJob(name, name, Demand(world_size, **more))  # type: ignore[arg-type]
-
-
-def nodes_of(decisions: Decisions, job_id: str) -> dict[str, int]:
-    return {share.node: len(share.slots) for share in decisions.placed[job_id]}
-
-
-offers_strategy = st.lists(
-    st.tuples(
-        st.integers(1, 8),
-        st.integers(0, 8),
-        st.sampled_from(["cpu", "cuda"]),
-        st.sampled_from(["uuid-1", "uuid-2"]),
-        st.sampled_from([PROTOCOL - 1, PROTOCOL, PROTOCOL]),
-    ),
-    max_size=6,
-).map(
-    lambda rows: [
-        offer(
-            f"n{i}",
-            slots,
-            min(free, slots),
-            device=device,
-            roots={"checkpoints": root},
-            protocol=protocol,
-        )
-        for i, (slots, free, device, root, protocol) in enumerate(rows)
-    ]
-)
-jobs_strategy = st.lists(
-    st.tuples(
-        st.integers(1, 12),
-        st.none() | st.integers(1, 4),
-        st.sampled_from(["auto", "cpu", "cuda"]),
-        st.none() | st.just(("checkpoints", "uuid-2")),
-        st.sampled_from([(), (2,), (3,), (4,), (4, 2), (6, 2), (6, 3)]),
-    ),
-    max_size=8,
-).map(
-    lambda rows: [
-        job(
-            f"j{i}",
-            count * max(units, default=1),
-            nodes=nodes,
-            device=device,
-            storage=storage,
-            units=units,
-        )
-        for i, (count, nodes, device, storage, units) in enumerate(rows)
-    ]
-)
 
 
 @given(jobs_strategy, offers_strategy)
@@ -225,127 +152,6 @@ def test_a_job_larger_than_all_nodes_holds_back_no_other() -> None:
     decisions = decide([job("huge", 64), job("small", 1)], [offer("a", 4)])
     assert nodes_of(decisions, "small") == {"a": 1}
     assert decisions.waiting["huge"] == "needs 64 slots, 4 are online"
-
-
-def test_the_fewest_nodes_and_the_fullest_first() -> None:
-    offers = [offer("a", 4), offer("b", 4, 2), offer("c", 8)]
-    assert nodes_of(decide([job("j", 2)], offers), "j") == {"b": 2}
-    assert nodes_of(decide([job("j", 6)], offers), "j") == {"c": 6}
-    assert nodes_of(decide([job("j", 12)], [offer("a", 6), offer("b", 6)]), "j") == {
-        "a": 6,
-        "b": 6,
-    }
-    assert nodes_of(decide([job("j", 4, nodes=2)], offers), "j") == {"b": 2, "a": 2}
-
-
-def unit_of(demand: Demand, offers: Sequence[Offer]) -> int:
-    """Return the largest unit that a node holds which the demand may use."""
-    if demand.nodes is not None:
-        return 1
-    eligible = [o for group in groups(demand, offers) for o in group]
-    return max([unit for unit in demand.units for o in eligible if o.slots >= unit], default=1)
-
-
-def least_nodes(demand: Demand, offers: Sequence[Offer]) -> int | None:
-    """Return the fewest nodes of one group that could hold a demand, by looking at every set."""
-    unit = unit_of(demand, offers)
-    whole = demand.world_size // unit
-
-    def holds(chosen: Sequence[Offer]) -> bool:
-        rooms = [len(o.free) // unit for o in chosen]
-        share, rest = divmod(whole, len(chosen))
-        even = rest == 0 and all(room >= share for room in rooms)
-        if even or demand.nodes is not None:
-            return even
-        if any(o.protocol != PROTOCOL for o in chosen):
-            return False
-        return min(rooms) > 0 and sum(rooms) >= whole >= len(chosen)
-
-    counts = range(1, len(offers) + 1) if demand.nodes is None else [demand.nodes]
-    for count in counts:
-        for group in groups(demand, offers):
-            if any(holds(chosen) for chosen in combinations(group, count)):
-                return count
-    return None
-
-
-@given(jobs_strategy, offers_strategy)
-def test_an_allocation_is_found_where_there_is_one_and_has_the_fewest_nodes(
-    jobs: Sequence[QueuedJob], offers: Sequence[Offer]
-) -> None:
-    for wanted in jobs:
-        found = decide([wanted], offers).placed.get(wanted.id)
-        assert (found and len(found)) == least_nodes(wanted.demand, offers)
-
-
-@pytest.mark.parametrize(
-    ("world_size", "free", "shares"),
-    [
-        (5, [4, 1], [4, 1]),
-        (5, [1, 4], [4, 1]),  # the larger share first
-        (6, [4, 3, 3], [3, 3]),  # equal shares, where as few nodes hold them
-        (5, [4, 4, 1], [4, 1]),  # the least to spare
-        (5, [4, 3, 2], [3, 2]),
-        (11, [8, 4, 4, 3], [8, 3]),
-        (7, [3, 3, 3], [3, 3, 1]),
-        (10, [4, 4, 4, 1], [4, 4, 2]),
-        (8, [4, 2, 2, 2, 2], [4, 2, 2]),
-    ],
-)
-def test_shares_are_equal_else_the_larger_nodes_are_filled(
-    world_size: int, free: list[int], shares: list[int]
-) -> None:
-    offers = [offer(f"n{i}", count) for i, count in enumerate(free)]
-    placed = decide([job("j", world_size)], offers).placed["j"]
-    assert [len(share.slots) for share in placed] == shares
-    assert [share.node_rank for share in placed] == list(range(len(shares)))
-
-
-@pytest.mark.parametrize(
-    ("world_size", "units", "free", "shares"),
-    [
-        (8, (4,), [7, 4, 1], [4, 4]),  # not 7 + 1: 4 ranks would lie on two nodes
-        (12, (4,), [9, 7, 4], [8, 4]),
-        (8, (4, 2), [3, 3, 2, 2], [2, 2, 2, 2]),  # no node has 4: pairs stay together
-        (8, (8, 4), [4, 4], [4, 4]),
-        (4, (4,), [2, 1, 1], [2, 1, 1]),  # no node has 4
-        (3, (3,), [2, 3], [3]),
-    ],
-)
-def test_shares_hold_whole_units_where_a_node_is_that_large(
-    world_size: int, units: tuple[int, ...], free: list[int], shares: list[int]
-) -> None:
-    offers = [offer(f"n{i}", count) for i, count in enumerate(free)]
-    decisions = decide([job("j", world_size, units=units)], offers)
-    assert [len(share.slots) for share in decisions.placed["j"]] == shares
-
-
-def test_a_job_waits_for_whole_units() -> None:
-    six = [offer("a", 6), offer("b", 6)]
-    assert decide([job("j", 12, units=(4, 2))], six).waiting["j"] == (
-        "needs 12 slots in units of 4, 12 are online (6 + 6)"
-    )
-    offers = [offer("large", 4, 1), offer("a", 3), offer("b", 3)]
-    decisions = decide([job("j", 4, units=(4, 2)), job("behind", 1)], offers)
-    assert (
-        decisions.waiting["j"] == "needs 4 slots in units of 4, 7 free (3 + 3 + 1), 3 held by other"
-    )
-    assert nodes_of(decide([job("j", 4, units=(4, 2), nodes=2)], offers), "j") == {"a": 2, "b": 2}
-
-
-def test_older_workers_get_equal_shares_alone() -> None:
-    old, new = offer("old", 4, protocol=PROTOCOL - 1), offer("new", 1)
-    assert decide([job("j", 5)], [old, new]).waiting["j"] == (
-        "needs 5 slots, 5 are online (4 + 1); shares of different sizes need workers of "
-        f"protocol {PROTOCOL}"
-    )
-    assert nodes_of(decide([job("j", 4)], [old, new]), "j") == {"old": 4}
-    assert nodes_of(decide([job("j", 2)], [offer("old", 1, protocol=2), new]), "j") == {
-        "old": 1,
-        "new": 1,
-    }
-    more = [old, offer("a", 2), offer("b", 2)]  # not 4 + 2, which are fewer
-    assert nodes_of(decide([job("j", 6)], more), "j") == {"old": 2, "a": 2, "b": 2}
 
 
 def test_auto_takes_the_gpus_where_there_are_any() -> None:
@@ -486,40 +292,6 @@ def test_what_is_placed_is_held_by_its_name() -> None:
     assert decide([job("one", 1), job("j", 4)], more).waiting["j"] == (
         "needs 4 slots, 2 free, 2 held by one"
     )
-
-
-def test_slots_are_taken_from_the_front_and_ranks_follow_the_names() -> None:
-    offers = [offer("b", 4, 3), offer("a", 4, 2)]
-    first, second = job("first", 4, nodes=2), job("second", 1)
-    placed = decide([first, second], offers).placed
-    assert placed["first"] == (
-        NodeAllocation(node="a", node_rank=0, slots=(2, 3)),
-        NodeAllocation(node="b", node_rank=1, slots=(1, 2)),
-    )
-    assert placed["second"] == (NodeAllocation(node="b", node_rank=0, slots=(3,)),)
-
-
-def test_of_equal_storages_the_fuller_one_is_taken() -> None:
-    other = {"checkpoints": "uuid-0"}
-    offers = [offer("a", 4, 4, roots=other), offer("b", 4, 3), offer("c", 4, 2), offer("d", 4, 2)]
-    assert nodes_of(decide([job("j", 2)], offers), "j") == {"c": 2}
-    assert nodes_of(decide([job("j", 4)], offers), "j") == {"a": 4}
-    spread = [offer("a", 2, roots=other), offer("b", 2, roots=other), offer("c", 8, 6)]
-    assert nodes_of(decide([job("j", 4)], spread), "j") == {"c": 4}
-
-
-def test_nodes_of_several_kinds_and_storages_are_never_mixed() -> None:
-    offers = [
-        offer("a", 2, roots={"checkpoints": "u", "data": "v"}),
-        offer("b", 2, roots={"checkpoints": "u", "data": "w"}),
-        offer("c", 2, device="cuda", roots={"checkpoints": "u", "data": "v"}),
-    ]
-    both = ("checkpoints", "data")
-    assert not fits(job("j", 4, device="cpu", roots=both).demand, offers)
-    assert fits(job("j", 4, device="cpu").demand, offers)
-    assert fits(job("j", 2, roots=both, storage=("data", "v")).demand, offers)
-    assert not fits(job("j", 2, device="cpu", roots=both, storage=("data", "x")).demand, offers)
-    assert fits(job("j", 3, device="cpu").demand, offers)
 
 
 def test_a_job_held_back_names_the_job_ahead() -> None:
