@@ -110,25 +110,18 @@ def test_every_pair_of_world_sizes_reads_the_same_sequences(
     root = text_root(tmp_path, sequences=sequences)
     steps, stop = 6, 3
     expected = reference(root, sequences, steps, global_batch)
-    halves: dict[bool, dict[int, list[list[Step]]]] = {True: {}, False: {}}
     for dp in range(1, MAX_RANKS + 1):
-        for before in (True, False):
-            # A resume opens the dataset anew, as another process on another node would.
+        # A resume opens the dataset anew, as another process on another node would.
+        for span in (range(stop), range(stop, steps)):
             dataset = open_text(root, seed=SEED)
-            span = range(stop) if before else range(stop, steps)
-            halves[before][dp] = [
+            read = [
                 run(dataset, span, BatchPartition(global_batch, micro_batch, dp))
                 for micro_batch in range(1, global_batch // dp + 1)
                 if -(-global_batch // micro_batch) >= dp
             ]
-    pairs = 0
-    for n in range(1, MAX_RANKS + 1):
-        for m in range(1, MAX_RANKS + 1):
-            for before_stop in halves[True][n]:
-                for after_stop in halves[False][m]:
-                    assert before_stop + after_stop == expected
-                    pairs += 1
-    assert pairs >= MAX_RANKS**2
+            assert read
+            for half in read:  # each first half continues in each second one
+                assert half == expected[span.start : span.stop]
 
 
 @settings(max_examples=60)
