@@ -53,8 +53,19 @@ def failed(job: SmallJob, layout: Layout = TWO, **launched: object) -> Attempt:
 # ---- the preflight finds a storage that cannot take a checkpoint ---------------------------------
 
 
-def check_preflight(job: SmallJob, storage: Path, cause: str) -> str:
-    """A launch by hand, in a process of its own, fails before its first step; return its log."""
+def check_preflight(attempt: Attempt, storage: Path, cause: str) -> None:
+    """The attempt failed before its first step, for lack of a storage."""
+    assert attempt.outcome.step == 0
+    assert attempt.error.reason == FailureReason.CHECKPOINT_ERROR
+    assert cause in attempt.error.message
+    assert attempt.error.path is not None
+    assert attempt.error.path.startswith(str(storage))
+    assert attempt.error.traceback is not None
+    assert not (attempt.run / "metrics.jsonl").exists(), "it failed before the first step"
+
+
+def launched_by_hand(job: SmallJob, storage: Path) -> tuple[Attempt, str]:
+    """Launch an attempt that must fail in a process of its own; return it and its log."""
     run = job.prepare(1, Layout(), storage=storage)
     started = time.monotonic()
     done = subprocess.run(
@@ -67,20 +78,14 @@ def check_preflight(job: SmallJob, storage: Path, cause: str) -> str:
     )
     assert time.monotonic() - started < SECONDS
     assert done.returncode == 1
-    attempt = Attempt(run)
-    assert attempt.outcome.step == 0
-    assert attempt.error.reason == FailureReason.CHECKPOINT_ERROR
-    assert cause in attempt.error.message
-    assert attempt.error.path is not None
-    assert attempt.error.path.startswith(str(storage))
-    assert attempt.error.traceback is not None
-    assert not (run / "metrics.jsonl").exists(), "it failed before the first step"
-    return done.stderr
+    return Attempt(run), done.stderr
 
 
 def test_a_checkpoint_root_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    check_preflight(SmallJob(tmp_path), tmp_path / "file" / "deep", "Not a directory")
+    storage = tmp_path / "file" / "deep"
+    attempt = failed(SmallJob(tmp_path), Layout(), storage=storage)
+    check_preflight(attempt, storage, "Not a directory")
 
 
 @pytest.fixture
@@ -97,7 +102,8 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 
 @needs_root
 def test_a_full_disk(mounted: Path, tmp_path: Path) -> None:
-    log = check_preflight(SmallJob(tmp_path), mounted, "No space left on device")
+    attempt, log = launched_by_hand(SmallJob(tmp_path), mounted)
+    check_preflight(attempt, mounted, "No space left on device")
     folder = mounted / JOB / "a1" / "step-0"
     assert f"rank 0 DEBUG folder made: {folder}\n" in log, "--verbose logs how far it got"
     assert "part written" not in log
@@ -106,7 +112,8 @@ def test_a_full_disk(mounted: Path, tmp_path: Path) -> None:
 @needs_root
 def test_a_read_only_mount(mounted: Path, tmp_path: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", mounted], check=True)
-    check_preflight(SmallJob(tmp_path), mounted, "Read-only file system")
+    attempt = failed(SmallJob(tmp_path), Layout(), storage=mounted)
+    check_preflight(attempt, mounted, "Read-only file system")
 
 
 def test_a_checkpoint_root_of_another_user() -> None:

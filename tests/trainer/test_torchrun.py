@@ -85,8 +85,8 @@ def test_a_launch_is_stopped_and_resumed_on_another_world_size(tmp_path: Path) -
     assert phases == ["starting", "building_cache", "loading", "training", "ending"]
 
     last = job.committed()[f"{JOB}.a1.step-{stopped_at}"]
-    run = job.prepare(2, Layout(dp_shard=3), resume=last, overrides=Overrides(steps=stopped_at + 3))
-    with launched(run, 3) as process:
+    run = job.prepare(2, Layout(), resume=last, overrides=Overrides(steps=stopped_at + 3))
+    with launched(run, 1) as process:
         assert process.wait(SECONDS) == 0
     second = Attempt(run)
     assert second.outcome.outcome == "succeeded"
@@ -109,8 +109,12 @@ def test_sigterm_to_torchrun_saves_and_leaves(tmp_path: Path) -> None:
     assert outcome.checkpoint_id in job.committed()
 
 
-def test_sigterm_to_a_rank_without_a_supervisor_saves_and_leaves(tmp_path: Path) -> None:
-    asked = {"resources": {"device": "cpu"}, "training": {"steps": 1_000_000}}
+def test_without_torchrun_the_only_rank_saves_and_leaves_on_sigterm(tmp_path: Path) -> None:
+    """Whatever number of ranks the spec has; no supervisor is there either."""
+    asked = {
+        "resources": {"world_size": 2, "device": "cpu"},
+        "training": {"steps": 1_000_000},
+    }
     (tmp_path / "spec.json").write_text(json.dumps(asked))
     command = [sys.executable, "-m", "trainer", str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -120,6 +124,7 @@ def test_sigterm_to_a_rank_without_a_supervisor_saves_and_leaves(tmp_path: Path)
         assert process.wait(SECONDS) == 0
     outcome = Attempt(tmp_path).outcome
     assert (outcome.outcome, outcome.failure) == ("stopped", None)
+    assert list(Attempt(tmp_path).lines) == list(range(1, outcome.step + 1))
     assert outcome.checkpoint_id == f"job.a1.step-{outcome.step}"
 
 
@@ -138,16 +143,6 @@ def test_sigterm_ends_a_rank_at_once_under_a_supervisor_and_after_a_failure(
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
     assert ended.returncode == (0 if record is None else -signal.SIGTERM)
     assert (tmp_path / "stop").exists() == (record is None)
-
-
-def test_without_torchrun_the_process_is_the_only_rank(tmp_path: Path) -> None:
-    asked = {"resources": {"world_size": 2, "device": "cpu"}, "training": {"steps": 12}}
-    (tmp_path / "spec.json").write_text(json.dumps(asked))
-    command = [sys.executable, "-m", "trainer", str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, timeout=SECONDS)
-    assert done.returncode == 0
-    assert list(Attempt(tmp_path).lines) == list(range(1, 13))
 
 
 def test_a_failure_leaves_its_reason_and_no_process(tmp_path: Path) -> None:
