@@ -35,7 +35,8 @@ def test_an_unknown_job_is_not_found_on_any_path(
         queries = {"/logs/search": "?text=x"}
         query = next((q for end, q in queries.items() if url.endswith(end)), "")
         for method in methods:
-            body = {"kind": "save"} if url.endswith("/requests") and method == "POST" else {}
+            bodies = {"/requests": {"kind": "save"}, "/priority": {"priority": 1}}
+            body = next((b for end, b in bodies.items() if url.endswith(end)), {})
             sent = body if method == "POST" else None
             response = client.request(method, url + query, json=sent)
             assert response.status_code == 404, (method, url, response.text)
