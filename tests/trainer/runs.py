@@ -39,7 +39,7 @@ SPEC: dict[str, Any] = {
     "name": "small",
     "model": {"size": "debug", "n_layers": 2, "dropout": 0.1},
     "data": {"source": "text", "path": "data:text.txt"},
-    "training": {"steps": 60, "seq_len": 32, "global_batch_size": 16, "micro_batch_size": 2},
+    "training": {"steps": 60, "seq_len": 32, "global_batch_size": 16, "micro_batch_size": 4},
     "optimizer": {"lr": 1e-3},
     "lr_schedule": {"warmup_steps": 5},
     "checkpoint": {"interval_steps": 0},

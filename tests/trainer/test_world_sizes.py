@@ -31,7 +31,8 @@ PAIRS_FROM, PAIRS_TO = 4, 6  # the step that is saved, and the last one
 
 def job_of(folder: Path, *, steps: int) -> SmallJob:
     """Return the small job with a schedule that moves the learning rate at every step."""
-    return SmallJob(folder).changed(folder, training={"steps": steps, "log_every_steps": 1})
+    training = {"steps": steps, "log_every_steps": 1, "micro_batch_size": 2}  # one a rank of eight
+    return SmallJob(folder).changed(folder, training=training)
 
 
 @pytest.mark.timeout(600)  # some ten seconds where there is a core for each rank

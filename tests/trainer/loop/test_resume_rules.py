@@ -97,7 +97,7 @@ def test_what_the_result_depends_on_is_refused_with_both_values(
 
 
 def test_what_may_change_is_named(tmp_path: Path, saved: Manifest) -> None:
-    overrides = Overrides(steps=9, micro_batch_size=4)
+    overrides = Overrides(steps=9, micro_batch_size=2)
     sections = {"guard": {"spike_factor": 4.0}, "training": {"log_every_steps": 2}}
     found = compare(saved, resuming(tmp_path, saved, overrides, **sections))
     assert found["compared"] == ("spec",)
@@ -105,7 +105,7 @@ def test_what_may_change_is_named(tmp_path: Path, saved: Manifest) -> None:
         "checkpoint.interval_steps: 1 -> 0",
         "guard.spike_factor: 3.0 -> 4.0",
         "training.log_every_steps: 1 -> 2",
-        "training.micro_batch_size: 2 -> 4",
+        "training.micro_batch_size: 4 -> 2",
         "training.steps: 5 -> 9",
     ]
     assert "code" not in found

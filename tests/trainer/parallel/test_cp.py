@@ -36,7 +36,7 @@ def make_spec(method: str = "allgather_kv", /, **sections: dict[str, Any]) -> Jo
         "training": {
             "seq_len": SEQ_LEN,
             "global_batch_size": 16,
-            "micro_batch_size": 4,
+            "micro_batch_size": 8,
             "max_grad_norm": 0.5,
         },
         "optimizer": {"lr": 3e-3},

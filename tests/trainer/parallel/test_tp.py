@@ -116,6 +116,7 @@ def make_plain(spec: JobSpec) -> JobSpec:
 
 WHOLE_STREAM = {"sequence_parallel": False}
 GATHERED_LOGITS = {"loss_parallel": False}
+TWO_ROUNDS: Sections = {"training": {"micro_batch_size": 8}}  # of one rank
 HEADS_OF_4: Sections = {"model": {"n_heads": 8, "n_kv_heads": 4}}
 
 
@@ -124,9 +125,9 @@ HEADS_OF_4: Sections = {"model": {"n_heads": 8, "n_kv_heads": 4}}
     [
         (Layout(tp=2), {}),
         (Layout(tp=2), {"training": {"micro_batch_size": 3}}),  # the last one holds one sequence
-        (Layout(tp=2), {"parallelism": WHOLE_STREAM}),
-        (Layout(tp=2), {"parallelism": GATHERED_LOGITS}),
-        (Layout(tp=4), HEADS_OF_4),
+        (Layout(tp=2), TWO_ROUNDS | {"parallelism": WHOLE_STREAM}),
+        (Layout(tp=2), TWO_ROUNDS | {"parallelism": GATHERED_LOGITS}),
+        (Layout(tp=4), TWO_ROUNDS | HEADS_OF_4),
         (Layout(dp_shard=2, tp=2), {}),
         (Layout(dp_replicate=2, dp_shard=1, tp=2), {}),
         (Layout(dp_shard=3, tp=2), {}),  # uneven shards of shards, and idle ranks
@@ -150,7 +151,8 @@ WHOLE_STREAM_TOO = pytest.param(WHOLE_STREAM, marks=pytest.mark.slow)
 
 @pytest.mark.parametrize("parallelism", [{}, WHOLE_STREAM_TOO, GATHERED_LOGITS], ids=str)
 def test_tied_embeddings_are_one_weight(parallelism: dict[str, Any]) -> None:
-    expect_same(changed(make_spec(tied=True), parallelism=parallelism), Layout(dp_shard=2, tp=2))
+    spec = changed(make_spec(tied=True, micro_batch_size=8), parallelism=parallelism)
+    expect_same(spec, Layout(dp_shard=2, tp=2))
 
 
 @pytest.mark.parametrize(
@@ -165,20 +167,22 @@ def test_tied_embeddings_are_one_weight(parallelism: dict[str, Any]) -> None:
 def test_weights_shared_by_all_heads_sum_up_their_gradients(
     layout: Layout, parallelism: dict[str, Any]
 ) -> None:
-    spec = changed(make_spec(), parallelism=parallelism)
+    spec = changed(make_spec(micro_batch_size=8), parallelism=parallelism)
     courses = expect_same(spec, layout, normed=True)
     assert courses[0].gradients["layers.0.attention.head_norm.weight"].any()
 
 
 @pytest.mark.parametrize("parallelism", [{}, WHOLE_STREAM_TOO], ids=str)
 def test_blocks_can_be_compiled(parallelism: dict[str, Any]) -> None:
-    expect_same(changed(make_spec(), parallelism=parallelism), Layout(tp=2), compiled=True)
+    spec = changed(make_spec(micro_batch_size=8), parallelism=parallelism)
+    expect_same(spec, Layout(tp=2), compiled=True)
 
 
 @pytest.mark.parametrize("parallelism", [{}, WHOLE_STREAM_TOO], ids=str)
 def test_bfloat16_trains_close_to_float32(parallelism: dict[str, Any]) -> None:
     spec = changed(
-        make_spec(param_dtype="bfloat16", reduce_dtype="float32"), parallelism=parallelism
+        make_spec(param_dtype="bfloat16", reduce_dtype="float32", micro_batch_size=8),
+        parallelism=parallelism,
     )
     expected = reference(make_spec().model_dump_json(), normed=False)
     layout = Layout(dp_shard=2, tp=2)
