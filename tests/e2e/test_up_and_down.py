@@ -83,9 +83,11 @@ def test_training_outlives_up_and_down_saves_it(up: Callable[[], ControlPlane]) 
         job = yard.job(job_id)
         assert (job.state, job.attempt) == (JobState.STOPPED, 1)
         assert next(yard.checkpoints(job_id)).step == job.progress.step > step
-        third.run(queued).wait_for_step(1)
+        run = third.run(queued)
+        run.hold_at(1)
     third.up.send_signal(signal.SIGINT)
     assert third.up.wait(120) == 0
+    run.go_on()
     said = embedded(third, "down")  # there is no `up` any more that it could tell
     assert "waiting: stopped at step" in said
     assert embedded(third, "down").startswith("Nothing runs")
