@@ -266,8 +266,10 @@ def test_a_page_of_no_job_shows_an_error(theatre: Theatre, visit: Visit) -> None
 def test_a_waiting_job_has_its_place_and_its_priority_can_be_changed(
     theatre: Theatre, visit: Visit
 ) -> None:
-    reply = theatre.api().post("/jobs", json={"name": "in-line", "resources": {"priority": -80}})
-    watched = visit(f"/jobs/{reply.json()['id']}")
+    with theatre.api() as api:
+        wanted = {"name": "in-line", "resources": {"priority": -80}}
+        job_id = api.post("/jobs", json=wanted).json()["id"]
+    watched = visit(f"/jobs/{job_id}")
     page = watched.page
     place = page.get_by_text(re.compile(r"Position [\d,]+ in the queue"))
     expect(place).to_contain_text(
@@ -285,5 +287,6 @@ def test_a_waiting_job_has_its_place_and_its_priority_can_be_changed(
     dialog.get_by_role("button", name="Change").click()
     expect(page.get_by_role("button", name="priority high")).to_be_visible()
     watched.keep("queue-place")
-    theatre.api().post(f"/jobs/{reply.json()['id']}/stop", json={})
-    theatre.api().delete(f"/jobs/{reply.json()['id']}")
+    with theatre.api() as api:
+        api.post(f"/jobs/{job_id}/stop", json={})
+        api.delete(f"/jobs/{job_id}")

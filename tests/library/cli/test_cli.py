@@ -31,8 +31,17 @@ def test_help_names_every_command(run: Run) -> None:
     named = set(re.findall(r"^  ([a-z]+)  ", told, re.MULTILINE))
     assert named == {
         *("up", "down", "login", "init", "schema", "plan", "submit", "ps", "show", "watch", "logs"),
-        *("metrics", "compare", "events", "checkpoints", "operations", "export", "sample", "nodes"),
-        *("stop", "cancel", "kill", "priority", "queue", "resume", "fork", "delete"),
+        *(
+            "metrics",
+            "compare",
+            "goodput",
+            "events",
+            "checkpoints",
+            "operations",
+            "export",
+            "sample",
+        ),
+        *("nodes", "stop", "cancel", "kill", "priority", "queue", "resume", "fork", "delete"),
         *("save", "profile", "snapshot"),
     }
     assert max(map(len, told.splitlines())) <= 80

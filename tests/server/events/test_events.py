@@ -64,6 +64,7 @@ EXAMPLES: tuple[EventData, ...] = (
     data.StopRequested(reason="enough"),
     data.StopAgreed(step=4, time=1.0),
     data.CancelRequested(reason="enough", lost="4 steps"),
+    data.PriorityChanged(before=0, priority=50),
     data.RolledBack(
         checkpoint_id=None, step=0, window=(8, 16), reason=FailureReason.NON_FINITE_LOSS
     ),
