@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, ClassVar
 
 import numpy as np
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Table, select
 
 from server.attempts.lineage import NEVER
 from server.database.metric_and_log_tables import metric_chunks, metric_series
+from server.database.rows import TypedRow
 from server.goodput.ledger import Training
 from server.metrics.points import Points
 from server.metrics.series import Values, decode, read_values
@@ -55,6 +56,19 @@ class StepSum:
     """Unix time, seconds, at which the steps of the first point began."""
     recorded: float = 0.0
     """Unix time of the last point."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk(TypedRow):
+    """A chunk of a series without its points."""
+
+    table: ClassVar[Table] = metric_chunks
+    series_id: int
+    first_step: int
+    last_step: int
+    step_sum: float | None
+    first_number: Annotated[bytes, number_at(metric_chunks.c.numbers, 1).label("first_number")]
+    """Its first value, 8 bytes."""
 
 
 def read_trainings(
@@ -158,30 +172,21 @@ def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> d
         for row in rows.get(key, ()):
             if (key, row.first_step) in opened:
                 added.points(opened[key, row.first_step])
-            else:
-                added.chunk(row)
+            elif row.step_sum is not None:  # all others are opened
+                added.chunk(row, row.step_sum)
         tail = tails.get(key, Points.joined([]))
         added.points(tail[tail.steps > added.previous])  # compacted between the two queries
         sums[key] = added.total()
     return sums
 
 
-def _chunks(
-    connection: Connection, series_ids: Sequence[int]
-) -> dict[int, list[Row[*tuple[Any, ...]]]]:
-    columns = metric_chunks.c
+def _chunks(connection: Connection, series_ids: Sequence[int]) -> dict[int, list[_Chunk]]:
     query = (
-        select(
-            columns.series_id,
-            columns.first_step,
-            columns.last_step,
-            columns.step_sum,
-            number_at(columns.numbers, 1).label("first_number"),
-        )
-        .where(columns.series_id.in_(series_ids))
-        .order_by(columns.series_id, columns.first_step)
+        _Chunk.select()
+        .where(metric_chunks.c.series_id.in_(series_ids))
+        .order_by(metric_chunks.c.series_id, metric_chunks.c.first_step)
     )
-    rows = connection.execute(query).all()
+    rows = _Chunk.all(connection, query)
     return {key: list(own) for key, own in groupby(rows, attrgetter("series_id"))}
 
 
@@ -195,7 +200,7 @@ class _Adding:
         self._began: float | None = None
         self._recorded = 0.0
 
-    def chunk(self, row: Row[*tuple[Any, ...]]) -> None:
+    def chunk(self, row: _Chunk, step_sum: float) -> None:
         """Add a chunk between others that lies on one side of the last kept step, by its sum."""
         (first,) = struct.unpack("<d", row.first_number)
         covered = row.first_step - self.previous
@@ -204,9 +209,9 @@ class _Adding:
             self._kept += first * kept
             self._lost += first * (covered - kept)
         if row.last_step <= self._until:
-            self._kept += row.step_sum
+            self._kept += step_sum
         else:
-            self._lost += row.step_sum
+            self._lost += step_sum
         self.previous = row.last_step
 
     def points(self, points: Points) -> None:
