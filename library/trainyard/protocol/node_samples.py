@@ -13,6 +13,8 @@ from trainyard.base.model_base import RecordModel, Text
 
 MAX_ACCELERATORS = 256
 """Most devices in one sample: 16 GPUs of 7 MIG instances, twice."""
+MAX_DISKS = 64
+"""Most folders in one sample."""
 XIDS_KEPT = 16
 """Newest Xid errors of a device in a sample."""
 
@@ -101,7 +103,7 @@ class HostSample(RecordModel):
     """Memory: the limit of the worker's cgroup, or that of the machine."""
     memory_used_bytes: Count
     """Memory in use without caches that the kernel can drop."""
-    disks: Annotated[tuple[DiskSample, ...], Field(max_length=64)] = ()
+    disks: Annotated[tuple[DiskSample, ...], Field(max_length=MAX_DISKS)] = ()
     """Room of the storage roots that are folders, and of the node's own folder."""
 
 

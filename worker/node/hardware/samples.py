@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from trainyard.protocol.node_samples import DiskSample, HostSample, NodeSample
+from trainyard.protocol.node_samples import MAX_DISKS, DiskSample, HostSample, NodeSample
 from trainyard.spec.storage_uri import is_object_store
 from worker.node.cgroup import cgroup_limits
 from worker.node.hardware.accelerators import Accelerators
@@ -108,9 +108,24 @@ class Sampler:
         for probe in (*self._disks.values(), self._accelerators):
             if probe is not None:
                 probe.start()
+        self._failing = False
 
-    def sample(self) -> NodeSample:
-        """Return the newest sample of each part, and what could not be sampled; never waits."""
+    def sample(self) -> NodeSample | None:
+        """Return the newest sample of each part, and what could not be sampled; never waits.
+
+        None when the sample fails: a heartbeat without a sample keeps its node online.
+        """
+        try:
+            sample = self._sample()
+        except Exception:
+            if not self._failing:
+                logger.exception("heartbeats have no sample of this node")
+            self._failing = True
+            return None
+        self._failing = False
+        return sample
+
+    def _sample(self) -> NodeSample:
         disks = [probe.look() for probe in self._disks.values()]
         devices, problem = self._accelerators.look() if self._accelerators else (None, None)
         limits = cgroup_limits()
@@ -121,7 +136,7 @@ class Sampler:
             load=os.getloadavg()[0],
             memory_bytes=total,
             memory_used_bytes=used,
-            disks=tuple(disk for disk, _ in disks if disk is not None),
+            disks=tuple(disk for disk, _ in disks if disk is not None)[:MAX_DISKS],
         )
         problems = (problem, *(missing for _, missing in disks))
         return NodeSample(

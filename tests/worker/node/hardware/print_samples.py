@@ -18,16 +18,17 @@ from worker.node.hardware.samples import Sampler
 folder, wanted, open_seconds = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 try:
     accelerators = open_accelerators(device_files=folder, seconds=open_seconds)
+    devices = find_devices(accelerators)
 except ValueError as error:
     sys.stdout.write(json.dumps({"refused": str(error)}))
     os._exit(0)  # a thread may hang in the driver
-devices = find_devices(accelerators)
 sampler = Sampler(accelerators, {"data_dir": folder}, seconds=0.02, overdue_seconds=0.2)
 deadline = time.monotonic() + 20
 while True:
     began = time.monotonic()
     sample = sampler.sample()
     took = time.monotonic() - began
+    assert sample is not None
     if wanted in sample.model_dump_json() or time.monotonic() > deadline:
         break
     time.sleep(0.02)
