@@ -46,7 +46,7 @@ class AcceleratorSample(RecordModel):
     """How one device fares."""
 
     uuid: Name
-    """UUID of the device."""
+    """UUID of the device; `index 3` of a GPU that did not give its UUID when the worker started."""
     problem: Problem | None = None
     """Why the device gave no values, such as a GPU that is lost."""
     utilization_ratio: Ratio | None = None

@@ -61,18 +61,21 @@ class _Device:
 
 
 class Nvml:
-    """The GPUs that the driver lists when this is made; `sample` and `devices` use one listing."""
+    """The GPUs that the driver lists when this is made; `sample` and `devices` use one listing.
+
+    A GPU that fails then is no slot, and has a problem in every sample.
+    """
 
     def __init__(self) -> None:
         """Open the library, list the devices and begin to wait for Xid errors.
 
         Raises:
-            OSError: there is no driver, or it fails.
+            OSError: there is no driver, or it fails for every GPU.
         """
         try:
             nvml.nvmlInit()
             self.driver: str = nvml.nvmlSystemGetDriverVersion()
-            self._devices = tuple(_list_devices())
+            self._devices, self._failed = _list_devices()
         except nvml.NVMLError as error:
             raise OSError(str(error)) from error
         self._xids: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=XIDS_KEPT))
@@ -84,7 +87,7 @@ class Nvml:
 
     def sample(self) -> tuple[AcceleratorSample, ...]:
         """Return how each device fares, divided GPUs included: they have power and temperature."""
-        return tuple(self._sample(device) for device in self._devices)
+        return (*(self._sample(device) for device in self._devices), *self._failed)
 
     def _sample(self, device: _Device) -> AcceleratorSample:
         uuid = device.accelerator.uuid
@@ -121,20 +124,45 @@ class Nvml:
             self._xids[uuid].append(event.eventData)
 
 
-def _list_devices() -> Iterator[_Device]:
+def _list_devices() -> tuple[tuple[_Device, ...], tuple[AcceleratorSample, ...]]:
+    """Return the devices, and a sample with the problem of each GPU that fails.
+
+    The driver also counts GPUs that this process may not open, those of other containers: they
+    are left out.
+
+    Raises:
+        NVMLError: every GPU fails.
+    """
+    devices: list[_Device] = []
+    failed: list[AcceleratorSample] = []
+    last: nvml.NVMLError | None = None
     for index in range(nvml.nvmlDeviceGetCount()):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        mode = _value(nvml.nvmlDeviceGetMigMode, handle)
-        divided = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
-        board = _describe(handle, index)
-        yield _Device(handle, board, divided)
-        for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if divided else 0):
-            find = partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, index=place)
-            instance = _value(find, handle)
-            if instance is not None:
-                described = _describe(instance, index)
-                parts = {"parent": board.uuid, "pci_address": board.pci_address}
-                yield _Device(instance, described.model_copy(update=parts), divided=False)
+        try:
+            devices += tuple(_open_gpu(index))
+        except nvml.NVMLError as error:
+            logger.warning("GPU %d is no slot: %s", index, error)
+            last = error
+            if error.value != nvml.NVML_ERROR_NO_PERMISSION:
+                failed.append(AcceleratorSample(uuid=f"index {index}", problem=str(error)))
+    if last is not None and not devices:
+        raise last
+    return tuple(devices), tuple(failed)
+
+
+def _open_gpu(index: int) -> Iterator[_Device]:
+    """Return a GPU and, in MIG mode, its instances."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    mode = _value(nvml.nvmlDeviceGetMigMode, handle)
+    divided = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    board = _describe(handle, index)
+    yield _Device(handle, board, divided)
+    for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if divided else 0):
+        find = partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, index=place)
+        instance = _value(find, handle)
+        if instance is not None:
+            described = _describe(instance, index)
+            parts = {"parent": board.uuid, "pci_address": board.pci_address}
+            yield _Device(instance, described.model_copy(update=parts), divided=False)
 
 
 def _describe(handle: Any, index: int) -> Accelerator:

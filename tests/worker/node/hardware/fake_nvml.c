@@ -2,7 +2,7 @@
  *
  * Lines are `key value`. `count 2`; `0.uuid GPU-a`; for instance 1 of GPU 0 the prefix is `0:1`.
  * `0.error 15` is what each call for a GPU returns; `0.lost 15`
- * leaves what the listing reads; `hang nvmlDeviceGetPowerUsage` makes a call
+ * leaves what the listing reads; `0.events_error 15` fails its registration for events; `hang nvmlDeviceGetPowerUsage` makes a call
  * never return; `event 0 79` is one Xid error. A value without a line is not supported.
  */
 #include <stdint.h>
@@ -95,6 +95,9 @@ int nvmlDeviceGetCount_v2(u32 *count) {
 }
 
 int nvmlDeviceGetHandleByIndex_v2(u32 index, void **device) {
+    char key[64], value[256];
+    snprintf(key, sizeof key, "%u.error", index);
+    if (look(key, value, sizeof value)) return atoi(value);
     *device = (void *)(uintptr_t)(1000 * (index + 1));
     return OK;
 }
@@ -221,8 +224,10 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, u32 *count, struct pro
 int nvmlEventSetCreate(void **set) { *set = (void *)1; return OK; }
 
 int nvmlDeviceRegisterEvents(void *device, u64 types, void *set) {
-    (void)device; (void)types; (void)set;
-    return OK;
+    char key[64], value[256];
+    (void)types; (void)set;
+    snprintf(key, sizeof key, "%u.events_error", (u32)((uintptr_t)device / 1000 - 1));
+    return look(key, value, sizeof value) ? atoi(value) : OK;
 }
 
 struct event { void *device; u64 type, data; u32 instance, compute; };

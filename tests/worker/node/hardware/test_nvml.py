@@ -179,6 +179,25 @@ def test_a_lost_gpu_has_a_problem_and_the_others_have_values(library: Path, tmp_
     assert (second["problem"], second["utilization_ratio"]) == ("GPU is lost", None)
 
 
+def test_a_gpu_that_is_lost_before_the_start_leaves_the_others(
+    library: Path, tmp_path: Path
+) -> None:
+    lines = {"count": 3, **gpu(0, utilization=5), **gpu(1), "1.error": 15, **gpu(2)}
+    found = look(library, tmp_path, lines)
+    assert found["visible"] == ["GPU-0", "GPU-2"]
+    sampled = {each["uuid"]: each for each in found["sample"]["accelerators"]}
+    assert sampled.keys() == {"GPU-0", "GPU-2", "index 1"}
+    assert (sampled["GPU-0"]["problem"], sampled["GPU-0"]["utilization_ratio"]) == (None, 0.05)
+    assert sampled["index 1"]["problem"] == "GPU is lost"
+
+
+def test_a_gpu_without_permission_is_left_out(library: Path, tmp_path: Path) -> None:
+    found = look(library, tmp_path, {"count": 2, **gpu(0), "0.error": 4, **gpu(1)})
+    assert found["visible"] == ["GPU-1"]
+    (sampled,) = found["sample"]["accelerators"]
+    assert (sampled["uuid"], sampled["problem"]) == ("GPU-1", None)
+
+
 def test_a_call_that_hangs_is_a_problem_of_the_node(library: Path, tmp_path: Path) -> None:
     lines = {**FULL, "hang": "nvmlDeviceGetPowerUsage"}
     found = look(library, tmp_path, lines, wanted="have not answered")
@@ -198,6 +217,7 @@ def test_a_call_that_hangs_is_a_problem_of_the_node(library: Path, tmp_path: Pat
         ({"init_error": 18}, "mismatch"),
         ({"count": 0}, "it lists none"),
         ({"count": 1, **gpu(0), "0.error": 15}, "GPU is lost"),
+        ({"count": 2, **gpu(0), "0.error": 15, **gpu(1), "1.error": 4}, "Insufficient Permissions"),
     ],
 )
 def test_a_machine_whose_gpus_are_not_listed_is_no_cpu_node(

@@ -1177,7 +1177,7 @@ export interface components {
         AcceleratorSample: {
             /**
              * Uuid
-             * @description UUID of the device.
+             * @description UUID of the device; `index 3` of a GPU that did not give its UUID when the worker started.
              */
             uuid: string;
             /**
@@ -1274,7 +1274,7 @@ export interface components {
         AcceleratorSampleInput: {
             /**
              * Uuid
-             * @description UUID of the device.
+             * @description UUID of the device; `index 3` of a GPU that did not give its UUID when the worker started.
              */
             uuid: string;
             /**
