@@ -102,13 +102,19 @@ class Nvml:
     def _wait_for_xids(self) -> None:
         """Collect Xid errors until the process ends; a driver without events has none."""
         logged = ""
-        events = _value(lambda _: nvml.nvmlEventSetCreate(), None)
-        for device in self._devices if events is not None else ():
+        try:
+            events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as error:
+            logger.warning("Xid errors are not collected: %s", error)
+            return
+        for device in self._devices:
             if device.accelerator.parent is None:
-                _value(
-                    lambda handle: nvml.nvmlDeviceRegisterEvents(handle, XID, events), device.handle
-                )
-        while events is not None:
+                try:
+                    nvml.nvmlDeviceRegisterEvents(device.handle, XID, events)
+                except nvml.NVMLError as error:
+                    uuid = device.accelerator.uuid
+                    logger.warning("GPU %s: Xid errors are not collected: %s", uuid, error)
+        while True:
             try:
                 event = nvml.nvmlEventSetWait_v2(events, WAIT_MILLISECONDS)
                 uuid = nvml.nvmlDeviceGetUUID(event.device)

@@ -198,6 +198,14 @@ def test_a_gpu_without_permission_is_left_out(library: Path, tmp_path: Path) -> 
     assert (sampled["uuid"], sampled["problem"]) == ("GPU-1", None)
 
 
+def test_xids_are_collected_of_the_others_when_one_gpu_refuses(
+    library: Path, tmp_path: Path
+) -> None:
+    lines = {"count": 2, **gpu(0), "0.events_error": 15, **gpu(1), "event": "1 79"}
+    found = look(library, tmp_path, lines, wanted="[79]")
+    assert [each["xids"] for each in found["sample"]["accelerators"]] == [[], [79]]
+
+
 def test_a_call_that_hangs_is_a_problem_of_the_node(library: Path, tmp_path: Path) -> None:
     lines = {**FULL, "hang": "nvmlDeviceGetPowerUsage"}
     found = look(library, tmp_path, lines, wanted="have not answered")
