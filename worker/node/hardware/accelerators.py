@@ -71,12 +71,22 @@ def visible_devices(devices: Sequence[Accelerator], visible: str | None) -> tupl
     Args:
         devices: all that the driver lists, in its order.
         visible: the variable: indices of GPUs, or beginnings of UUIDs. A divided GPU stands for
-            its instances.
+            its instances. A device that is named twice is one slot.
+
+    Raises:
+        ValueError: there are devices, and the variable names none of them.
     """
     if visible is None:
         return tuple(devices)
     words = [word.strip() for word in visible.split(",") if word.strip()]
-    return tuple(device for word in words for device in devices if _is_named(device, word))
+    named = {device.uuid: device for word in words for device in devices if _is_named(device, word)}
+    if devices and not named:
+        listed = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
+        raise ValueError(
+            f"CUDA_VISIBLE_DEVICES={visible!r} names no GPU of this machine, which are {listed}; "
+            "set TRAINYARD_DEVICE=cpu to offer CPU slots"
+        )
+    return tuple(named.values())
 
 
 def _is_named(device: Accelerator, word: str) -> bool:

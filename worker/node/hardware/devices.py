@@ -43,7 +43,8 @@ def find_devices(
         slots: how many, in place of all.
 
     Raises:
-        ValueError: `device="cuda"` without a GPU, or more GPU slots than there are.
+        ValueError: `device="cuda"` without a GPU, `CUDA_VISIBLE_DEVICES` that names none of the
+            GPUs, or more GPU slots than there are.
     """
     use_gpus = accelerators is not None and device != "cpu"
     listed = accelerators.devices() if accelerators is not None and use_gpus else ()

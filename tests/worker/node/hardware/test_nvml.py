@@ -162,13 +162,30 @@ def test_a_gpu_in_mig_mode_offers_its_instances_alone(library: Path, tmp_path: P
 
 @pytest.mark.parametrize(
     ("visible", "slots"),
-    [("1,0", ["GPU-1", "GPU-0"]), ("GPU-1", ["GPU-1"]), ("0,7", ["GPU-0"])],
+    [
+        ("1,0", ["GPU-1", "GPU-0"]),
+        ("GPU-1", ["GPU-1"]),
+        ("0,7", ["GPU-0"]),
+        ("0,0", ["GPU-0"]),
+        ("1,GPU-0,GPU-1", ["GPU-1", "GPU-0"]),
+    ],
 )
 def test_a_worker_offers_the_gpus_that_it_sees_itself(
     library: Path, tmp_path: Path, visible: str, slots: list[str]
 ) -> None:
     lines = {"count": 2, **gpu(0), **gpu(1)}
     assert look(library, tmp_path, lines, visible=visible)["visible"] == slots
+
+
+@pytest.mark.parametrize("visible", ["7", "GPU-7,NoDevFiles"])
+def test_a_worker_that_sees_none_of_the_gpus_is_no_cpu_node(
+    library: Path, tmp_path: Path, visible: str
+) -> None:
+    refused = look(library, tmp_path, {"count": 2, **gpu(0), **gpu(1)}, visible=visible)["refused"]
+    assert refused == (
+        f"CUDA_VISIBLE_DEVICES='{visible}' names no GPU of this machine, which are 0 (GPU-0), "
+        "1 (GPU-1); set TRAINYARD_DEVICE=cpu to offer CPU slots"
+    )
 
 
 def test_a_lost_gpu_has_a_problem_and_the_others_have_values(library: Path, tmp_path: Path) -> None:
