@@ -66,6 +66,7 @@ class Leader:
         self._holder = f"{socket.gethostname()[:200]}:{os.getpid()}:{os.urandom(4).hex()}"
         self._epoch: int | None = None
         self._renewals_left = RENEWALS
+        self._counting = threading.Lock()  # of `_renewals_left`
         self._seen_at: float | None = None
         self._settled_at = 0.0
         self._awaited: int | None = None
@@ -75,7 +76,7 @@ class Leader:
 
         The epoch of a lead that was lost is returned until a renewal or a write notices the loss.
         """
-        self._renewals_left = RENEWALS
+        self._restart_count()
         if self._epoch is None and self._is_free():
             self._take()
         return self._epoch
@@ -93,7 +94,7 @@ class Leader:
             LeadLostError: another process has taken the lead since this epoch.
         """
         self._extend(connection, epoch)
-        self._renewals_left = RENEWALS
+        self._restart_count()
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
@@ -181,8 +182,8 @@ class Leader:
             try:
                 with _transaction(self._database) as connection:
                     self._extend(connection, epoch)
-                self._renewals_left, failed = left - 1, False
-                if left == 1:
+                failed = False
+                if self._count_renewal(left) == 0:
                     logger.error("the round hangs; the lead of epoch %d expires", epoch)
             except LeadLostError:
                 self.lose(epoch)
@@ -190,6 +191,20 @@ class Leader:
                 if not failed:
                     logger.warning("the lead of epoch %d was not renewed: %s", epoch, error)
                 failed = True
+
+    def _restart_count(self) -> None:
+        with self._counting:
+            self._renewals_left = RENEWALS
+
+    def _count_renewal(self, left: int) -> int:
+        """Count a renewal that began with `left` to go, and return how many are left.
+
+        A round or a write that restarted the count while the renewal waited for the row keeps it.
+        """
+        with self._counting:
+            if self._renewals_left == left:
+                self._renewals_left = left - 1
+            return self._renewals_left
 
 
 class LeaderDatabase(Database):

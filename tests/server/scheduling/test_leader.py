@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError
 
 from server.context import Context
@@ -123,6 +123,25 @@ def test_a_round_that_hangs_loses_the_lead(
     again = Rounds(database, turns=2)
     leader._renew(again)
     assert again.renewals == 1
+
+
+def test_a_round_that_begins_during_a_renewal_has_all_its_renewals(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RENEWALS", 3)
+    leader = Leader(database)
+    leader.held()
+    hanging = Rounds(database, turns=8)
+    extend = leader._extend
+
+    def wait_for_the_row(connection: Connection, epoch: int) -> None:
+        extend(connection, epoch)
+        if hanging.renewals == 1:
+            leader.held()
+
+    monkeypatch.setattr(leader, "_extend", wait_for_the_row)
+    leader._renew(hanging)
+    assert hanging.renewals == 2 + 3
 
 
 def test_the_lead_is_renewed_during_a_round_and_given_back_after_the_last(
