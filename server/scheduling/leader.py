@@ -38,8 +38,9 @@ RENEW_SECONDS = 0.75
 RENEWALS = 40
 """Renewals without a round or a write in between (30 s): a scheduler that hangs loses the lead."""
 SEEN_SECONDS = 1.0
-"""A standby reads the row every quarter of a second. A longer pause means that the database did not
-answer: the leader may have been unable to renew its lead."""
+"""A standby reads the row every quarter of a second. A longer pause between two reads that succeed
+means that the database did not answer: the leader may have been unable to renew its lead. How long
+such a read takes is no part of the pause, or a slow database would have no takeover at all."""
 SETTLE_SECONDS = 1.5
 """After such a pause a standby waits so long, in which a living leader renews its lead."""
 IDLE_SECONDS = 2.0
@@ -133,6 +134,7 @@ class Leader:
 
     def _is_free(self) -> bool:
         """Return whether the row shows that no scheduler leads."""
+        began = self._monotonic()
         with self._database.read() as connection:
             row = connection.execute(
                 select(
@@ -140,7 +142,7 @@ class Leader:
                 ).where(leaders.c.name == NAME)
             ).one_or_none()
         now = self._monotonic()
-        if self._seen_at is not None and now - self._seen_at > SEEN_SECONDS:
+        if self._seen_at is not None and began - self._seen_at > SEEN_SECONDS:
             self._settled_at = now + SETTLE_SECONDS
         self._seen_at = now
         if row is None or row.holder is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -89,6 +90,26 @@ def test_a_database_that_was_away_is_no_takeover(database: Database) -> None:
     now[0] += module.SETTLE_SECONDS / 2
     assert second.held() is None, "the leader was back in time"
     expire(database)
+    assert second.held() == 2
+
+
+def test_a_standby_whose_reads_are_slow_takes_over(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    Leader(database).held()
+    second, read = Leader(database, monotonic=lambda: now[0]), database.read
+
+    @contextmanager
+    def slow_read() -> Iterator[Connection]:
+        with read() as connection:
+            yield connection
+        now[0] += 2 * module.SEEN_SECONDS
+
+    monkeypatch.setattr(database, "read", slow_read)
+    assert second.held() is None
+    expire(database)
+    now[0] += 0.25
     assert second.held() == 2
 
 
