@@ -10,6 +10,8 @@ down_revision = "0022"
 branch_labels = None
 depends_on = None
 
+events = sa.table("events", sa.column("kind"))
+
 
 def upgrade() -> None:
     """Add the column; stored chunks keep none, and a ledger decodes them."""
@@ -17,5 +19,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the column."""
+    """Drop the column, and the events of a kind that came after the former revision."""
+    op.execute(sa.delete(events).where(events.c.kind == "priority_changed"))
     op.drop_column("metric_chunks", "step_sum")

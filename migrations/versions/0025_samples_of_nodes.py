@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -9,6 +11,10 @@ revision = "0025"
 down_revision = "0024"
 branch_labels = None
 depends_on = None
+
+ADDED = ("accelerators", "driver")
+"""Fields of `hardware` that came with this revision."""
+nodes = sa.table("nodes", sa.column("name"), sa.column("hardware", sa.Text))
 
 
 def upgrade() -> None:
@@ -30,7 +36,17 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the series, the samples and the partitions."""
+    """Drop the series, the samples and the partitions, and what `hardware` has of them.
+
+    The former version refuses fields that it does not know; a worker sends them again when it
+    registers with a later version.
+    """
+    connection = op.get_bind()
+    for name, text in connection.execute(sa.select(nodes.c.name, nodes.c.hardware)).all():
+        hardware = json.loads(text)
+        former = {key: value for key, value in hardware.items() if key not in ADDED}
+        changed = sa.update(nodes).where(nodes.c.name == name)
+        connection.execute(changed.values(hardware=json.dumps(former)))
     op.drop_table("node_points")
     op.drop_column("nodes", "partitions")
     op.drop_column("nodes", "sample")

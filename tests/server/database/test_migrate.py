@@ -18,16 +18,19 @@ from server.database.engine import Database
 from server.database.metric_and_log_tables import metric_chunks
 from server.database.migrate import alembic_config, is_current, upgrade
 from server.database.schema import metadata
-from server.database.tables import attempts, demands, jobs
+from server.database.tables import attempts, demands, events, jobs, nodes
 from server.goodput.step_sums import RecordedSteps, read_trainings
+from server.jobs.service import set_priority
 from server.metrics.points import CHUNK_POINTS, Points
 from server.metrics.store import store_points
 from server.nodes.series import read_metrics
 from server.nodes.service import list_nodes
 from server.scheduling.leader import Leader
+from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.records import add_attempt, add_job
 from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.node_samples import Accelerator
 from trainyard.protocol.states import JobState
 from trainyard.spec.auto import auto_values, resolved
 from trainyard.spec.job import JobSpec
@@ -177,6 +180,40 @@ def test_nodes_from_before_samples_are_whole_and_go_on(
     harness.placer.run()
     assert harness.job(job_id).state is JobState.STARTING
     assert read_metrics(harness.context, "node-1", hours=1).curves == ()
+
+
+def test_a_downgrade_leaves_of_a_node_what_the_former_version_reads(
+    database: Database, harness: Harness
+) -> None:
+    harness.add_node("node-1", slots=1)
+    gpu = Accelerator(index=0, uuid="GPU-0", name="H100", memory_bytes=1 << 30)
+    with database.write() as connection:
+        hardware = connection.scalars(sa.select(nodes.c.hardware)).one()
+        offered = hardware.model_copy(update={"accelerators": (gpu,), "driver": "580.65"})
+        connection.execute(sa.update(nodes).values(hardware=offered))
+        command.downgrade(alembic_config(connection), "0024")
+        stored = json.loads(connection.exec_driver_sql("SELECT hardware FROM nodes").scalar_one())
+    former = hardware.model_dump(mode="json", exclude={"accelerators", "driver"})
+    assert stored == former
+    upgrade(database)
+    with database.read() as connection:
+        assert connection.scalars(sa.select(nodes.c.hardware)).one() == hardware
+
+
+def test_a_downgrade_deletes_the_events_that_the_former_version_cannot_read(
+    database: Database, harness: Harness
+) -> None:
+    job_id = harness.submit()
+    kinds = sa.select(events.c.kind).order_by(events.c.id)
+    with database.read() as connection:
+        before = connection.scalars(kinds).all()
+    set_priority(harness.context, job_id, 10, actor=ADA)
+    with database.write() as connection:
+        assert connection.scalars(kinds).all() == [*before, "priority_changed"]
+        command.downgrade(alembic_config(connection), "0022")
+        assert connection.scalars(kinds).all() == before
+    upgrade(database)
+    assert harness.job(job_id).priority == 10
 
 
 def test_queued_jobs_of_former_groups_keep_their_reason_and_get_groups_anew(
