@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Table, select, update
+from sqlalchemy import Connection, Integer, Table, func, select, update
 
 from server.context import Context
 from server.database.rows import TypedRow
@@ -24,6 +24,22 @@ from trainyard.run.directory import Phase
 from trainyard.run.records import Heartbeat
 from trainyard.spec.layout import Layout
 
+_lower = attempt_nodes.alias("lower_shares")
+# The list of slots is JSON text, which the two databases parse by different functions: its commas
+# are counted instead.
+_COMMAS = func.length(_lower.c.slots, type_=Integer) - func.length(
+    func.replace(_lower.c.slots, ",", ""), type_=Integer
+)
+_FIRST_RANK = (
+    select(func.coalesce(func.sum(_COMMAS + 1), 0))
+    .where(
+        _lower.c.attempt_id == attempt_nodes.c.attempt_id,
+        _lower.c.node_rank < attempt_nodes.c.node_rank,
+    )
+    .correlate(attempt_nodes)
+    .scalar_subquery()
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ReportedShare(TypedRow):
@@ -38,6 +54,8 @@ class ReportedShare(TypedRow):
     node: str
     node_rank: int
     slots: list[int]
+    first_rank: Annotated[int, _FIRST_RANK]
+    """First of its global ranks: the number of slots of the shares with lower node ranks."""
     node_state: Annotated[AttemptNodeState, attempt_nodes.c.state]
     attempt_state: Annotated[AttemptState, attempts.c.state]
     desired: Annotated[DesiredState, attempts.c.desired]
@@ -55,9 +73,8 @@ class ReportedShare(TypedRow):
 
     @property
     def ranks(self) -> range:
-        """Global ranks on the node; every node of an attempt has as many."""
-        size = len(self.slots)
-        return range(self.node_rank * size, (self.node_rank + 1) * size)
+        """Global ranks on the node."""
+        return range(self.first_rank, self.first_rank + len(self.slots))
 
 
 def read_reported_share(

@@ -21,7 +21,7 @@ from server.errors import ConflictError, InvalidRequestError, UnauthenticatedErr
 from server.logs.store import page
 from server.metrics.csv import csv_rows
 from server.metrics.store import MAX_SERIES
-from tests.server.harness import FakeClock, Launched
+from tests.server.harness import FakeClock, Harness, Launched
 from tests.server.reports import chunk, json_lines, kept_events, loss, metric_lines, send
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import Chunk
@@ -242,6 +242,36 @@ def test_output_of_an_ended_share_is_taken_and_nothing_else(
     other = supervisor.identity.model_copy(update={"pid": 999})
     with pytest.raises(ConflictError, match="another supervisor"):
         send(context, supervisor, chunk("log:0", b"x", start=8), identity=other)
+
+
+@pytest.mark.parametrize("slots", [(4, 1), (4, 3), (2, 2, 1), (2, 2)])
+def test_ranks_of_a_node_follow_those_of_the_shares_before_it(
+    context: Context, harness: Harness, slots: tuple[int, ...]
+) -> None:
+    for number, count in enumerate(slots):
+        harness.add_node(f"n{number}", slots=count)
+    world_size = sum(slots)
+    job_id, supervisors = harness.launched(
+        resources={"world_size": world_size}, training={"micro_batch_size": 1}
+    )
+    assert tuple(len(share.slots) for share in harness.shares(job_id)) == slots
+    lines = [f"rank {rank}" for rank in range(world_size)]
+    first = 0
+    for supervisor, count in zip(supervisors, slots, strict=True):
+        logs = {f"log:{rank}": lines[rank].encode() for rank in range(first, first + count)}
+        reply = send(context, supervisor, *(chunk(file, line) for file, line in logs.items()))
+        assert reply.acknowledged == {file: len(line) for file, line in logs.items()}
+        with pytest.raises(InvalidRequestError, match=f"{first} to {first + count - 1}"):
+            send(context, supervisor, chunk(f"log:{first + count}", b"x"))
+        first += count
+
+    def closed() -> list[bool]:
+        found = [page(context, job_id, rank=rank).lines for rank in range(world_size)]
+        return [[line.text for line in each] == [lines[rank]] for rank, each in enumerate(found)]
+
+    assert not any(closed()), "no line has its end yet"
+    supervisors[-1].end("stopped")
+    assert closed() == [rank >= world_size - slots[-1] for rank in range(world_size)]
 
 
 def test_the_token_of_an_attempt_is_revoked_ten_minutes_after_its_end(
