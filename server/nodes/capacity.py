@@ -72,7 +72,7 @@ class Demand:
     new_fields: tuple[str, ...] = ()
     """Fields of its spec or task that a worker of an older protocol cannot read."""
     units: tuple[int, ...] = ()
-    """Each share is a multiple of the first of these that a node holds, else of 1."""
+    """Each share is a multiple of the first of these with which the nodes hold it, else of 1."""
 
 
 def read_offers(connection: Connection, *, without_job: str | None = None) -> list[Offer]:
@@ -119,7 +119,8 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
 def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
     """Return whether a demand could start at once, were it the only one that waits."""
     spanned = groups(demand, offers)
-    return choose(demand, spanned, unit=unit_on(demand, spanned)) is not None
+    units = [unit_on(demand, group) for group in spanned]
+    return choose(demand, spanned, units=units) is not None
 
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
@@ -149,22 +150,35 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
     return [groups[key] for key in sorted(groups)]
 
 
-def unit_on(demand: Demand, groups: Sequence[Sequence[Offer]]) -> int:
-    """Return the number of slots of which each share is a multiple.
+def unit_on(demand: Demand, group: Sequence[Offer]) -> int:
+    """Return the number of slots of which each share on these nodes is a multiple.
 
     Held slots count too: ranks of one unit wait for a node that holds them. Where the number of
     nodes is given, so are the shares.
     """
-    largest = max((offer.slots for group in groups for offer in group), default=0)
     units = demand.units if demand.nodes is None else ()
-    return next((unit for unit in units if unit <= largest), 1)
+    return next((unit for unit in units if could_hold(demand, group, unit=unit)), 1)
+
+
+def could_hold(demand: Demand, group: Sequence[Offer], *, unit: int) -> bool:
+    """Return whether the nodes could hold a demand, if their slots were free."""
+    return spread(demand, group, unit=unit, free=lambda offer: offer.slots) is not None
 
 
 def choose(
-    demand: Demand, groups: Sequence[Sequence[Offer]], *, unit: int
+    demand: Demand, groups: Sequence[Sequence[Offer]], *, units: Sequence[int]
 ) -> tuple[NodeAllocation, ...] | None:
-    """Return the allocation on the fewest nodes, those with least to spare; None when none fits."""
-    spreads = [spread(demand, g, unit=unit, free=lambda offer: len(offer.free)) for g in groups]
+    """Return the allocation on the fewest nodes, those with least to spare; None when none fits.
+
+    Args:
+        demand: what is placed, of one slot or more.
+        groups: sets of nodes that one attempt may span.
+        units: for each group the number of slots of which each share is a multiple.
+    """
+    spreads = [
+        spread(demand, group, unit=unit, free=lambda offer: len(offer.free))
+        for group, unit in zip(groups, units, strict=True)
+    ]
     fitting = [shares for shares in spreads if shares is not None]
     if not fitting:
         return None

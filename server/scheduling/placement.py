@@ -6,7 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from server.nodes.capacity import Demand, Offer, choose, eligible_for, groups, spread, unit_on
+from server.nodes.capacity import (
+    Demand,
+    Offer,
+    choose,
+    could_hold,
+    eligible_for,
+    groups,
+    unit_on,
+)
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.worker_messages import PROTOCOL
 
@@ -71,18 +79,18 @@ def decide(
             continue
         eligible = groups(demand, left)
         unkept = [[o for o in group if o.node not in kept_for] for group in eligible]
-        unit = unit_on(demand, eligible)
-        chosen = choose(demand, unkept, unit=unit)
+        units = [unit_on(demand, group) for group in eligible]
+        chosen = choose(demand, unkept, units=units)
         if chosen is not None:
             placed[job.id] = chosen
             left = [_take(offer, job.name, chosen) for offer in left]
             if last.get(demand) == job.id:
                 break
             continue
-        reason = _reason(demand, eligible, kept_for, unit=unit, offers=offers)
+        reason = _reason(demand, eligible, kept_for, units=units, offers=offers)
         waiting[job.id] = reasons[demand] = reason
-        for group in eligible:
-            if spread(demand, group, unit=unit, free=lambda offer: offer.slots) is not None:
+        for group, unit in zip(eligible, units, strict=True):
+            if could_hold(demand, group, unit=unit):
                 kept_for |= {o.node: kept_for.get(o.node, job.name) for o in group}
     return Decisions(placed, waiting)
 
@@ -134,23 +142,23 @@ def _reason(
     groups: Sequence[Sequence[Offer]],
     kept_for: Mapping[str, str],
     *,
-    unit: int,
+    units: Sequence[int],
     offers: Sequence[Offer],
 ) -> str:
     """Say why a demand waits, as in `needs 4 slots, 2 free, 2 held by llama-7`."""
     if not offers:
         return NO_NODE
-    needs = _needs(demand, unit=unit)
     if not groups:
-        return f"{needs}; no node that is online {_missing(demand, offers)}"
-    enough = [g for g in groups if spread(demand, g, unit=unit, free=lambda o: o.slots) is not None]
-    group = max(enough or groups, key=lambda g: sum(len(o.free) for o in g))
-    if not enough:
+        return f"{_needs(demand)}; no node that is online {_missing(demand, offers)}"
+    pairs = list(zip(groups, units, strict=True))
+    enough = [(group, unit) for group, unit in pairs if could_hold(demand, group, unit=unit)]
+    group, unit = max(enough or pairs, key=lambda pair: sum(len(o.free) for o in pair[0]))
+    if not enough:  # so the unit is 1
         slots = [offer.slots for offer in group]
         lacking = ""
-        if demand.nodes is None and sum(n // unit for n in slots) * unit >= demand.world_size:
+        if demand.nodes is None and sum(slots) >= demand.world_size:
             lacking = f"; shares of different sizes need workers of protocol {PROTOCOL}"
-        return f"{needs}, {sum(slots)} are online{_by_node(slots)}{lacking}"
+        return f"{_needs(demand)}, {sum(slots)} are online{_by_node(slots)}{lacking}"
     free = [offer for offer in group if offer.free and offer.node not in kept_for]
     count = sum(len(offer.free) for offer in free)
     kept: Counter[str] = Counter()
@@ -161,10 +169,10 @@ def _reason(
     if kept and not count:
         parts = []  # no "0 free" next to slots that are free and kept
     parts += [f"{slots} free, kept for {name}, which is ahead" for name, slots in kept.items()]
-    return ", ".join([needs, *parts, *_held(group)])
+    return ", ".join([_needs(demand, unit=unit), *parts, *_held(group)])
 
 
-def _needs(demand: Demand, *, unit: int) -> str:
+def _needs(demand: Demand, *, unit: int = 1) -> str:
     needs = f"needs {demand.world_size} {'' if demand.device == 'auto' else demand.device + ' '}"
     needs += "slot" if demand.world_size == 1 else "slots"
     if demand.nodes is not None:

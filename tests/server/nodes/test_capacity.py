@@ -11,6 +11,7 @@ from hypothesis import given
 from server.nodes.capacity import Demand, Offer, fits, groups
 from server.scheduling.placement import QueuedJob, decide
 from tests.server.scheduling.cluster import (
+    holds,
     job,
     jobs_strategy,
     nodes_of,
@@ -35,24 +36,13 @@ def test_the_fewest_nodes_and_the_fullest_first() -> None:
 
 def least_nodes(demand: Demand, offers: Sequence[Offer]) -> int | None:
     """Return the fewest nodes of one group that could hold a demand, by looking at every set."""
-    unit = unit_of(demand, offers)
-    whole = demand.world_size // unit
-
-    def holds(chosen: Sequence[Offer]) -> bool:
-        rooms = [len(o.free) // unit for o in chosen]
-        share, rest = divmod(whole, len(chosen))
-        even = rest == 0 and all(room >= share for room in rooms)
-        if even or demand.nodes is not None:
-            return even
-        if any(o.protocol != PROTOCOL for o in chosen):
-            return False
-        return min(rooms) > 0 and sum(rooms) >= whole >= len(chosen)
-
+    spanned = [(group, unit_of(demand, group)) for group in groups(demand, offers)]
     counts = range(1, len(offers) + 1) if demand.nodes is None else [demand.nodes]
     for count in counts:
-        for group in groups(demand, offers):
-            if any(holds(chosen) for chosen in combinations(group, count)):
-                return count
+        for group, unit in spanned:
+            for chosen in combinations(group, count):
+                if holds(demand, chosen, unit=unit, free=lambda o: len(o.free)):
+                    return count
     return None
 
 
@@ -97,6 +87,9 @@ def test_shares_are_equal_else_the_larger_nodes_are_filled(
         (8, (8, 4), [4, 4], [4, 4]),
         (4, (4,), [2, 1, 1], [2, 1, 1]),  # no node has 4
         (3, (3,), [2, 3], [3]),
+        (12, (4, 2), [6, 6], [6, 6]),  # 8 slots in fours, 12 in pairs
+        (8, (4,), [4, 2, 2, 2, 2], [4, 2, 2]),  # one node of 4 does not hold two fours
+        (8, (4, 2), [4, 3, 3], [4, 2, 2]),
     ],
 )
 def test_shares_hold_whole_units_where_a_node_is_that_large(
@@ -108,16 +101,21 @@ def test_shares_hold_whole_units_where_a_node_is_that_large(
 
 
 def test_a_job_waits_for_whole_units() -> None:
-    six = [offer("a", 6), offer("b", 6)]
-    assert decide([job("j", 12, units=(4, 2))], six).waiting["j"] == (
-        "needs 12 slots in units of 4, 12 are online (6 + 6)"
-    )
     offers = [offer("large", 4, 1), offer("a", 3), offer("b", 3)]
     decisions = decide([job("j", 4, units=(4, 2)), job("behind", 1)], offers)
     assert (
         decisions.waiting["j"] == "needs 4 slots in units of 4, 7 free (3 + 3 + 1), 3 held by other"
     )
     assert nodes_of(decide([job("j", 4, units=(4, 2), nodes=2)], offers), "j") == {"a": 2, "b": 2}
+
+
+def test_a_large_node_changes_no_unit_that_it_cannot_serve() -> None:
+    wanted = job("j", 8, units=(4,))
+    pairs = [offer(f"n{i}", 2) for i in range(4)]
+    alone = {f"n{i}": 2 for i in range(4)}
+    assert nodes_of(decide([wanted], pairs), "j") == alone
+    other_root = offer("large", 4, roots={"checkpoints": "uuid-2"})
+    assert nodes_of(decide([wanted], [*pairs, other_root]), "j") == alone
 
 
 def test_older_workers_get_equal_shares_alone() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import combinations
 
 from hypothesis import strategies as st
 
-from server.nodes.capacity import Demand, Offer, groups
+from server.nodes.capacity import Demand, Offer
 from server.scheduling.placement import Decisions, QueuedJob
 from trainyard.protocol.worker_messages import PROTOCOL
 
@@ -92,9 +93,25 @@ jobs_strategy = st.lists(
 )
 
 
-def unit_of(demand: Demand, offers: Sequence[Offer]) -> int:
-    """Return the largest unit that a node holds which the demand may use."""
-    if demand.nodes is not None:
-        return 1
-    eligible = [o for group in groups(demand, offers) for o in group]
-    return max([unit for unit in demand.units for o in eligible if o.slots >= unit], default=1)
+def holds(
+    demand: Demand, chosen: Sequence[Offer], *, unit: int, free: Callable[[Offer], int]
+) -> bool:
+    """Return whether a demand fits on exactly these nodes, in shares of whole units."""
+    rooms = [free(o) // unit for o in chosen]
+    whole = demand.world_size // unit
+    share, rest = divmod(whole, len(chosen))
+    even = rest == 0 and all(room >= share for room in rooms)
+    if even or demand.nodes is not None:
+        return even
+    if any(o.protocol != PROTOCOL for o in chosen):
+        return False
+    return min(rooms) > 0 and sum(rooms) >= whole >= len(chosen)
+
+
+def unit_of(demand: Demand, group: Sequence[Offer]) -> int:
+    """Return the first unit in which some of the nodes hold a demand, were they empty; else 1."""
+    sets = [chosen for size in range(1, len(group) + 1) for chosen in combinations(group, size)]
+    for unit in () if demand.nodes is not None else demand.units:
+        if any(holds(demand, chosen, unit=unit, free=lambda o: o.slots) for chosen in sets):
+            return unit
+    return 1

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 
-from server.nodes.capacity import Offer, fits
+from server.nodes.capacity import Offer, fits, groups
 from server.scheduling.placement import QueuedJob, decide
 from tests.server.scheduling.cluster import (
     ROOTS,
@@ -47,7 +47,7 @@ def test_what_is_placed_is_whole_and_was_free(
         assert sum(len(share.slots) for share in shares) == needs.world_size
         sizes = [len(share.slots) for share in shares]
         assert sizes == sorted(sizes, reverse=True)
-        unit = unit_of(needs, offers)
+        (unit,) = {unit_of(needs, g) for g in groups(needs, offers) if used[0] in g}
         assert all(size % unit == 0 for size in sizes)
         even = len(set(sizes)) == 1
         assert even or needs.nodes is None
