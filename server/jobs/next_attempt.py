@@ -70,7 +70,7 @@ def plan_next_attempt(
     Raises:
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
-    merged = _merged(baseline.overrides, request.overrides, steps=_agreed_steps(request))
+    merged = _merged(baseline, request.overrides, steps=_agreed_steps(request))
     changed = merged.apply(baseline.spec)
     # The layout first: the micro-batch size and the options of some axes depend on it.
     layout = _layout(baseline, request, changed, _agreed_world_size(request))
@@ -90,13 +90,22 @@ def plan_next_attempt(
     return NextAttempt(_overrides(baseline.spec, effective), effective, planned)
 
 
-def _merged(before: Overrides, requested: Overrides, *, steps: int | None) -> Overrides:
+def _merged(baseline: Baseline, requested: Overrides, *, steps: int | None) -> Overrides:
+    """Return the baseline's overrides with the requested ones.
+
+    A requested section replaces the old one whole, except for a priority that it does not name.
+    """
     given = {
         name: value
         for name in Overrides.model_fields
         if (value := getattr(requested, name)) is not None
     }
-    return before.model_copy(update=given | ({} if steps is None else {"steps": steps}))
+    merged = baseline.overrides.model_copy(
+        update=given | ({} if steps is None else {"steps": steps})
+    )
+    if requested.resources is None or "priority" in requested.resources.model_fields_set:
+        return merged
+    return merged.with_priority(baseline.spec, baseline.effective.resources.priority)
 
 
 def _agreed_steps(request: ResumeRequest) -> int | None:

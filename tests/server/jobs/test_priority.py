@@ -96,6 +96,27 @@ def test_a_retry_and_a_resume_keep_a_changed_priority(context: Context, harness:
     assert harness.job(job_id).priority == 50
 
 
+def test_a_resume_with_other_resources_keeps_a_changed_priority(
+    context: Context, harness: Harness
+) -> None:
+    harness.add_node(slots=2)
+    job_id, (supervisor,) = harness.running(resources={"priority": 3})
+
+    def resume_on(**resources: object) -> None:
+        request = ResumeRequest.model_validate({"overrides": {"resources": resources}})
+        resume(context, job_id, request, actor=ADA)
+
+    set_priority(context, job_id, 20, actor=ADA)
+    stop(context, job_id, actor=ADA, reason="")
+    supervisor.end("stopped")
+    resume_on(nodes=1)
+    assert harness.job(job_id).priority == 20
+    assert harness.job(job_id).pending.overrides.resources.nodes == 1
+    stop(context, job_id, actor=ADA, reason="")
+    resume_on(nodes=1, priority=0)
+    assert harness.job(job_id).priority == 0, "named, though it is the default"
+
+
 def test_a_resize_that_waits_for_its_save_takes_a_later_change(
     context: Context, harness: Harness
 ) -> None:
