@@ -124,9 +124,7 @@ def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
 
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the nodes that could run a demand, if their slots were free."""
-    if demand.world_size > 1:
-        offers = [o.without_partitions() if o.partitions else o for o in offers]
+    """Return the nodes that could run a demand, if their slots were free and no part of a GPU."""
     return [
         offer
         for offer in offers
@@ -143,6 +141,9 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
     eligible = eligible_for(demand, offers)
     if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
         eligible = [offer for offer in eligible if offer.device == "cuda"]
+    if demand.world_size > 1:  # after the choice of GPUs: where all are divided, the demand waits
+        whole = (o.without_partitions() if o.partitions else o for o in eligible)
+        eligible = [offer for offer in whole if offer.slots > 0]
     groups: dict[tuple[str, ...], list[Offer]] = {}
     for offer in eligible:
         key = (offer.device, *(offer.roots[root] for root in demand.roots))

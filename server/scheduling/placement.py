@@ -181,7 +181,12 @@ def _needs(demand: Demand, *, unit: int = 1) -> str:
 
 
 def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
-    """Say what of a demand's needs no node has: slots of its kind, then roots, then its storage."""
+    """Say what of a demand's needs no node has: slots of its kind, then roots, then its storage.
+
+    Where nodes have all of these, a demand of several slots lacks GPUs that are not divided.
+    """
+    if eligible_for(demand, offers):
+        return "has whole GPUs"
     able = [offer for offer in offers if demand.device in {"auto", offer.device}]
     if not able:
         return f"has {demand.device} slots"

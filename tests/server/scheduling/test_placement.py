@@ -307,5 +307,19 @@ def test_parts_of_a_gpu_take_jobs_of_one_slot_only() -> None:
     assert [share.slots for share in placed["x"]] == [(2, 3)]
     assert [share.slots for share in placed["y"]] == [(0,)]
     assert decide([job("x", 3)], [divided]).placed == {}
-    whole_node = dataclasses.replace(divided, partitions=(0, 1, 2, 3))
-    assert decide([job("x", 2)], [whole_node]).placed == {}
+
+
+def test_a_job_of_several_slots_waits_for_whole_gpus_where_there_are_parts_alone() -> None:
+    divided = dataclasses.replace(offer("a", 2, device="cuda"), partitions=(0, 1))
+    offers = [divided, offer("cpu", 8)]
+    waiting = decide([job("auto", 2), job("cuda", 2, device="cuda")], offers).waiting
+    assert waiting == {
+        "auto": "needs 2 slots; no node that is online has whole GPUs",
+        "cuda": "needs 2 cuda slots; no node that is online has whole GPUs",
+    }
+    assert nodes_of(decide([job("one", 1)], offers), "one") == {"a": 1}
+    assert nodes_of(decide([job("cpu", 2, device="cpu")], offers), "cpu") == {"cpu": 2}
+    whole = offer("b", 2, 1, device="cuda")
+    assert decide([job("auto", 2)], [*offers, whole]).waiting["auto"] == (
+        "needs 2 slots, 1 free, 1 held by other"
+    )
