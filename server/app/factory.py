@@ -36,6 +36,7 @@ from server.http.allow_header import AllowedMethods, MethodsMiddleware
 from server.http.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
 from server.http.query import no_unknown_query
 from server.liveness import keep_beating
+from server.scheduling.endpoints import Forecaster
 from server.settings import Settings
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
 
@@ -76,6 +77,7 @@ def create_app(context: Context) -> FastAPI:
     app.state.tail = tail
     app.state.published = reference.Published(app)
     app.state.monitoring = Monitoring(context, tail)
+    app.state.forecaster = Forecaster(context)
     problems.install(app)
     openapi.install(app)
     folder = dashboard_dir(context.settings.web_dir)

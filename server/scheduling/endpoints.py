@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Self
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 from sqlalchemy import ColumnElement, Connection, Table, and_, func, or_, select
 
 from server.auth.dependencies import person
+from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, demands, jobs
 from server.http.dependencies import ServerContext
@@ -21,7 +24,7 @@ from server.http.responses import reply
 from server.jobs.checks import check_hardware, check_spec, check_world_size
 from server.jobs.queries import shown_reason
 from server.lifecycle import check_job
-from server.nodes.capacity import read_offers
+from server.nodes.capacity import Offer, read_offers
 from server.scheduling.forecast import (
     FORECAST_JOBS,
     TOO_FAR_BACK,
@@ -47,26 +50,87 @@ KEY = r"^[0-9]{3}[0-9]{16}[0-7][0-9a-hjkmnp-tv-z]{25}$"
 """Priority above the lowest, microseconds since 1970 at which it was queued, and id."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOT_CONSIDERED = "the scheduler does not consider it for slots yet"
+NOT_YET = f"it was not among the first {FORECAST_JOBS} jobs when the starts were last forecast"
+FORECAST_KEPT = timedelta(seconds=5)
+"""Age up to which one forecast of the queue answers every request."""
+FORECAST_SECONDS = 0.5
+"""Time after which a forecast begins no further round; a round of 50 demands on 1,000 nodes takes
+0.2 s."""
 _QUEUED = jobs.c.state == JobState.QUEUED
+
+
+class Forecaster:
+    """The forecasts of one server process, one at a time; that of the queue serves some seconds.
+
+    Requests share the threads that heartbeats need, and a forecast of a large cluster is costly. So
+    those that come together wait for one result, and no transaction is open meanwhile.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._kept: tuple[datetime, Forecast] | None = None
+
+    def of_queue(self) -> Forecast:
+        """Return what was expected of the first jobs at most `FORECAST_KEPT` ago."""
+        with self._lock:
+            now = self._context.now()
+            if self._kept is not None and timedelta() <= now - self._kept[0] < FORECAST_KEPT:
+                return self._kept[1]
+            with self._context.database.read() as connection:
+                inputs = _Inputs.read(connection, now)
+            found = self._forecast(inputs, [head.job for head in inputs.heads], now)
+            self._kept = self._context.now(), found
+            return found
+
+    def with_candidate(self, candidate: QueuedJob, priority: int) -> Forecast:
+        """Return what is expected now of the first jobs, and of a candidate behind its equals."""
+        with self._lock:
+            now = self._context.now()
+            with self._context.database.read() as connection:
+                inputs = _Inputs.read(connection, now)
+            queue = [head.job for head in inputs.heads]
+            queue.insert(sum(head.priority >= priority for head in inputs.heads), candidate)
+            return self._forecast(inputs, queue, now)
+
+    def _forecast(self, inputs: _Inputs, queue: Sequence[QueuedJob], now: datetime) -> Forecast:
+        deadline = time.monotonic() + FORECAST_SECONDS
+        return forecast(
+            queue,
+            inputs.offers,
+            inputs.holdings,
+            now=now,
+            has_time=lambda: time.monotonic() < deadline,
+        )
+
+
+async def _forecaster_of(request: Request) -> Forecaster:
+    forecaster = request.app.state.forecaster
+    assert isinstance(forecaster, Forecaster)
+    return forecaster
+
+
+Forecasts = Annotated[Forecaster, Depends(_forecaster_of)]
 
 
 @router.get("/queue", response_model=Page[QueueEntry], summary="The jobs that wait, in order")
 def list_(
-    context: ServerContext, page: Annotated[PageRequest[str], Depends(page_by("queue", str, KEY))]
+    context: ServerContext,
+    forecasts: Forecasts,
+    page: Annotated[PageRequest[str], Depends(page_by("queue", str, KEY))],
 ) -> Response:
     """List the queue: position, priority, reason, and expected start of the first jobs.
 
     A page begins after the last job of the page before, also when that one has started since.
     """
-    now = context.now()
     with context.database.read() as connection:
         after = None if page.after is None else _Turn.parse(page.after)
         ahead = 0 if after is None else _up_to(connection, after)
         rows = _rows(connection, after, limit=page.limit)
-        expected = _forecast(connection, now=now) if ahead < FORECAST_JOBS else None
-    entries = [
-        _entry(row, position, expected) for position, row in enumerate(rows, start=ahead + 1)
-    ]
+    expected = forecasts.of_queue() if ahead < FORECAST_JOBS else None
+    entries = []
+    for position, row in enumerate(rows, start=ahead + 1):
+        entries.append(_entry(row, position, expected if position <= FORECAST_JOBS else None))
     turns = {row.id: row.turn.key for row in rows}
     shown, next_page_token = page.cut(entries, lambda entry: turns[entry.job_id])
     return reply(Page[QueueEntry](items=tuple(shown), next_page_token=next_page_token))
@@ -75,7 +139,7 @@ def list_(
 @router.get(
     "/jobs/{job_id}/queue", response_model=QueuePlace, summary="The place of a job in the queue"
 )
-def place_of(context: ServerContext, job_id: JobId) -> Response:
+def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Response:
     """Return position, reason and expected start; without an entry where the job does not wait."""
     with context.database.read() as connection:
         check_job(connection, job_id)
@@ -83,25 +147,25 @@ def place_of(context: ServerContext, job_id: JobId) -> Response:
         if row is None:
             return reply(QueuePlace(entry=None))
         position = _up_to(connection, row.turn)
-        near = position <= FORECAST_JOBS
-        expected = _forecast(connection, now=context.now()) if near else None
+    near = position <= FORECAST_JOBS
+    expected = forecasts.of_queue() if near else None
     return reply(QueuePlace(entry=_entry(row, position, expected)))
 
 
 @router.post("/queue/what-if", response_model=WhatIf, summary="When would this job start?")
-def what_if(context: ServerContext, spec: Spec) -> Response:
+def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Response:
     """Check a spec as a submission does, and return its place in the queue; nothing is stored."""
     check_spec(context, spec, rules=check_new_job)
     check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
-    now, priority = context.now(), spec.resources.priority
+    priority = spec.resources.priority
     candidate = QueuedJob("", spec.name, demand_of(spec, Overrides(), spec.layout(), bound=None))
     with context.database.read() as connection:
         check_hardware(connection, spec)
         before = _QUEUED & (jobs.c.priority >= priority)
         ahead = connection.scalar(select(func.count()).where(before)) or 0
-        if ahead >= FORECAST_JOBS:
-            return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
-        expected = _forecast(connection, now=now, candidate=(candidate, priority))
+    if ahead >= FORECAST_JOBS:
+        return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
+    expected = forecasts.with_candidate(candidate, priority)
     start = expected.starts.get(candidate.id)
     return reply(
         WhatIf(
@@ -173,6 +237,35 @@ class _Head(TypedRow):
     priority: int
     shape: Annotated[Any, demands.c.shape]
 
+    @property
+    def job(self) -> QueuedJob:
+        """The job, as it is placed."""
+        return QueuedJob(self.id, self.name, demand_of_shape(self.shape))
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What a forecast reads."""
+
+    heads: Sequence[_Head]
+    """The first jobs of groups, in the order of the queue."""
+    offers: Sequence[Offer]
+    holdings: Sequence[Holding]
+
+    @classmethod
+    def read(cls, connection: Connection, now: datetime) -> Self:
+        """Return them as they are now."""
+        grouped = _QUEUED & jobs.c.demand.is_not(None)
+        ids = select(jobs.c.id).where(grouped).order_by(*ORDER).limit(FORECAST_JOBS)
+        heads = _Head.all(
+            connection,
+            _Head.select()
+            .join(demands, demands.c.key == jobs.c.demand)
+            .where(jobs.c.id.in_(ids))
+            .order_by(*ORDER),
+        )
+        return cls(heads, read_offers(connection), _holdings(connection, now))
+
 
 def _rows(connection: Connection, after: _Turn | None, *, limit: int) -> Sequence[_Row]:
     """Return jobs in the order of the queue; the index alone is sorted."""
@@ -185,26 +278,6 @@ def _up_to(connection: Connection, turn: _Turn) -> int:
     """Return how many jobs wait up to a turn, its own included while it waits."""
     query = select(func.count()).where(_QUEUED, ~turn.behind)
     return connection.scalar(query) or 0
-
-
-def _forecast(
-    connection: Connection, *, now: datetime, candidate: tuple[QueuedJob, int] | None = None
-) -> Forecast:
-    """Return what is expected of the first jobs, and of a candidate behind its equals."""
-    grouped = _QUEUED & jobs.c.demand.is_not(None)
-    ids = select(jobs.c.id).where(grouped).order_by(*ORDER).limit(FORECAST_JOBS)
-    rows = _Head.all(
-        connection,
-        _Head.select()
-        .join(demands, demands.c.key == jobs.c.demand)
-        .where(jobs.c.id.in_(ids))
-        .order_by(*ORDER),
-    )
-    queue = [QueuedJob(row.id, row.name, demand_of_shape(row.shape)) for row in rows]
-    if candidate is not None:
-        job, priority = candidate
-        queue.insert(sum(row.priority >= priority for row in rows), job)
-    return forecast(queue, read_offers(connection), _holdings(connection, now), now=now)
 
 
 def _holdings(connection: Connection, now: datetime) -> list[Holding]:
@@ -230,7 +303,7 @@ def _entry(row: _Row, position: int, expected: Forecast | None) -> QueueEntry:
         why = NOT_CONSIDERED
     elif expected is not None:
         start = expected.starts.get(row.id)
-        why = expected.unknown.get(row.id, TOO_FAR_BACK)
+        why = expected.unknown.get(row.id, NOT_YET)
     return QueueEntry(
         job_id=row.id,
         name=row.name,

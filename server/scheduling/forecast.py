@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -17,6 +17,7 @@ FORECAST_ENDS = 32
 TOO_FAR_BACK = f"more than {FORECAST_JOBS} jobs are ahead"
 TOO_LARGE = "the nodes that are online could not hold it, were they empty"
 UNKNOWN_END = "no end is known of the jobs that hold the slots, or of those ahead"
+NOT_SOON = "it does not start at any of the expected ends that are looked at"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def forecast(
     holdings: Iterable[Holding],
     *,
     now: datetime,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> Forecast:
     """Return the expected starts of jobs, by rounds at `now` and at each expected end.
 
@@ -58,6 +60,7 @@ def forecast(
         offers: the nodes that take new work, as they are now.
         holdings: what the attempts hold on them.
         now: time of the first round.
+        has_time: called before each round but the first; no round follows when it returns False.
     """
     ends: dict[datetime, list[Holding]] = {now: []}
     for holding in holdings:
@@ -66,9 +69,14 @@ def forecast(
     starts: dict[str, datetime] = {}
     waiting: Mapping[str, str] | None = None
     left, free = list(jobs), list(offers)
-    for moment in sorted(ends)[: FORECAST_ENDS + 1]:
+    moments = sorted(ends)
+    unseen = len(moments)
+    for moment in moments[: FORECAST_ENDS + 1]:
+        if waiting is not None and not has_time():
+            break
         free = _freed(free, ends[moment])
         decisions = decide(left, free)
+        unseen -= 1
         if waiting is None:
             waiting = decisions.waiting
         starts |= dict.fromkeys(decisions.placed, moment)
@@ -77,7 +85,8 @@ def forecast(
         if not left:
             break
     empty = [replace(offer, free=tuple(range(offer.slots))) for offer in offers]
-    unknown = {job.id: UNKNOWN_END if fits(job.demand, empty) else TOO_LARGE for job in left}
+    why = NOT_SOON if unseen else UNKNOWN_END
+    unknown = {job.id: why if fits(job.demand, empty) else TOO_LARGE for job in left}
     return Forecast(starts, waiting or {}, unknown)
 
 

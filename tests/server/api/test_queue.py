@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import event, insert, select, update
+from sqlalchemy.pool import QueuePool
 
+from server.app.factory import create_app
 from server.context import Context
 from server.database.tables import jobs
 from server.jobs.service import set_priority, stop
-from server.scheduling.forecast import FORECAST_JOBS, TOO_FAR_BACK, TOO_LARGE, UNKNOWN_END
+from server.scheduling import endpoints
+from server.scheduling.endpoints import FORECAST_KEPT, NOT_YET, Forecaster
+from server.scheduling.forecast import (
+    FORECAST_JOBS,
+    NOT_SOON,
+    TOO_FAR_BACK,
+    TOO_LARGE,
+    UNKNOWN_END,
+    Forecast,
+    forecast,
+)
 from tests.actors import ADA
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock, Harness
@@ -75,6 +89,7 @@ def test_the_queue_has_order_reason_and_expected_start(
     assert {e["unknown_because"] for e in entries} == {UNKNOWN_END, TOO_LARGE}
     assert entries[0]["reason"] == "needs 2 slots, 0 free, 2 held by runs"
     set_left(context, runs, 600)
+    clock.advance(FORECAST_KEPT.total_seconds())
     entries = {e["name"]: e for e in client.get(QUEUE).json()["items"]}
     starts = datetime.fromisoformat(entries["first"]["expected_start_at"])
     assert starts == clock.now() + timedelta(seconds=600)
@@ -85,6 +100,74 @@ def test_the_queue_has_order_reason_and_expected_start(
     assert place["entry"] == entries["first"]
     assert client.get(f"/api/v1/jobs/{runs}/queue").json() == {"entry": None}
     assert client.get(f"/api/v1/jobs/{'0' * 26}/queue").status_code == 404
+
+
+@pytest.fixture
+def open_connections(context: Context, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many connections were in use at each forecast; a forecast takes a while."""
+    found: list[int] = []
+
+    def slow(*args: Any, **options: Any) -> Forecast:
+        pool = context.database.engine.pool
+        assert isinstance(pool, QueuePool)
+        time.sleep(0.05)
+        found.append(pool.checkedout())
+        return forecast(*args, **options)
+
+    monkeypatch.setattr(endpoints, "forecast", slow)
+    return found
+
+
+def test_requests_that_come_together_share_a_forecast(
+    context: Context, harness: Harness, clock: FakeClock, open_connections: list[int]
+) -> None:
+    harness.submit()
+    harness.place()
+    forecaster = Forecaster(context)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: forecaster.of_queue(), range(8)))
+    assert [one is found[0] for one in found] == [True] * 8
+    assert open_connections == [0]
+    clock.advance(FORECAST_KEPT.total_seconds())
+    assert forecaster.of_queue() is not found[0]
+    clock.advance(-60)  # a clock that was set back keeps no forecast alive
+    forecaster.of_queue()
+    assert open_connections == [0, 0, 0]
+
+
+def test_no_transaction_is_open_during_a_forecast(
+    context: Context, harness: Harness, api_token: str, open_connections: list[int]
+) -> None:
+    first = harness.submit(name="first")
+    harness.place()
+    # Without the lifespan: the threads of an application use connections of their own.
+    client = TestClient(
+        create_app(context),
+        base_url="http://127.0.0.1:8470",
+        headers={"authorization": f"Bearer {api_token}"},
+    )
+    assert client.get(QUEUE).json()["items"][0]["unknown_because"] == TOO_LARGE
+    assert client.get(f"/api/v1/jobs/{first}/queue").json()["entry"]["position"] == 1
+    assert open_connections == [0], "both show one forecast"
+    assert client.post(f"{QUEUE}/what-if", json={"name": "candidate"}).json()["position"] == 2
+    assert open_connections == [0, 0]
+    second = harness.submit(name="second")
+    harness.place()
+    entry = client.get(f"/api/v1/jobs/{second}/queue").json()["entry"]
+    assert entry["unknown_because"] == NOT_YET
+
+
+def test_a_forecast_ends_with_the_time_for_it(
+    client: TestClient, context: Context, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.add_node(slots=1)
+    runs, _ = harness.running(name="runs")
+    set_left(context, runs, 60)
+    harness.submit(name="first")
+    harness.place()
+    monkeypatch.setattr(endpoints, "FORECAST_SECONDS", 0.0)
+    (entry,) = client.get(QUEUE).json()["items"]
+    assert (entry["expected_start_at"], entry["unknown_because"]) == (None, NOT_SOON)
 
 
 def test_a_changed_priority_changes_the_position(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from server.nodes.capacity import Demand, Offer, fits
 from server.scheduling.forecast import (
     FORECAST_ENDS,
+    NOT_SOON,
     TOO_LARGE,
     UNKNOWN_END,
     Holding,
@@ -126,4 +128,21 @@ def test_ends_beyond_the_bound_are_not_looked_at() -> None:
     found = forecast([job("near", FORECAST_ENDS)], offers, holdings, now=NOW)
     assert found.starts == {"near": after(FORECAST_ENDS)}
     found = forecast([job("far", FORECAST_ENDS + 1)], offers, holdings, now=NOW)
-    assert found.unknown == {"far": UNKNOWN_END}
+    assert found.unknown == {"far": NOT_SOON}
+
+
+def test_rounds_end_with_the_time_for_them() -> None:
+    offers, holdings = cluster([1.0, 2.0, 3.0])
+    jobs = [job("first", 1), job("second", 1), job("large", 4)]
+    for rounds in range(4):
+        left = iter([True] * rounds)
+        found = forecast(jobs, offers, holdings, now=NOW, has_time=partial(next, left, False))
+        starts = {"first": after(1), "second": after(2)}
+        assert found.starts == dict(list(starts.items())[:rounds])
+        assert found.waiting["first"].startswith("needs 1 slot"), "the first round is always made"
+        later = NOT_SOON if rounds < 3 else UNKNOWN_END
+        assert found.unknown == {
+            one.id: TOO_LARGE if one.id == "large" else later
+            for one in jobs
+            if one.id not in found.starts
+        }
