@@ -125,12 +125,13 @@ def list_(
     """
     with context.database.read() as connection:
         after = None if page.after is None else _Turn.parse(page.after)
-        ahead = 0 if after is None else _up_to(connection, after)
+        ahead, grouped = (0, 0) if after is None else _up_to(connection, after)
         rows = _rows(connection, after, limit=page.limit)
-    expected = forecasts.of_queue() if ahead < FORECAST_JOBS else None
+    expected = forecasts.of_queue() if grouped < FORECAST_JOBS else None
     entries = []
     for position, row in enumerate(rows, start=ahead + 1):
-        entries.append(_entry(row, position, expected if position <= FORECAST_JOBS else None))
+        grouped += row.demand is not None
+        entries.append(_entry(row, position, expected if grouped <= FORECAST_JOBS else None))
     turns = {row.id: row.turn.key for row in rows}
     shown, next_page_token = page.cut(entries, lambda entry: turns[entry.job_id])
     return reply(Page[QueueEntry](items=tuple(shown), next_page_token=next_page_token))
@@ -146,8 +147,8 @@ def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Res
         row = _Row.one_or_none(connection, _Row.select().where(jobs.c.id == job_id, _QUEUED))
         if row is None:
             return reply(QueuePlace(entry=None))
-        position = _up_to(connection, row.turn)
-    near = position <= FORECAST_JOBS
+        position, grouped = _up_to(connection, row.turn)
+    near = row.demand is not None and grouped <= FORECAST_JOBS
     expected = forecasts.of_queue() if near else None
     return reply(QueuePlace(entry=_entry(row, position, expected)))
 
@@ -161,9 +162,8 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
     candidate = QueuedJob("", spec.name, demand_of(spec, Overrides(), spec.layout(), bound=None))
     with context.database.read() as connection:
         check_hardware(connection, spec)
-        before = _QUEUED & (jobs.c.priority >= priority)
-        ahead = connection.scalar(select(func.count()).where(before)) or 0
-    if ahead >= FORECAST_JOBS:
+        ahead, grouped = _counts(connection, jobs.c.priority >= priority)
+    if grouped >= FORECAST_JOBS:
         return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
     expected = forecasts.with_candidate(candidate, priority)
     start = expected.starts.get(candidate.id)
@@ -274,10 +274,16 @@ def _rows(connection: Connection, after: _Turn | None, *, limit: int) -> Sequenc
     return _Row.all(connection, _Row.select().where(jobs.c.id.in_(ids)).order_by(*ORDER))
 
 
-def _up_to(connection: Connection, turn: _Turn) -> int:
-    """Return how many jobs wait up to a turn, its own included while it waits."""
-    query = select(func.count()).where(_QUEUED, ~turn.behind)
-    return connection.scalar(query) or 0
+def _up_to(connection: Connection, turn: _Turn) -> tuple[int, int]:
+    """Return how many jobs wait up to a turn, its own included while it waits, as `_counts`."""
+    return _counts(connection, ~turn.behind)
+
+
+def _counts(connection: Connection, condition: ColumnElement[bool]) -> tuple[int, int]:
+    """Return how many jobs wait, and how many of these in groups; only those are forecast."""
+    query = select(func.count(), func.count(jobs.c.demand)).where(_QUEUED, condition)
+    waiting, grouped = connection.execute(query).one()
+    return waiting, grouped
 
 
 def _holdings(connection: Connection, now: datetime) -> list[Holding]:

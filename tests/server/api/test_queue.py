@@ -16,7 +16,7 @@ from server.context import Context
 from server.database.tables import jobs
 from server.jobs.service import set_priority, stop
 from server.scheduling import endpoints
-from server.scheduling.endpoints import FORECAST_KEPT, NOT_YET, Forecaster
+from server.scheduling.endpoints import FORECAST_KEPT, NOT_CONSIDERED, NOT_YET, Forecaster
 from server.scheduling.forecast import (
     FORECAST_JOBS,
     NOT_SOON,
@@ -253,3 +253,33 @@ def test_what_if_answers_and_stores_nothing(
     assert client.post(f"{QUEUE}/what-if", json=spec).json()["position"] == 2
     refused = client.post(f"{QUEUE}/what-if", json={"resources": {"world_size": 0}})
     assert refused.status_code == 422
+
+
+def test_jobs_that_the_forecast_ignores_put_none_too_far_back(
+    client: TestClient, context: Context, harness: Harness, clock: FakeClock
+) -> None:
+    """Sixty jobs of higher priority in the pause before a retry are ahead, and take no slot."""
+    harness.add_node(slots=1)
+    runs, _ = harness.running(name="runs")
+    set_left(context, runs, 600)
+    first = harness.submit(name="first")
+    fill(context, 60, first)
+    with context.database.write() as connection:
+        pausing = {"priority": 50, "demand": None, "not_before": clock.now() + timedelta(hours=1)}
+        connection.execute(update(jobs).where(jobs.c.name.like("copy-%")).values(pausing))
+    candidate = {"name": "candidate"}
+    harness.place()
+    start = clock.now() + timedelta(seconds=600)
+    entry = client.get(f"/api/v1/jobs/{first}/queue").json()["entry"]
+    assert (entry["position"], entry["unknown_because"]) == (61, None)
+    assert datetime.fromisoformat(entry["expected_start_at"]) == start
+    for size in (55, 200):
+        listed = [one for page in pages(client, size) for one in page]
+        assert listed[60] == entry
+        assert {one["unknown_because"] for one in listed[:60]} == {NOT_CONSIDERED}
+    behind = client.post(f"{QUEUE}/what-if", json=candidate).json()
+    assert (behind["position"], behind["unknown_because"]) == (62, UNKNOWN_END)
+    harness.add_node("node-2", slots=2)
+    at_once = client.post(f"{QUEUE}/what-if", json=candidate).json()
+    assert (at_once["starts_now"], at_once["position"]) == (True, 62)
+    assert datetime.fromisoformat(at_once["expected_start_at"]) == clock.now()
