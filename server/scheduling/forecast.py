@@ -91,12 +91,14 @@ def forecast(
 
 
 def _freed(offers: Iterable[Offer], ended: Iterable[Holding]) -> list[Offer]:
-    """Return the offers with the slots of attempts that ended."""
+    """Return the offers with the slots of attempts that ended, as far as nodes still have them."""
     slots: dict[str, set[int]] = {}
     for holding in ended:
         slots.setdefault(holding.node, set()).update(holding.slots)
     return [
-        replace(offer, free=tuple(sorted({*offer.free, *slots[offer.node]})))
+        replace(
+            offer, free=tuple(sorted({*offer.free, *slots[offer.node]} & {*range(offer.slots)}))
+        )
         if offer.node in slots
         else offer
         for offer in offers

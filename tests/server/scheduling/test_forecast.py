@@ -146,3 +146,11 @@ def test_rounds_end_with_the_time_for_them() -> None:
             for one in jobs
             if one.id not in found.starts
         }
+
+
+def test_slots_that_a_node_gave_up_are_not_free_at_the_end_of_their_attempt() -> None:
+    offers = [Offer("n0", "cpu", 2, (), ROOTS)]  # registered anew with two of its four slots
+    holdings = [Holding("n0", (0, 1, 2, 3), after(10))]
+    found = forecast([job("pair", 2), job("other", 2)], offers, holdings, now=NOW)
+    assert found.starts == {"pair": after(10)}
+    assert found.unknown == {"other": UNKNOWN_END}
