@@ -20,5 +20,9 @@ def reply(
 
 def reply_page(items: Sequence[object], next_page_token: str | None) -> Response:
     """Answer with a page of rows that orjson can write."""
-    content = {"items": items, "next_page_token": next_page_token}
+    return reply_rows({"items": items, "next_page_token": next_page_token})
+
+
+def reply_rows(content: Mapping[str, object]) -> Response:
+    """Answer with the fields of a model whose many rows orjson can write; none is validated."""
     return Response(orjson.dumps(content, option=orjson.OPT_UTC_Z), media_type=JSON)

@@ -11,7 +11,7 @@ from server.http.dependencies import ServerContext
 from server.http.paging import PageRequest, page_by
 from server.http.path_params import NodeName
 from server.http.request_body import JsonBody
-from server.http.responses import reply
+from server.http.responses import reply, reply_rows
 from server.nodes import series, service
 from trainyard.base.names import NAME
 from trainyard.protocol.rest.common import Page
@@ -37,12 +37,23 @@ def metrics(
     context: ServerContext,
     name: NodeName,
     hours: Annotated[int, Query(ge=1, le=336, description="Hours up to now.")] = 1,
+    names: Annotated[
+        str | None,
+        Query(
+            max_length=1000,
+            pattern=r"^[a-z_]+(,[a-z_]+)*$",
+            description="Series, divided by commas; all when absent.",
+            examples=["gpu_power_watts,load"],
+        ),
+    ] = None,
 ) -> Response:
     """Return the newest sample of a node, and its series.
 
-    A point stands for a minute up to 6 hours, for a quarter of an hour up to 14 days.
+    A point stands for a minute up to 6 hours, for a quarter of an hour up to 14 days; for several
+    of these where the answer would have more than 20,000 points.
     """
-    return reply(series.read_metrics(context, name, hours=hours))
+    wanted = names.split(",") if names is not None else ()
+    return reply_rows(series.read_metrics(context, name, hours=hours, names=wanted))
 
 
 @router.post(

@@ -8,8 +8,11 @@ eight GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
+from math import ceil
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
@@ -17,9 +20,9 @@ from server.context import Context
 from server.database.metric_and_log_tables import node_points
 from server.database.rows import Node
 from server.database.tables import nodes
-from server.errors import NotFoundError
+from server.errors import InvalidRequestError, NotFoundError
+from trainyard.base.problems import Problem
 from trainyard.protocol.node_samples import AcceleratorSample, NodeSample
-from trainyard.protocol.rest.nodes import NodeCurve, NodeMetrics, NodePoint
 from trainyard.protocol.worker_messages import Hardware
 
 MINUTE, QUARTER = 60, 900
@@ -29,8 +32,22 @@ MINUTES_KEPT = 360
 QUARTERS_KEPT = 1344
 """Rows of a quarter of an hour that a node keeps: fourteen days."""
 
+MAX_POINTS = 20_000
+"""Points of one answer, about 100 bytes each."""
+
+HOST_SERIES = ("load", "memory_bytes", "memory_used_bytes", "disk_bytes", "disk_free_bytes")
+NOT_NUMBERS = {"uuid", "problem", "throttle_reasons", "xids"}
+"""Fields of a device's sample that are no series of their own."""
+SERIES = frozenset(
+    {*HOST_SERIES, "gpu_throttled"}
+    | {f"gpu_{name}" for name in AcceleratorSample.model_fields if name not in NOT_NUMBERS}
+)
+"""Names of all series."""
+
 Summary = list[float]
 """Count, minimum, sum and maximum of a series; count and value alone while it is constant."""
+SeriesRow = tuple[int, Mapping[str, Summary]]
+"""Unix time, seconds, at which a row begins, and its series: name, slash, part."""
 
 
 def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
@@ -74,45 +91,91 @@ def store_sample(connection: Connection, node: str, sample: NodeSample, *, now: 
     _sum_up(connection, node, start)
 
 
-def read_metrics(context: Context, name: str, *, hours: int) -> NodeMetrics:
-    """Return the newest sample of a node and its curves over the last hours.
+def read_metrics(
+    context: Context, name: str, *, hours: int, names: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the newest sample of a node and its curves over the last hours: a `NodeMetrics`.
+
+    There are at most `MAX_POINTS` points: the more series, the longer the stretch of each. They are
+    plain rows, since a model for each point takes longer than all the rest.
+
+    Args:
+        context: the server's surroundings.
+        name: name of the node.
+        hours: hours up to now.
+        names: series; all when empty.
 
     Raises:
+        InvalidRequestError: a name that no series of a node has.
         NotFoundError: no node has this name.
     """
-    seconds = MINUTE if hours * 3600 <= MINUTES_KEPT * MINUTE else QUARTER
-    since = _start(context.now(), MINUTE) - hours * 3600
-    points = node_points.c
-    query = (
-        select(points.start, points.data)
-        .where(points.node == name, points.seconds == seconds, points.start >= since)
-        .order_by(points.start)
-    )
+    if unknown := sorted(set(names) - SERIES):
+        raise InvalidRequestError.of(
+            Problem(
+                pointer="query/names",
+                detail=f"no node has a series {one!r}; legal: {', '.join(sorted(SERIES))}",
+            )
+            for one in unknown
+        )
     with context.database.read() as connection:
         node = Node.one_or_none(connection, Node.select().where(nodes.c.name == name))
         if node is None:
             raise NotFoundError(f"no node has the name {name!r}")
-        rows = connection.execute(query).all()
-    curves: dict[str, list[NodePoint]] = {}
+        seconds, rows = _read_rows(connection, name, context.now(), hours, names)
+    curves: dict[str, list[dict[str, Any]]] = {}
     for start, data in rows:
         at = datetime.fromtimestamp(start, UTC)
         for key, (count, *numbers) in data.items():
             low, total, high = numbers if len(numbers) > 1 else _constant(count, numbers[0])
-            point = NodePoint(time=at, min=low, mean=total / count, max=high)
+            point = {"time": at, "min": low, "mean": total / count, "max": high}
             curves.setdefault(key, []).append(point)
-    return NodeMetrics(
-        name=name,
-        sampled_at=None if node.sample is None else node.heartbeat_at,
-        sample=node.sample,
-        seconds=seconds,
-        curves=tuple(_curve(node.hardware, key, points) for key, points in sorted(curves.items())),
+    return {
+        "name": name,
+        "sampled_at": None if node.sample is None else node.heartbeat_at,
+        "sample": None if node.sample is None else node.sample.model_dump(mode="json"),
+        "seconds": seconds,
+        "curves": [_curve(node.hardware, key, points) for key, points in sorted(curves.items())],
+    }
+
+
+def _read_rows(
+    connection: Connection, node: str, now: datetime, hours: int, names: Collection[str]
+) -> tuple[int, list[SeriesRow]]:
+    """Return the seconds of a row, and the rows of the last hours by time."""
+    seconds = MINUTE if hours * 3600 <= MINUTES_KEPT * MINUTE else QUARTER
+    points, since = node_points.c, _start(now, MINUTE) - hours * 3600
+    query = select(points.start, points.data).where(
+        points.node == node, points.seconds == seconds, points.start >= since
     )
+    newest = connection.execute(query.order_by(points.start.desc()).limit(1)).first()
+    series = 0 if newest is None else len(_named(newest.data, names))
+    # Merged as they are read, since all rows of many devices fill the memory.
+    seconds *= max(ceil(series * hours * 3600 / seconds / MAX_POINTS), 1)
+    found = connection.execute(query.order_by(points.start).execution_options(yield_per=100))
+    rows = list(_coarser(((start, _named(data, names)) for start, data in found), seconds))
+    while len(rows) > 1 and sum(len(data) for _, data in rows) > MAX_POINTS:
+        seconds *= 2  # the newest row has fewer series than others
+        rows = list(_coarser(rows, seconds))
+    return seconds, rows
 
 
-def _curve(hardware: Hardware, key: str, points: list[NodePoint]) -> NodeCurve:
+def _named(data: Mapping[str, Summary], names: Collection[str]) -> Mapping[str, Summary]:
+    """Return the series with one of the names; all without names."""
+    if not names:
+        return data
+    return {key: summary for key, summary in data.items() if key.partition("/")[0] in names}
+
+
+def _coarser(rows: Iterable[SeriesRow], seconds: int) -> Iterator[SeriesRow]:
+    """Yield rows by time as rows of so many seconds."""
+    for start, some in groupby(rows, lambda row: row[0] // seconds * seconds):
+        yield start, _merged(data for _, data in some)
+
+
+def _curve(hardware: Hardware, key: str, points: Sequence[object]) -> dict[str, Any]:
     name, _, part = key.partition("/")
     slots = {device.uuid: slot for slot, device in enumerate(hardware.accelerators)}
-    return NodeCurve(name=name, part=part or None, slot=slots.get(part), points=tuple(points))
+    return {"name": name, "part": part or None, "slot": slots.get(part), "points": points}
 
 
 def _values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:

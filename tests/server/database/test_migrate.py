@@ -179,7 +179,7 @@ def test_nodes_from_before_samples_are_whole_and_go_on(
     job_id = harness.submit()
     harness.placer.run()
     assert harness.job(job_id).state is JobState.STARTING
-    assert read_metrics(harness.context, "node-1", hours=1).curves == ()
+    assert read_metrics(harness.context, "node-1", hours=1)["curves"] == []
 
 
 def test_a_downgrade_leaves_of_a_node_what_the_former_version_reads(

@@ -10,17 +10,27 @@ from sqlalchemy import select, update
 from server.attempts.node_heartbeat import node_heartbeat
 from server.database.metric_and_log_tables import node_points
 from server.database.tables import nodes
-from server.errors import NotFoundError
-from server.nodes.series import MINUTES_KEPT, QUARTERS_KEPT, read_metrics
+from server.errors import InvalidRequestError, NotFoundError
+from server.nodes.endpoints import metrics
+from server.nodes.series import (
+    MAX_POINTS,
+    MINUTES_KEPT,
+    QUARTERS_KEPT,
+    SERIES,
+    device_values,
+    host_values,
+    read_metrics,
+)
 from server.nodes.service import list_nodes
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.node_samples import (
     Accelerator,
     AcceleratorSample,
+    DiskSample,
     HostSample,
     NodeSample,
 )
-from trainyard.protocol.rest.nodes import NodeCurve
+from trainyard.protocol.rest.nodes import NodeCurve, NodeMetrics
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 
 HOST = HostSample(load=1.5, memory_bytes=1000, memory_used_bytes=400)
@@ -38,9 +48,15 @@ def beat(harness: Harness, sample: NodeSample | None) -> None:
     )
 
 
+def read(harness: Harness, *, hours: int = 1, names: str | None = None) -> NodeMetrics:
+    """Return what the endpoint answers; the model of the API fits it."""
+    reply = metrics(harness.context, "node-1", hours, names)
+    return NodeMetrics.model_validate_json(bytes(reply.body))
+
+
 def power(harness: Harness, *, hours: int = 1) -> NodeCurve:
-    curves = read_metrics(harness.context, "node-1", hours=hours).curves
-    return next(curve for curve in curves if curve.name == "gpu_power_watts")
+    (curve,) = read(harness, hours=hours, names="gpu_power_watts").curves
+    return curve
 
 
 @pytest.fixture
@@ -96,12 +112,61 @@ def test_a_heartbeat_without_a_sample_leaves_a_gap(harness: Harness) -> None:
     beat(harness, sample_of(100.0))
     harness.clock.advance(120)
     beat(harness, None)  # a worker of an older version, or one whose driver hangs
-    found = read_metrics(harness.context, "node-1", hours=1)
+    found = read(harness)
     assert found.sample is None
     assert found.sampled_at is None
     assert len(power(harness).points) == 1
     with pytest.raises(NotFoundError, match="'node-2'"):
         read_metrics(harness.context, "node-2", hours=1)
+
+
+def test_an_answer_is_bounded_whatever_the_number_of_series(harness: Harness) -> None:
+    """A fortnight of eight GPUs: each number stays in the minimum, mean or maximum of its point."""
+    harness.add_node()
+    names = [f"gpu_power_watts/GPU-{gpu}" for gpu in range(8)] + [
+        f"disk_bytes/{n}" for n in range(92)
+    ]
+    begin = int(harness.context.now().timestamp()) // 900 * 900
+    rows = [
+        {
+            "node": "node-1",
+            "seconds": 900,
+            "start": begin - place * 900,
+            "data": {key: [1, float(place)] for key in names[: 100 if place else 1]},
+        }
+        for place in range(QUARTERS_KEPT)
+    ]
+    with harness.context.database.write() as connection:
+        connection.execute(node_points.insert(), rows)
+    whole = read(harness, hours=336)
+    points = [point for curve in whole.curves for point in curve.points]
+    assert len(whole.curves) == 100
+    assert MAX_POINTS / 4 < len(points) <= MAX_POINTS
+    assert whole.seconds % 900 == 0
+    some = whole.curves[-1].points
+    assert (some[0].max, some[-1].min) == (QUARTERS_KEPT - 1, 1)
+    assert [point.max - point.min for point in some[1:-1]] == [whole.seconds / 900 - 1] * (
+        len(some) - 2
+    )
+    assert all(point.mean == (point.min + point.max) / 2 for point in some)
+    named = read(harness, hours=336, names="gpu_power_watts")
+    assert named.seconds == 900
+    assert [len(curve.points) for curve in named.curves] == [1344, *[1343] * 7]
+    assert read(harness, hours=336, names="load").curves == ()
+
+
+def test_names_are_those_of_the_series_of_a_sample(harness: Harness) -> None:
+    harness.add_node()
+    fields = dict.fromkeys(set(AcceleratorSample.model_fields) - {"uuid", "problem", "xids"}, 1)
+    device = AcceleratorSample.model_validate({"uuid": "GPU-a", **fields, "throttle_reasons": ()})
+    disk = DiskSample(name="root", total_bytes=2, free_bytes=1)
+    sample = NodeSample(host=HOST.model_copy(update={"disks": (disk,)}))
+    named = {name for name, *_ in host_values(sample)} | {name for name, _ in device_values(device)}
+    assert named == SERIES
+    with pytest.raises(
+        InvalidRequestError, match="no node has a series 'watts'; legal: disk_bytes, "
+    ):
+        read(harness, names="load,watts")
 
 
 @pytest.mark.usefixtures("gpu_node")

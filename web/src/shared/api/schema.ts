@@ -764,7 +764,8 @@ export interface paths {
          * How a node fares
          * @description Return the newest sample of a node, and its series.
          *
-         *     A point stands for a minute up to 6 hours, for a quarter of an hour up to 14 days.
+         *     A point stands for a minute up to 6 hours, for a quarter of an hour up to 14 days; for several
+         *     of these where the answer would have more than 20,000 points.
          */
         get: operations["nodes_metrics"];
         put?: never;
@@ -13166,6 +13167,8 @@ export interface operations {
             query?: {
                 /** @description Hours up to now. */
                 hours?: number;
+                /** @description Series, divided by commas; all when absent. */
+                names?: string | null;
             };
             header?: never;
             path: {
