@@ -14,7 +14,7 @@ from server.database.rows import TypedRow
 from server.database.tables import attempts, checkpoints, events, jobs
 from server.errors import NotFoundError
 from server.goodput.ledger import Ledger, Mark, ledger_of
-from server.goodput.step_sums import RecordedSteps, read_trainings
+from server.goodput.step_sums import RecordedSteps, read_trainings, store_step_sums
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.goodput import CategoryTime, GoodputView, TimeCategory
 from trainyard.protocol.states import (
@@ -71,6 +71,7 @@ def goodput_view(context: Context, job_id: str) -> GoodputView:
     Raises:
         NotFoundError: no job has this id.
     """
+    store_step_sums(context, job_id)
     with context.database.read() as connection:
         job = _JobTimes.one_or_none(connection, _JobTimes.select().where(jobs.c.id == job_id))
         if job is None:

@@ -2,7 +2,7 @@
 
 The series with a point at each logged step are summed by the sums of their chunks: two numbers of a
 chunk are read. Only the first and the last chunk are decoded, the one that the last kept step cuts,
-and those without a sum.
+and those without a sum. An older version wrote chunks without one: `store_step_sums` adds it once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from operator import attrgetter
 from typing import Annotated, ClassVar
 
 import numpy as np
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table, bindparam, select, update
 
 from server.attempts.lineage import NEVER
+from server.context import Context
 from server.database.metric_and_log_tables import metric_chunks, metric_series
 from server.database.rows import TypedRow
+from server.database.tables import attempts
 from server.goodput.ledger import Training
 from server.metrics.points import Points
 from server.metrics.series import Values, decode, read_values
@@ -32,6 +34,8 @@ STEP, DATA = "perf/step_seconds", "perf/data_seconds"
 COMPILE, SAVE, VALIDATION = "compile/seconds", "checkpoint/stall_seconds", "validation/seconds"
 """Durations; a point where something was compiled, saved or validated."""
 DENSE, SPARSE = (STEP, DATA), (COMPILE, SAVE, VALIDATION)
+SUMMED_AT_ONCE = 200
+"""Chunks without a sum that are decoded before their sums are stored; up to 24 KB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,47 @@ def read_trainings(
         }
         trainings[one.number] = _training(one, step, data, sparse)
     return trainings
+
+
+def store_step_sums(context: Context, job_id: str) -> None:
+    """Store the sums of the chunks of a job that an older version wrote without one.
+
+    Each batch is decoded and stored in transactions of its own, so that memory and the time of a
+    lock are bounded; what a failure leaves out is summed at the next call.
+    """
+    chunks = metric_chunks.c
+    query = (
+        select(chunks.series_id, chunks.first_step)
+        .join(metric_series, metric_series.c.id == chunks.series_id)
+        .join(attempts, attempts.c.id == metric_series.c.attempt_id)
+        .where(
+            attempts.c.job_id == job_id,
+            metric_series.c.name.in_(DENSE),
+            chunks.step_sum.is_(None),
+        )
+        .order_by(chunks.first_step)  # series of one attempt are cut at the same steps
+    )
+    with context.database.read() as connection:
+        lacking = [(row.series_id, row.first_step) for row in connection.execute(query)]
+    statement = (
+        update(metric_chunks)
+        .where(
+            chunks.series_id == bindparam("series"),
+            chunks.first_step == bindparam("first"),
+            chunks.step_sum.is_(None),
+        )
+        .values(step_sum=bindparam("sum"))
+    )
+    for start in range(0, len(lacking), SUMMED_AT_ONCE):
+        with context.database.read() as connection:
+            decoded = decode(connection, lacking[start : start + SUMMED_AT_ONCE])
+        sums = [
+            {"series": series_id, "first": first, "sum": points.step_sum()}
+            for (series_id, first), points in decoded.items()
+        ]
+        if sums:  # none where the job was deleted meanwhile
+            with context.database.write() as connection:
+                connection.execute(statement, sums)
 
 
 def _series_ids(connection: Connection, attempt_ids: Sequence[str]) -> dict[tuple[str, str], int]:

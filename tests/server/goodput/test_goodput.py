@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import update
+from sqlalchemy import Connection, select, update
 
 from server.context import Context
 from server.database.metric_and_log_tables import metric_chunks
 from server.errors import NotFoundError
+from server.goodput import step_sums
 from server.goodput.queries import goodput_view
 from server.goodput.step_sums import DATA, STEP, RecordedSteps, read_trainings
 from server.jobs.service import stop
@@ -158,6 +160,36 @@ def test_the_sums_of_chunks_are_those_of_their_points(
     assert training.productive == round(float(finite @ kept) * 1000)
     assert training.lost == round(float(finite @ (steps - before - kept)) * 1000)
     assert training.recorded == (10**9 + int(steps[-1])) * 1000
+
+
+def test_chunks_without_a_sum_are_decoded_once_and_some_at_a_time(context: Context) -> None:
+    job_id = add_job(context)
+    attempt_id = add_attempt(context, job_id)
+    seconds = np.linspace(0.5, 2.0, 20_000)
+    steps = np.arange(1, len(seconds) + 1)
+    with context.database.write() as connection:
+        by_name = {name: Points.of(steps, 1e9 + steps, seconds) for name in (STEP, DATA)}
+        store_points(connection, attempt_id, by_name)
+    wanted = goodput_view(context, job_id).categories
+    stored = select(metric_chunks.c.series_id, metric_chunks.c.first_step, metric_chunks.c.step_sum)
+    with context.database.write() as connection:
+        sums = set(connection.execute(stored))
+        connection.execute(update(metric_chunks).values(step_sum=None))
+    batches: list[int] = []
+    decode = series.decode
+
+    def counted(connection: Connection, keys: Iterable[series.ChunkKey]) -> Any:
+        batches.append(len(listed := list(keys)))
+        return decode(connection, listed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_sums, "decode", counted)
+        patch.setattr(step_sums, "SUMMED_AT_ONCE", 16)
+        assert goodput_view(context, job_id).categories == wanted
+        assert goodput_view(context, job_id).categories == wanted
+    assert batches == [16, 16, 8, 4, 4], "the ends of both series alone are decoded again"
+    with context.database.read() as connection:
+        assert set(connection.execute(stored)) == sums
 
 
 def test_a_month_of_steps_is_summed_without_its_points(context: Context) -> None:
