@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import shutil
 import sys
 import tempfile
 import time
@@ -81,6 +82,7 @@ def run_one(fault: Fault, cluster: Cluster, undisturbed: Course) -> Result:
         case.run(0).wait_for_step(STRIKE_AT)
         fault.strike(case)
         judge(case, fault.predicted, undisturbed)
+        shutil.rmtree(cluster.checkpoints / case.job_id)  # the disk holds those of some twenty jobs
     except Exception as error:  # noqa: BLE001 - every end of a case is a result
         logger.info("%s", traceback.format_exc())
         problem = f"{type(error).__name__}: {error}"[:2000]

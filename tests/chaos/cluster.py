@@ -83,7 +83,7 @@ class Part:
         """All that it started and that still runs, itself included."""
         return processes_with(f"{CHAOS_MARK}={self.name}")
 
-    def power_off(self) -> None:
+    def kill_all(self) -> None:
         """End it and all that it started at once, as a machine does that loses its power."""
 
         def gone() -> bool:
@@ -182,7 +182,7 @@ class Cluster:
     def end(self) -> None:
         """End every process and machine."""
         for part in self.parts.values():
-            part.power_off()
+            part.kill_all()
         machines = {id(part.machine): part.machine for part in self.parts.values()}
         for machine in machines.values():
             machine.end()

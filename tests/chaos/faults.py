@@ -221,13 +221,13 @@ def first_rank_paused(case: Case) -> None:
 
 
 @fault(
-    "a machine loses its power, and comes back",
+    "`kill -9` of every process of a node at once; its worker is started again",
     attempts=2,
-    node_lost_after_seconds=1,
+    retries_used=1,
 )
-def node_lost(case: Case) -> None:
+def node_killed(case: Case) -> None:
     node = case.nodes()[1]
-    node.worker.power_off()
+    node.worker.kill_all()
     node.worker.start()
 
 

@@ -36,10 +36,8 @@ def write_matrix(results: Mapping[str, Result]) -> None:
 
 
 def _row(fault: Fault, result: Result | None) -> str:
-    if result is None:
-        seen = "not run"
-    else:
-        seen = "as predicted" if result.passed else result.problem.splitlines()[0]
+    ends = {None: "not run", True: "as predicted", False: "**another end**"}
+    seen = ends[result and result.passed]
     predicted = fault.predicted
     cells = (f"`{fault.name}`", fault.text, predicted.attempts, predicted.retries_used, seen)
     return f"| {' | '.join(map(str, cells))} |"
