@@ -37,7 +37,7 @@ def write_matrix(results: Mapping[str, Result]) -> None:
 
 def _row(fault: Fault, result: Result | None) -> str:
     ends = {None: "not run", True: "as predicted", False: "**another end**"}
-    seen = ends[result and result.passed]
+    seen = ends[result.passed if result is not None else None]
     predicted = fault.predicted
     cells = (f"`{fault.name}`", fault.text, predicted.attempts, predicted.retries_used, seen)
     return f"| {' | '.join(map(str, cells))} |"
