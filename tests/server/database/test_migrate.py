@@ -222,7 +222,7 @@ def test_queued_jobs_of_former_groups_keep_their_reason_and_get_groups_anew(
     harness.add_node("node-1", slots=2)
     waiting = harness.submit(resources={"world_size": 4}, parallelism={"tp": 2})
     harness.place()
-    reason = "needs 4 slots in units of 2, 2 are online"
+    reason = "needs 4 slots, 2 are online"
     assert harness.job(waiting).reason == reason
     with database.write() as connection:
         command.downgrade(alembic_config(connection), "0025")
