@@ -23,7 +23,7 @@ import server.logs.endpoints
 import server.metrics.endpoints
 import server.nodes.endpoints
 import server.operations.endpoints
-import server.scheduling.endpoints
+import server.queue.endpoints
 from server.app import health, monitoring, openapi, reference
 from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
@@ -36,7 +36,7 @@ from server.http.allow_header import AllowedMethods, MethodsMiddleware
 from server.http.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
 from server.http.query import no_unknown_query
 from server.liveness import keep_beating
-from server.scheduling.endpoints import Forecaster
+from server.queue.forecaster import Forecaster
 from server.settings import Settings
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
 
@@ -54,7 +54,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.checkpoints.endpoints.router,
     server.operations.endpoints.router,
     server.nodes.endpoints.router,
-    server.scheduling.endpoints.router,
+    server.queue.endpoints.router,
     server.events.endpoints.router,
     server.auth.endpoints.router,
     server.app.worker_endpoints.router,

@@ -20,7 +20,9 @@ from server.jobs.next_attempt import Baseline, NextAttempt, plan_next_attempt
 from server.jobs.queries import job_row
 from server.jobs.service import end_running
 from server.lifecycle import Move, job_to, lock_job, move
-from server.nodes.capacity import Demand, Offer, fits, read_offers
+from server.nodes.capacity import read_offers
+from server.placement.demand import Demand, Offer
+from server.placement.fit import fits
 from server.protocol_2 import lacking
 from server.subject import Actor, Subject
 from trainyard.planner.plan import resume_options

@@ -23,12 +23,13 @@ from server.events.store import NewEvent
 from server.leases import OPERATION_LEASES
 from server.lifecycle import move, operation_to
 from server.liveness import hearing
-from server.nodes.capacity import Demand, read_offers
+from server.nodes.capacity import read_offers
 from server.operations.queries import ARE_OPEN
 from server.operations.service import describe, end_operation, identity, lock_job_if_there
+from server.placement.decide import QueuedOperation, give
+from server.placement.demand import Demand
 from server.protocol_2 import ChoreMessage, lacking
 from server.scheduling.dispatch import Dispatcher, Message
-from server.scheduling.placement import QueuedOperation, give
 from server.subject import SCHEDULER, SCRUBBING, Subject
 from trainyard.protocol.operations import MAX_TRIES, OperationKind, OperationTask
 from trainyard.protocol.rest.event_data import OperationQueued, OperationWaiting

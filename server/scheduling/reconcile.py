@@ -29,8 +29,8 @@ from server.lifecycle import lock_job
 from server.liveness import hearing
 from server.nodes.workers import HEARTBEATS_MISSED
 from server.operations.cancel import prune_ended
+from server.queue.groups import forget_groups
 from server.scheduling.dispatch import Dispatcher
-from server.scheduling.queue import forget_groups
 from server.subject import SCHEDULER, Subject
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.event_data import NodeOffline, Unreachable

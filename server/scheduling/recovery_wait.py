@@ -16,7 +16,7 @@ from server.errors import UnreadableError
 from server.liveness import hearing
 from server.nodes.capacity import read_offers
 from server.operations.queries import ARE_OPEN
-from server.scheduling.queue import take_out
+from server.queue.groups import take_out
 from trainyard.protocol.operations import OperationKind, OperationTask
 from trainyard.protocol.states import JobState
 

@@ -19,11 +19,12 @@ from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, lock_job, move
-from server.nodes.capacity import Offer, read_offers
+from server.nodes.capacity import read_offers
+from server.placement.decide import QueuedJob, decide
+from server.placement.demand import Offer
+from server.queue.groups import enter_groups, explain, group_sizes, put_off, read_heads
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.leader import LeadLostError
-from server.scheduling.placement import QueuedJob, decide
-from server.scheduling.queue import enter_groups, explain, group_sizes, put_off, read_heads
 from server.scheduling.recovery_wait import held_back
 from server.secrets import KeyFileError
 from server.subject import SCHEDULER, Subject

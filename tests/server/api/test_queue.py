@@ -15,9 +15,7 @@ from server.app.factory import create_app
 from server.context import Context
 from server.database.tables import jobs
 from server.jobs.service import set_priority, stop
-from server.scheduling import endpoints
-from server.scheduling.endpoints import FORECAST_KEPT, NOT_CONSIDERED, NOT_YET, Forecaster
-from server.scheduling.forecast import (
+from server.placement.forecast import (
     FORECAST_JOBS,
     NOT_SOON,
     TOO_FAR_BACK,
@@ -26,6 +24,9 @@ from server.scheduling.forecast import (
     Forecast,
     forecast,
 )
+from server.queue import forecaster as module
+from server.queue.endpoints import NOT_CONSIDERED, NOT_YET
+from server.queue.forecaster import FORECAST_KEPT, Forecaster
 from tests.actors import ADA
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock, Harness
@@ -114,7 +115,7 @@ def open_connections(context: Context, monkeypatch: pytest.MonkeyPatch) -> list[
         found.append(pool.checkedout())
         return forecast(*args, **options)
 
-    monkeypatch.setattr(endpoints, "forecast", slow)
+    monkeypatch.setattr(module, "forecast", slow)
     return found
 
 
@@ -165,7 +166,7 @@ def test_a_forecast_ends_with_the_time_for_it(
     set_left(context, runs, 60)
     harness.submit(name="first")
     harness.place()
-    monkeypatch.setattr(endpoints, "FORECAST_SECONDS", 0.0)
+    monkeypatch.setattr(module, "FORECAST_SECONDS", 0.0)
     (entry,) = client.get(QUEUE).json()["items"]
     assert (entry["expected_start_at"], entry["unknown_because"]) == (None, NOT_SOON)
 

@@ -10,9 +10,9 @@ from server.checkpoints import guards, service
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.liveness import beat
-from server.nodes.capacity import Demand, Offer
 from server.operations.cancel import cancel
-from server.scheduling.placement import QueuedOperation, give
+from server.placement.decide import QueuedOperation, give
+from server.placement.demand import Demand, Offer
 from tests.actors import ADA, EVE
 from tests.server.harness import Harness
 from tests.server.yard import Yard

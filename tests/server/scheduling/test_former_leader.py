@@ -16,11 +16,11 @@ from server.database.schema import metadata
 from server.jobs.service import forget_old_keys, submit
 from server.liveness import beat
 from server.nodes.service import set_drain
+from server.queue.groups import enter_groups
 from server.scheduling.drain import run_drain
 from server.scheduling.leader import Leader, LeadLostError, leading
 from server.scheduling.loop import Scheduler
 from server.scheduling.operations import OperationKeeper
-from server.scheduling.queue import enter_groups
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
 from tests.actors import ADA

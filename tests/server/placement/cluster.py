@@ -7,8 +7,8 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from server.nodes.capacity import Demand, Offer
-from server.scheduling.placement import Decisions, QueuedJob
+from server.placement.decide import Decisions, QueuedJob
+from server.placement.demand import Demand, Offer
 from trainyard.protocol.worker_messages import PROTOCOL
 
 ROOTS = {"checkpoints": "uuid-1"}

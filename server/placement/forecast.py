@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from server.nodes.capacity import Offer, fits
-from server.scheduling.placement import QueuedJob, decide
+from server.placement.decide import QueuedJob, decide
+from server.placement.demand import Holding, Offer
+from server.placement.fit import fits
 from trainyard.protocol.attempt import NodeAllocation
 
 FORECAST_JOBS = 50
@@ -18,16 +19,6 @@ TOO_FAR_BACK = f"more than {FORECAST_JOBS} jobs are ahead"
 TOO_LARGE = "the nodes that are online could not hold it, were they empty"
 UNKNOWN_END = "no end is known of the jobs that hold the slots, or of those ahead"
 NOT_SOON = "it does not start at any of the expected ends that are looked at"
-
-
-@dataclass(frozen=True)
-class Holding:
-    """Slots of one node that an attempt holds."""
-
-    node: str
-    slots: tuple[int, ...]
-    ends_at: datetime | None
-    """Expected end of the attempt; None where its pace is not known, as if it never ended."""
 
 
 @dataclass(frozen=True)

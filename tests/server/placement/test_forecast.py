@@ -10,16 +10,16 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.nodes.capacity import Demand, Offer, fits
-from server.scheduling.forecast import (
+from server.placement.decide import QueuedJob, decide
+from server.placement.demand import Demand, Holding, Offer
+from server.placement.fit import fits
+from server.placement.forecast import (
     FORECAST_ENDS,
     NOT_SOON,
     TOO_LARGE,
     UNKNOWN_END,
-    Holding,
     forecast,
 )
-from server.scheduling.placement import QueuedJob, decide
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROOTS = {"checkpoints": "uuid-1"}

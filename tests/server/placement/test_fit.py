@@ -8,9 +8,10 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 
-from server.nodes.capacity import Demand, Offer, fits, groups
-from server.scheduling.placement import QueuedJob, decide
-from tests.server.scheduling.cluster import (
+from server.placement.decide import QueuedJob, decide
+from server.placement.demand import Demand, Offer
+from server.placement.fit import fits, groups
+from tests.server.placement.cluster import (
     holds,
     job,
     jobs_strategy,

@@ -36,7 +36,7 @@ from server.database.upsert import insert_absent
 from server.errors import UnreadableError
 from server.events.notices import notify, notify_all
 from server.jobs.checks import roots_of
-from server.nodes.capacity import Demand
+from server.placement.demand import Demand
 from server.protocol_2 import lacking
 from server.subject import Subject
 from trainyard.protocol.attempt import Overrides

@@ -13,7 +13,7 @@ from server.context import Context
 from server.database.migrate import alembic_config, upgrade
 from server.database.tables import demands, jobs, nodes, notices
 from server.jobs.service import stop
-from server.scheduling.queue import NOTIFIED, PLACED_AT_ONCE, forget_groups, put_off
+from server.queue.groups import NOTIFIED, PLACED_AT_ONCE, forget_groups, put_off
 from server.scheduling.round import Placer
 from tests.actors import ADA
 from tests.server.harness import Harness

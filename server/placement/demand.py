@@ -1,0 +1,69 @@
+"""What a job or an operation needs, what a node offers, and what attempts hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal
+
+from trainyard.protocol.worker_messages import PROTOCOL
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a queued job or operation needs: equal for all jobs of a group."""
+
+    world_size: int
+    """Slots; 0 for an operation."""
+    nodes: int | None = None
+    """Spread evenly over exactly so many nodes; when absent over the fewest that hold it."""
+    device: Device = "auto"
+    roots: tuple[str, ...] = ("checkpoints",)
+    """Names of the storage roots that every node must see, the same on each."""
+    storage: tuple[str, str] | None = None
+    """Root that holds what it goes on from: its name and UUID."""
+    new_fields: tuple[str, ...] = ()
+    """Fields of its spec or task that a worker of an older protocol cannot read."""
+    units: tuple[int, ...] = ()
+    """Each share is a multiple of the first of these with which the nodes hold it, else of 1."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A node that is online and takes new work."""
+
+    node: str
+    device: Literal["cpu", "cuda"]
+    slots: int
+    free: tuple[int, ...]
+    """Indices of the slots that are free."""
+    roots: Mapping[str, str]
+    """UUID of each storage root that it sees, by name."""
+    holders: Mapping[str, int] = field(default_factory=dict)
+    """Slots that are held, by name of the job."""
+    protocol: int = PROTOCOL
+    """Protocol of its worker."""
+    partitions: tuple[int, ...] = ()
+    """Slots that are parts of a GPU: a rank there reaches no other rank."""
+
+    def without_partitions(self) -> Offer:
+        """Return what it offers to a demand of several slots."""
+        return replace(
+            self,
+            slots=self.slots - len(self.partitions),
+            free=tuple(slot for slot in self.free if slot not in self.partitions),
+            partitions=(),
+        )
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Slots of one node that an attempt holds."""
+
+    node: str
+    slots: tuple[int, ...]
+    ends_at: datetime | None
+    """Expected end of the attempt; None where its pace is not known, as if it never ended."""

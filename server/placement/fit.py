@@ -1,0 +1,158 @@
+"""Where one demand fits: the sets of nodes that it may span, and its shares on the fewest."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from server.placement.demand import Demand, Offer
+from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.worker_messages import PROTOCOL
+
+
+class NodeShare(NamedTuple):
+    """Part of a demand on one node."""
+
+    offer: Offer
+    """The node."""
+    slots: int
+    """Number of its slots."""
+
+
+def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
+    """Return whether a demand could start at once, were it the only one that waits."""
+    spanned = groups(demand, offers)
+    units = [unit_on(demand, group) for group in spanned]
+    return choose(demand, spanned, units=units) is not None
+
+
+def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
+    """Return the nodes that could run a demand, if their slots were free and no part of a GPU."""
+    return [
+        offer
+        for offer in offers
+        if offer.slots > 0
+        and demand.device in {"auto", offer.device}
+        and all(root in offer.roots for root in demand.roots)
+        and (demand.storage is None or offer.roots.get(demand.storage[0]) == demand.storage[1])
+        and (offer.protocol == PROTOCOL or not demand.new_fields)
+    ]
+
+
+def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
+    """Return the sets of nodes that one attempt may span: one kind of slot, the same roots."""
+    eligible = eligible_for(demand, offers)
+    if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
+        eligible = [offer for offer in eligible if offer.device == "cuda"]
+    if demand.world_size > 1:  # after the choice of GPUs: where all are divided, the demand waits
+        whole = (o.without_partitions() if o.partitions else o for o in eligible)
+        eligible = [offer for offer in whole if offer.slots > 0]
+    groups: dict[tuple[str, ...], list[Offer]] = {}
+    for offer in eligible:
+        key = (offer.device, *(offer.roots[root] for root in demand.roots))
+        groups.setdefault(key, []).append(offer)
+    return [groups[key] for key in sorted(groups)]
+
+
+def unit_on(demand: Demand, group: Sequence[Offer]) -> int:
+    """Return the number of slots of which each share on these nodes is a multiple.
+
+    Held slots count too: ranks of one unit wait for a node that holds them. Where the number of
+    nodes is given, so are the shares.
+    """
+    units = demand.units if demand.nodes is None else ()
+    return next((unit for unit in units if could_hold(demand, group, unit=unit)), 1)
+
+
+def could_hold(demand: Demand, group: Sequence[Offer], *, unit: int) -> bool:
+    """Return whether the nodes could hold a demand, if their slots were free."""
+    return spread(demand, group, unit=unit, free=lambda offer: offer.slots) is not None
+
+
+def choose(
+    demand: Demand, groups: Sequence[Sequence[Offer]], *, units: Sequence[int]
+) -> tuple[NodeAllocation, ...] | None:
+    """Return the allocation on the fewest nodes, those with least to spare; None when none fits.
+
+    Args:
+        demand: what is placed, of one slot or more.
+        groups: sets of nodes that one attempt may span.
+        units: for each group the number of slots of which each share is a multiple.
+    """
+    spreads = [
+        spread(demand, group, unit=unit, free=lambda offer: len(offer.free))
+        for group, unit in zip(groups, units, strict=True)
+    ]
+    fitting = [shares for shares in spreads if shares is not None]
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda shares: (len(shares), sum(len(s.offer.free) for s in shares)))
+    return tuple(
+        NodeAllocation(node=offer.node, node_rank=rank, slots=offer.free[:size])
+        for rank, (offer, size) in enumerate(best)
+    )
+
+
+def spread(
+    demand: Demand, group: Sequence[Offer], *, unit: int, free: Callable[[Offer], int]
+) -> list[NodeShare] | None:
+    """Return the shares on the fewest nodes that hold the demand, the larger shares first.
+
+    The shares are equal where so many nodes allow it. Else the larger nodes are filled, and the
+    last one holds the rest. Of several sets of nodes it is one with little to spare: the least
+    for equal shares.
+
+    Args:
+        demand: what is placed, of one slot or more.
+        group: the nodes that one attempt may span.
+        unit: slots of which each share is a multiple; divides the world size.
+        free: slots that a node may give.
+    """
+
+    def room(offer: Offer) -> int:
+        return free(offer) // unit * unit
+
+    size = demand.world_size
+    by_room = sorted(group, key=lambda offer: (room(offer), free(offer), offer.node))
+    uneven = [offer for offer in by_room if offer.protocol == PROTOCOL]
+    fewest, most = _fewest(size, by_room, room=room), len(group)
+    filled = _fewest(size, uneven, room=room)
+    if demand.nodes is not None:
+        fewest, most, filled = demand.nodes, min(demand.nodes, most), None
+    for count in range(fewest or most + 1, (filled or most) + 1):
+        share = size // count
+        if size % (count * unit) == 0 and room(by_room[-count]) >= share:
+            roomy = [offer for offer in by_room if room(offer) >= share][:count]
+            return [
+                NodeShare(offer, share) for offer in sorted(roomy, key=lambda offer: offer.node)
+            ]
+    return None if filled is None else _fill(size, uneven, count=filled, room=room)
+
+
+def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]) -> int | None:
+    """Return how many of the nodes, the largest first, hold so many slots together."""
+    sums = accumulate(room(offer) for offer in reversed(by_room))
+    return next((count for count, held in enumerate(sums, 1) if held >= size), None)
+
+
+def _fill(
+    size: int, by_room: Sequence[Offer], *, count: int, room: Callable[[Offer], int]
+) -> list[NodeShare]:
+    """Return shares on so many nodes, no fewer of which hold `size` slots together.
+
+    Of the largest nodes, each is replaced by the smallest other one with which the sum suffices.
+    """
+    others, used = list(by_room[:-count]), list(by_room[-count:])
+    spare = sum(map(room, used)) - size
+    for place in reversed(range(count)):
+        found = bisect_left(others, room(used[place]) - spare, key=room)
+        if found < len(others) and room(others[found]) < room(used[place]):
+            spare -= room(used[place]) - room(others[found])
+            used[place] = others.pop(found)
+    shares = []
+    for offer in sorted(used, key=lambda offer: (-room(offer), offer.node)):
+        shares.append(NodeShare(offer, min(room(offer), size)))
+        size -= shares[-1].slots
+    return shares

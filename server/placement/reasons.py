@@ -1,0 +1,121 @@
+"""Why a job or an operation waits, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from server.placement.demand import Demand, Offer
+from server.placement.fit import could_hold, eligible_for
+from trainyard.protocol.worker_messages import PROTOCOL
+
+NO_NODE = "no node is online that takes new work"
+
+
+def why_job_waits(
+    demand: Demand,
+    groups: Sequence[Sequence[Offer]],
+    kept_for: Mapping[str, str],
+    *,
+    units: Sequence[int],
+    offers: Sequence[Offer],
+) -> str:
+    """Return why a demand waits, as in `needs 4 slots, 2 free, 2 held by llama-7`."""
+    if not offers:
+        return NO_NODE
+    if not groups:
+        return f"{_needs(demand)}; no node that is online {_missing(demand, offers)}"
+    pairs = list(zip(groups, units, strict=True))
+    enough = [(group, unit) for group, unit in pairs if could_hold(demand, group, unit=unit)]
+    group, unit = max(enough or pairs, key=lambda pair: sum(len(o.free) for o in pair[0]))
+    if not enough:  # so the unit is 1
+        slots = [offer.slots for offer in group]
+        lacking = ""
+        if demand.nodes is None and sum(slots) >= demand.world_size:
+            lacking = f"; shares of different sizes need workers of protocol {PROTOCOL}"
+        return f"{_needs(demand)}, {sum(slots)} are online{_by_node(slots)}{lacking}"
+    free = [offer for offer in group if offer.free and offer.node not in kept_for]
+    count = sum(len(offer.free) for offer in free)
+    kept: Counter[str] = Counter()
+    for offer in group:
+        if offer.free and offer.node in kept_for:
+            kept[kept_for[offer.node]] += len(offer.free)
+    parts = [f"{count} free{_by_node(len(offer.free) for offer in free)}"]
+    if kept and not count:
+        parts = []  # no "0 free" next to slots that are free and kept
+    parts += [f"{slots} free, kept for {name}, which is ahead" for name, slots in kept.items()]
+    return ", ".join([_needs(demand, unit=unit), *parts, *_held(group)])
+
+
+def why_operation_waits(
+    demand: Demand, able: Sequence[Offer], idle: Sequence[Offer], *, offers: Sequence[Offer]
+) -> str:
+    """Return why an operation waits.
+
+    Args:
+        demand: what it needs.
+        able: the nodes that could run it.
+        idle: those of them on which no slot is held, where it needs that; else all of them.
+        offers: the nodes that take new work.
+    """
+    if not offers:
+        return NO_NODE
+    if not able:
+        return f"no node that is online {_missing(demand, offers)}"
+    if not idle:
+        return f"waits until no slot is held on {_names(able)}"
+    have = "has" if len(idle) == 1 else "have"
+    return f"waits for {_names(idle)}, which {have} another operation"
+
+
+def _needs(demand: Demand, *, unit: int = 1) -> str:
+    needs = f"needs {demand.world_size} {'' if demand.device == 'auto' else demand.device + ' '}"
+    needs += "slot" if demand.world_size == 1 else "slots"
+    if demand.nodes is not None:
+        needs += f" on {demand.nodes} node{'' if demand.nodes == 1 else 's'}"
+    return needs if unit == 1 else f"{needs} in units of {unit}"
+
+
+def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
+    """Return what of a demand's needs no node has: slots of its kind, then roots, then its storage.
+
+    Where nodes have all of these, a demand of several slots lacks GPUs that are not divided.
+    """
+    if eligible_for(demand, offers):
+        return "has whole GPUs"
+    able = [offer for offer in offers if demand.device in {"auto", offer.device}]
+    if not able:
+        return f"has {demand.device} slots"
+    such = "" if demand.device == "auto" else "has such slots and "
+    if demand.new_fields:
+        able = [offer for offer in able if offer.protocol == PROTOCOL]
+        if not able:
+            fields = ", ".join(demand.new_fields)
+            return f"{such}has a worker of protocol {PROTOCOL}, for {fields}"
+    unseen = [root for root in demand.roots if all(root not in offer.roots for offer in able)]
+    if unseen or all(set(demand.roots) - offer.roots.keys() for offer in able):
+        roots = unseen or demand.roots
+        return f"{such}sees the root{'' if len(roots) == 1 else 's'} {', '.join(roots)}"
+    return f"{such}sees its checkpoints"
+
+
+def _by_node(slots: Iterable[int]) -> str:
+    """Return the slots of each of several nodes, the eight largest numbers, as in ` (4 + 2)`."""
+    largest = sorted(slots, reverse=True)[:8]
+    return f" ({' + '.join(map(str, largest))})" if len(largest) > 1 else ""
+
+
+def _held(group: Sequence[Offer], most: int = 3) -> list[str]:
+    holders: Counter[str] = Counter()
+    for offer in group:
+        holders.update(offer.holders)
+    named = [f"{slots} held by {name}" for name, slots in holders.most_common(most)]
+    others = sum(slots for _, slots in holders.most_common()[most:])
+    return [*named, *([f"{others} by others"] if others else [])]
+
+
+def _names(offers: Sequence[Offer], most: int = 3) -> str:
+    names = sorted(offer.node for offer in offers)
+    more = [f"{len(names) - most} others"] if len(names) > most else []
+    listed = [*names[:most], *more]
+    return f"{', '.join(listed[:-1])} or {listed[-1]}" if len(listed) > 1 else listed[0]

@@ -1,0 +1,1 @@
+"""The jobs that wait: their groups, their order, and when they are expected to start."""

@@ -1,0 +1,140 @@
+"""`/queue`: the jobs that wait, in their order, and when they are expected to start."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from server.auth.dependencies import person
+from server.database.tables import jobs
+from server.http.dependencies import ServerContext
+from server.http.paging import PageRequest, page_by
+from server.http.path_params import JobId
+from server.http.request_body import JsonBody
+from server.http.responses import reply
+from server.jobs.checks import check_hardware, check_spec, check_world_size
+from server.lifecycle import check_job
+from server.placement.decide import QueuedJob
+from server.placement.forecast import FORECAST_JOBS, TOO_FAR_BACK, Forecast
+from server.queue.forecaster import Forecaster
+from server.queue.groups import demand_of
+from server.queue.queries import (
+    TOKEN,
+    WAITS,
+    QueueKey,
+    WaitingJob,
+    count_up_to,
+    count_waiting,
+    read_waiting,
+)
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.jobs import QueueEntry, QueuePlace, WhatIf
+from trainyard.spec.job import JobSpec
+from trainyard.spec.rules import check_new_job
+
+router = APIRouter(tags=["queue"], dependencies=[person])
+
+Spec = Annotated[JobSpec, Depends(JsonBody(JobSpec))]
+
+NOT_CONSIDERED = "the scheduler does not consider it for slots yet"
+NOT_YET = f"it was not among the first {FORECAST_JOBS} jobs when the starts were last forecast"
+
+
+async def _forecaster_of(request: Request) -> Forecaster:
+    forecaster = request.app.state.forecaster
+    assert isinstance(forecaster, Forecaster)
+    return forecaster
+
+
+Forecasts = Annotated[Forecaster, Depends(_forecaster_of)]
+
+
+@router.get("/queue", response_model=Page[QueueEntry], summary="The jobs that wait, in order")
+def list_(
+    context: ServerContext,
+    forecasts: Forecasts,
+    page: Annotated[PageRequest[str], Depends(page_by("queue", str, TOKEN))],
+) -> Response:
+    """List the queue: position, priority, reason, and expected start of the first jobs.
+
+    A page begins after the last job of the page before, also when that one has started since.
+    """
+    with context.database.read() as connection:
+        after = None if page.after is None else QueueKey.parse(page.after)
+        ahead, grouped = (0, 0) if after is None else count_up_to(connection, after)
+        rows = read_waiting(connection, after, limit=page.limit)
+    expected = forecasts.of_queue() if grouped < FORECAST_JOBS else None
+    entries = []
+    for position, row in enumerate(rows, start=ahead + 1):
+        grouped += row.demand is not None
+        entries.append(_entry(row, position, expected if grouped <= FORECAST_JOBS else None))
+    tokens = {row.id: row.key.token for row in rows}
+    shown, next_page_token = page.cut(entries, lambda entry: tokens[entry.job_id])
+    return reply(Page[QueueEntry](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get(
+    "/jobs/{job_id}/queue", response_model=QueuePlace, summary="The place of a job in the queue"
+)
+def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Response:
+    """Return position, reason and expected start; without an entry where the job does not wait."""
+    with context.database.read() as connection:
+        check_job(connection, job_id)
+        row = WaitingJob.one_or_none(
+            connection, WaitingJob.select().where(jobs.c.id == job_id, WAITS)
+        )
+        if row is None:
+            return reply(QueuePlace(entry=None))
+        position, grouped = count_up_to(connection, row.key)
+    near = row.demand is not None and grouped <= FORECAST_JOBS
+    expected = forecasts.of_queue() if near else None
+    return reply(QueuePlace(entry=_entry(row, position, expected)))
+
+
+@router.post("/queue/what-if", response_model=WhatIf, summary="When would this job start?")
+def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Response:
+    """Check a spec as a submission does, and return its place in the queue; nothing is stored."""
+    check_spec(context, spec, rules=check_new_job)
+    check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
+    priority = spec.resources.priority
+    candidate = QueuedJob("", spec.name, demand_of(spec, Overrides(), spec.layout(), bound=None))
+    with context.database.read() as connection:
+        check_hardware(connection, spec)
+        ahead, grouped = count_waiting(connection, jobs.c.priority >= priority)
+    if grouped >= FORECAST_JOBS:
+        return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
+    expected = forecasts.with_candidate(candidate, priority)
+    start = expected.starts.get(candidate.id)
+    return reply(
+        WhatIf(
+            starts_now=candidate.id not in expected.waiting,
+            position=ahead + 1,
+            reason=expected.waiting.get(candidate.id),
+            expected_start_at=start,
+            unknown_because=expected.unknown.get(candidate.id),
+        )
+    )
+
+
+def _entry(row: WaitingJob, position: int, expected: Forecast | None) -> QueueEntry:
+    """Return the view of a job; a forecast does not reach those far behind."""
+    start, why = None, TOO_FAR_BACK
+    if row.demand is None:
+        why = NOT_CONSIDERED
+    elif expected is not None:
+        start = expected.starts.get(row.id)
+        why = expected.unknown.get(row.id, NOT_YET)
+    return QueueEntry(
+        job_id=row.id,
+        name=row.name,
+        position=position,
+        priority=row.priority,
+        world_size=row.world_size,
+        layout=row.layout,
+        queued_at=row.queued_at,
+        reason=row.reason,
+        expected_start_at=start,
+        unknown_because=None if start is not None else why,
+    )
