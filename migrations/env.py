@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
-from server.database import metric_and_log_tables, tables  # noqa: F401 - they fill the metadata
+from server.database import (  # noqa: F401 - they fill the metadata
+    metric_and_log_tables,
+    project_tables,
+    tables,
+)
 from server.database.schema import metadata
 
 

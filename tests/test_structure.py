@@ -49,7 +49,7 @@ SHARED_MODULES: Mapping[str, str] = {
                 "nodes",
                 "operations",
             ),
-            *("problems", "requests", "resume", "run", "stream"),
+            *("problems", "projects", "requests", "resume", "run", "stream"),
         ),
         NOUN,
     ),

@@ -23,6 +23,7 @@ import server.logs.endpoints
 import server.metrics.endpoints
 import server.nodes.endpoints
 import server.operations.endpoints
+import server.projects.endpoints
 import server.queue.endpoints
 from server.app import health, monitoring, openapi, reference
 from server.app.dashboard import Dashboard, dashboard_dir
@@ -54,6 +55,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.checkpoints.endpoints.router,
     server.operations.endpoints.router,
     server.nodes.endpoints.router,
+    server.projects.endpoints.router,
     server.queue.endpoints.router,
     server.events.endpoints.router,
     server.auth.endpoints.router,

@@ -20,6 +20,7 @@ from server.database.tables import attempts, checkpoints, requests
 from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
+from server.projects.usage import settle_share
 from server.subject import SERVER, Actor
 from trainyard.protocol.rest.event_data import (
     AttemptEnded,
@@ -189,6 +190,14 @@ def _end_node(
             exit=exit_record,
             unreachable_since=None,
         ),
+    )
+    share = next(node for node in launch.nodes if node.node == end.node)
+    settle_share(
+        context,
+        connection,
+        launch.job.project,
+        slots=len(share.slots),
+        since=launch.attempt.created_at,
     )
 
 

@@ -112,6 +112,7 @@ class Job(JobHead):
     """A job, whole."""
 
     tags: list[str]
+    project: str
     stored_spec: Annotated[StoredRecord[JobSpec], tables.jobs.c.spec]
     spec_digest: str
     env: dict[str, str] | None
@@ -139,7 +140,7 @@ class Job(JobHead):
 
     @property
     def spec(self) -> JobSpec:
-        """The submitted spec, without the values of `env`.
+        """The submitted spec, without the values of `env` and without its project.
 
         Raises:
             UnreadableError: another version wrote it.

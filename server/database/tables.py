@@ -45,7 +45,7 @@ from trainyard.protocol.states import (
 from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
 from trainyard.run.failures import Failure
 from trainyard.run.records import ExitRecord, Request, RequestAnswer
-from trainyard.spec.job import JobSpec
+from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.training.data_stream import Windows
 
@@ -55,9 +55,10 @@ jobs = Table(
     Column("id", ID, primary_key=True),
     Column("name", String(80), nullable=False),
     Column("tags", Json, nullable=False),
-    Column("spec", Lazy(JobSpec), nullable=False),
+    Column("project", String(80), nullable=False, server_default=DEFAULT_PROJECT),
+    Column("spec", Lazy(JobSpec), nullable=False),  # with neither `env` nor `project`
     Column("spec_digest", String(64), nullable=False),
-    Column("env", Json),  # the spec's own, encrypted value by value; `spec` has none
+    Column("env", Json),  # the spec's own, encrypted value by value
     Column("state", choice(JobState), nullable=False),
     Column("desired", choice(DesiredState, length=8), nullable=False),
     Column("reason", Text),  # why it waits or ended; null in a group, which has the reason
@@ -84,6 +85,7 @@ jobs = Table(
     one_of("desired", DesiredState),
     Index(None, "state", "id"),
     Index(None, "name", "id"),
+    Index(None, "project", "id"),
     # All that a round of the scheduler looks at, so that it reads the rows of a few jobs only.
     Index("ix_jobs_queue", "state", "demand", "priority", "queued_at", "id"),
     # All that a search looks at, so that it reads no row that it does not show.

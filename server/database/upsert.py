@@ -1,4 +1,4 @@
-"""INSERT that leaves existing rows alone, or replaces them, on both databases."""
+"""INSERT that leaves existing rows alone, replaces or adds to them, on both databases."""
 
 from __future__ import annotations
 
@@ -40,6 +40,23 @@ def insert_or_replace(
     key = {column.name for column in table.primary_key}
     replaced = {n: statement.excluded[n] for n in (*rows[0], *computed) if n not in key}
     update = statement.on_conflict_do_update(index_elements=sorted(key), set_=replaced)
+    connection.execute(update, [dict(row) for row in rows])
+
+
+def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows, or add all else to the numbers of those with the same primary key.
+
+    Args:
+        connection: a transaction.
+        table: the table.
+        rows: values of the same columns each, no two with the same key; with none nothing is done.
+    """
+    if not rows:
+        return
+    statement = _dialect(connection).insert(table)
+    key = {column.name for column in table.primary_key}
+    sums = {name: table.c[name] + statement.excluded[name] for name in rows[0] if name not in key}
+    update = statement.on_conflict_do_update(index_elements=sorted(key), set_=sums)
     connection.execute(update, [dict(row) for row in rows])
 
 

@@ -13,6 +13,7 @@ from trainyard.protocol.rest.jobs import JobRequest, PriorityRequest, StopReques
 from trainyard.protocol.rest.metrics_and_logs import ComparisonView
 from trainyard.protocol.rest.nodes import DrainRequest
 from trainyard.protocol.rest.operations import ExportRequest, SampleRequest
+from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
@@ -61,6 +62,14 @@ EXAMPLES: Examples = {
     },
     DrainRequest: {"save_and_move": {}, "let_it_finish": {"running": "finish"}},
     PriorityRequest: {"by_name": {"priority": "high"}, "by_number": {"priority": -20}},
+    ProjectRequest: {
+        "by_weight": {"name": "vision", "weight": 2},
+        "with_quotas": {"name": "vision", "max_slots": 16, "slot_hours_per_month": 1000},
+    },
+    ProjectSettings: {
+        "another_weight": {"weight": 3},
+        "without_a_quota": {"max_slots": None},
+    },
     JobRequest: {"save": {"kind": "save"}},
     SessionRequest: {"by_token": {"token": "ty_api_..."}, "by_link": {"code": "ty_login_..."}},
     TokenRequest: {

@@ -20,4 +20,5 @@ CheckpointId = Annotated[
 ]
 OperationId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the operation.")]
 NodeName = Annotated[str, Path(pattern=NAME, max_length=100, description="Name of the node.")]
+ProjectName = Annotated[str, Path(pattern=NAME, max_length=80, description="Name of the project.")]
 TokenId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the token.")]

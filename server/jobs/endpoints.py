@@ -89,6 +89,9 @@ def job_filter(
     name: Annotated[
         str | None, Query(pattern=NAME, max_length=80, description="With this name.")
     ] = None,
+    project: Annotated[
+        str | None, Query(pattern=NAME, max_length=80, description="Of this project.")
+    ] = None,
     search: Annotated[
         str | None,
         Query(
@@ -99,7 +102,7 @@ def job_filter(
     ] = None,
 ) -> JobFilter:
     """Return the filter that a query names."""
-    return JobFilter(tuple(state or ()), tuple(tag or ()), name, search)
+    return JobFilter(tuple(state or ()), tuple(tag or ()), name, project, search)
 
 
 Wanted = Annotated[JobFilter, Depends(job_filter)]

@@ -19,8 +19,10 @@ from server.database.rows import TypedRow
 from server.database.tables import checkpoints, jobs
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, RefusalError
 from server.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
-from server.jobs.service import Ancestor, insert_job, job_of_key
+from server.jobs.idempotency import job_of_key
+from server.jobs.service import Ancestor, insert_job
 from server.lifecycle import lock_job
+from server.projects.service import check_project
 from server.subject import Actor
 from trainyard.base.problems import Problem, SpecError
 from trainyard.planner.results import Plan
@@ -47,18 +49,20 @@ class ForkSource(TypedRow):
     verification: Verification | None
     deleting_since: datetime | None
     stored_spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
+    project: Annotated[str, jobs.c.project]
     env: Annotated[dict[str, str] | None, jobs.c.env]
     name: Annotated[str, jobs.c.name]
     storage: Annotated[str | None, jobs.c.storage]
 
     @property
     def spec(self) -> JobSpec:
-        """The submitted spec of its job.
+        """The submitted spec of its job, without the values of `env`.
 
         Raises:
             UnreadableError: another version wrote it.
         """
-        return self.stored_spec.read(f"spec of the job of {self.id}")
+        spec = self.stored_spec.read(f"spec of the job of {self.id}")
+        return spec.model_copy(update={"project": self.project})
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,7 @@ def _prepare(
     spec = _changed(context.secrets.restore(source.spec, source.env), source.name, request)
     try:
         check_spec(context, spec)
+        check_project(connection, spec.project)
         check_hardware(connection, spec)
     except InvalidRequestError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None

@@ -46,6 +46,7 @@ class ListedJob(TypedRow):
     id: str
     name: str
     tags: Annotated[str, type_coerce(jobs.c.tags, Text).label("tags")]
+    project: str
     state: JobState
     reason: Annotated[str | None, shown_reason]
     attempt: int
@@ -86,6 +87,8 @@ class JobFilter:
     """With all of these tags."""
     name: str | None = None
     """With exactly this name."""
+    project: str | None = None
+    """Of this project."""
     search: str | None = None
     """With this text in the name, or an id that begins with it."""
 
@@ -137,6 +140,8 @@ def _conditions(wanted: JobFilter, after: str | None) -> list[ColumnElement[bool
         conditions.append(jobs.c.id < after)
     if wanted.name is not None:
         conditions.append(jobs.c.name == wanted.name)
+    if wanted.project is not None:
+        conditions.append(jobs.c.project == wanted.project)
     if wanted.search is not None:
         # Whole patterns: `contains` would concatenate them anew for each row.
         text = _ESCAPED.sub(r"/\g<0>", wanted.search)

@@ -11,6 +11,7 @@ from server.jobs.checks import (
     known_slots,
     too_few_slots,
 )
+from server.projects.service import check_project
 from trainyard.planner.results import Plan
 from trainyard.spec.job import JobSpec
 from trainyard.spec.rules import check_new_job
@@ -31,6 +32,7 @@ def plan_job(context: Context, spec: JobSpec) -> Plan:
         missing = too_few_slots(
             connection, spec.resources.world_size, pointer="/resources/world_size"
         )
+        check_project(connection, spec.project)
         check_hardware(connection, spec)
         slots = known_slots(connection)
     planned = trainyard.planner.plan.plan(spec, slots=() if missing else slots)

@@ -123,7 +123,7 @@ def _shown(context: Context, job: Job) -> JobSpec:
     spec = job.spec
     if has_credentials(text := spec.model_dump_json()):
         spec = parse_job_spec(hide_credentials(text))
-    return spec.model_copy(update={"env": context.secrets.shown(job.env)})
+    return spec.model_copy(update={"env": context.secrets.shown(job.env), "project": job.project})
 
 
 def _effective(spec: JobSpec, job: Job, current: AttemptView | None) -> JobSpec:

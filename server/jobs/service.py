@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -19,20 +17,21 @@ from server.context import Context
 from server.database import tables
 from server.database.rows import Job
 from server.database.tables import attempts, jobs, requests
-from server.database.upsert import insert_absent
-from server.errors import ConflictError, InvalidRequestError
+from server.errors import ConflictError
 from server.events.notices import forget
 from server.events.store import NewEvent, append_event
 from server.jobs.checks import check_hardware, check_spec, check_world_size
+from server.jobs.idempotency import job_of_key, submission_digest
 from server.jobs.queries import reason_of_group
 from server.lifecycle import job_to, lock_job, move
+from server.projects.service import keep_project
 from server.subject import Actor, Subject
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, PriorityChanged, Submitted
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.resume_parts import CheckpointPart, parts_not_loaded
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
 from trainyard.run.records import Request
-from trainyard.spec.job import JobSpec
+from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
 from trainyard.spec.rules import check_new_job
 from trainyard.spec.sections.resources import priority_words
 
@@ -53,8 +52,6 @@ class Ancestor:
 
 MAX_OPEN_REQUESTS = 16
 """Unanswered requests of an attempt: each reply to a report repeats all of them."""
-KEYS_KEPT = timedelta(days=7)
-"""Time in which a submission can be repeated under its `Idempotency-Key`."""
 DESIRED_END = {DesiredState.STOP: JobState.STOPPED, DesiredState.CANCEL: JobState.CANCELLED}
 
 
@@ -70,7 +67,8 @@ def submit(
         idempotency_key: the caller's name of this very request.
 
     Raises:
-        InvalidRequestError: the spec cannot run here, or the key was used for another spec.
+        InvalidRequestError: the spec cannot run here, its project does not exist, or the key was
+            used for another spec.
     """
     check_spec(context, spec, rules=check_new_job)
     job_id = context.new_id()
@@ -81,7 +79,7 @@ def submit(
                 connection,
                 actor,
                 key=idempotency_key,
-                digest=spec.digest,
+                digest=submission_digest(spec),
                 same_env=lambda env: env == spec.env,
                 job_id=job_id,
             )
@@ -208,14 +206,6 @@ def add_request(context: Context, job_id: str, request: Request) -> str:
     return request_id
 
 
-def forget_old_keys(context: Context) -> int:
-    """Delete expired idempotency keys, and return their number."""
-    keys = tables.idempotency_keys
-    limit = context.now() - KEYS_KEPT
-    with context.database.write() as connection:
-        return connection.execute(sa.delete(keys).where(keys.c.created_at < limit)).rowcount
-
-
 def end_running(
     context: Context,
     connection: Connection,
@@ -288,52 +278,6 @@ def _lost(connection: Connection, job: Job) -> str:
     return f"{steps} step{'' if steps == 1 else 's'} since {since}"
 
 
-def job_of_key(
-    context: Context,
-    connection: Connection,
-    actor: Actor,
-    *,
-    key: str,
-    digest: str,
-    same_env: Callable[[Mapping[str, str]], bool],
-    job_id: str,
-) -> str | None:
-    """Reserve the key for `job_id`, or return the job that has it.
-
-    Args:
-        context: the server's surroundings.
-        connection: a writing transaction.
-        actor: who sends the request.
-        key: the caller's name of it.
-        digest: of the request without values of `env`, which a stored digest would let guess.
-        same_env: whether the environment of the earlier job equals the requested one.
-        job_id: id of the job to be stored.
-
-    Raises:
-        InvalidRequestError: the key was used for another request.
-    """
-    row = {
-        "actor": actor.name,
-        "key": key,
-        "request_digest": digest,
-        "job_id": job_id,
-        "created_at": context.now(),
-    }
-    keys = tables.idempotency_keys
-    if insert_absent(connection, keys, [row]):
-        return None
-    earlier = connection.execute(
-        sa.select(keys.c.request_digest, keys.c.job_id, jobs.c.env)
-        .join(jobs, jobs.c.id == keys.c.job_id)
-        .where(keys.c.actor == actor.name, keys.c.key == key)
-    ).one()
-    if earlier.request_digest != digest or not same_env(context.secrets.open(earlier.env)):
-        raise InvalidRequestError.at(
-            "header/Idempotency-Key", "was used before with another body; take a new one"
-        )
-    return str(earlier.job_id)
-
-
 def insert_job(
     context: Context,
     connection: Connection,
@@ -343,14 +287,20 @@ def insert_job(
     actor: Actor,
     ancestor: Ancestor = Ancestor(),
 ) -> None:
-    """Store a checked job as queued; a fork starts at `ancestor`."""
+    """Store a checked job as queued; a fork starts at `ancestor`.
+
+    Raises:
+        InvalidRequestError: its project does not exist.
+    """
+    keep_project(connection, spec.project)
     now, layout = context.now(), spec.layout()
     checkpoint_id, parts = ancestor.checkpoint_id, ancestor.parts
     row = {
         "id": job_id,
         "name": spec.name,
         "tags": spec.tags,
-        "spec": spec.model_copy(update={"env": {}}),
+        "project": spec.project,
+        "spec": spec.model_copy(update={"env": {}, "project": DEFAULT_PROJECT}),
         "spec_digest": spec.digest,
         "env": context.secrets.seal(spec.env),
         "state": JobState.QUEUED.value,

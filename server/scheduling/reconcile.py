@@ -23,7 +23,7 @@ from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.errors import UnreadableError
 from server.events.store import NewEvent, append_event
-from server.jobs.service import forget_old_keys
+from server.jobs.idempotency import forget_old_keys
 from server.leases import NODE_LEASES, Hearing
 from server.lifecycle import lock_job
 from server.liveness import hearing

@@ -26,6 +26,7 @@ def add_job(context: Context, *, spec: JobSpec | None = None) -> str:
         "id": job_id,
         "name": spec.name,
         "tags": [],
+        "project": spec.project,
         "spec": spec,
         "spec_digest": spec.digest,
         "state": "running",

@@ -13,6 +13,7 @@ from trainyard.cli.table import Listing
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.jobs import JobSummary, JobView, Progress
 from trainyard.protocol.states import AttemptOutcome, JobState
+from trainyard.spec.job import DEFAULT_PROJECT
 from trainyard.spec.sections.resources import priority_words
 
 
@@ -43,6 +44,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
             ("id", job.id),
             ("about", job.description),
             ("tags", ", ".join(job.tags)),
+            ("project", job.project if job.project != DEFAULT_PROJECT else None),
             ("state", state_text(job.state).append(f"  {_why(job)}", style="default")),
             ("progress", progress_words(job.progress, running=running)),
             ("phase", job.progress.phase if running else None),

@@ -31,6 +31,7 @@ class JobListCalls:
         states: Sequence[JobState | str] = (),
         tags: Sequence[str] = (),
         name: str | None = None,
+        project: str | None = None,
         search: str | None = None,
         order: JobOrder | str = JobOrder.NEWEST,
     ) -> Iterator[JobSummary]:
@@ -40,10 +41,11 @@ class JobListCalls:
             states: in one of these states.
             tags: with all of these tags.
             name: with exactly this name.
+            project: of this project.
             search: with this text in the name, or an id that begins with it.
             order: the newest first, or those that have not ended (`active`) before the others.
         """
-        query = _filter(states, tags, name, search) | {"order": str(order)}
+        query = _filter(states, tags, name, project, search) | {"order": str(order)}
         return self.transport.pages(Page[JobSummary], "/jobs", query)
 
     def job_counts(
@@ -52,10 +54,11 @@ class JobListCalls:
         states: Sequence[JobState | str] = (),
         tags: Sequence[str] = (),
         name: str | None = None,
+        project: str | None = None,
         search: str | None = None,
     ) -> dict[JobState, int]:
         """Return how many jobs that match are in each state."""
-        query = _filter(states, tags, name, search)
+        query = _filter(states, tags, name, project, search)
         return self.transport.get(JobCounts, "/jobs/counts", query=query).by_state
 
     def queue(self) -> Iterator[QueueEntry]:
@@ -75,6 +78,16 @@ class JobListCalls:
 
 
 def _filter(
-    states: Sequence[JobState | str], tags: Sequence[str], name: str | None, search: str | None
+    states: Sequence[JobState | str],
+    tags: Sequence[str],
+    name: str | None,
+    project: str | None,
+    search: str | None,
 ) -> dict[str, QueryValue | None]:
-    return {"state": list(states), "tag": list(tags), "name": name, "search": search}
+    return {
+        "state": list(states),
+        "tag": list(tags),
+        "name": name,
+        "project": project,
+        "search": search,
+    }

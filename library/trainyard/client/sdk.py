@@ -11,6 +11,7 @@ import httpx
 
 from trainyard.client.checkpoints import CatalogCalls
 from trainyard.client.job_list import JobListCalls
+from trainyard.client.projects import ProjectCalls
 from trainyard.client.settings import resolve
 from trainyard.client.stream import EventStream, Resync
 from trainyard.client.transport import QueryValue, Transport, given, read, unreachable
@@ -46,7 +47,7 @@ Spec = JobSpec | Mapping[str, Any]
 """A job spec, or the same as a parsed TOML, YAML or JSON document."""
 
 
-class Client(CatalogCalls, JobListCalls):
+class Client(CatalogCalls, JobListCalls, ProjectCalls):
     """A connection to one server.
 
     Every method raises a `trainyard.client.errors.TrainyardError`: `ApiError` (by status) for an

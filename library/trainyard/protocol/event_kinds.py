@@ -47,6 +47,7 @@ class EventKind(StrEnum):
     NODE_OFFLINE = "node_offline"
     NODE_DRAINED = "node_drained"
     JOB_DELETED = "job_deleted"
+    PROJECT_CHANGED = "project_changed"
 
 
 class NoticeKind(StrEnum):

@@ -10,7 +10,7 @@ from trainyard.protocol.attempt import OVERRIDABLE
 from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.model import SHAPE_FIELDS, DataSection
 
-LABELS = ("name", "description", "tags", "env")
+LABELS = ("name", "description", "tags", "project", "env")
 """Fields that are never compared."""
 WITHOUT_EFFECT = frozenset(
     {

@@ -38,6 +38,10 @@ from trainyard.training.lr_schedule import LrSchedule
 
 JobName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["llama-7"])]
 Tag = Annotated[str, Field(pattern=TAG, max_length=64)]
+ProjectName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["vision"])]
+
+DEFAULT_PROJECT = "default"
+"""The project of a job that names none; it always exists."""
 
 
 FIRST_DEFAULTS: dict[tuple[str, str], Any] = {
@@ -63,6 +67,8 @@ class JobSpec(SpecModel):
     """What the job is for."""
     tags: Annotated[tuple[Tag, ...], Field(strict=False, max_length=32)] = ()
     """Words to filter by."""
+    project: ProjectName = DEFAULT_PROJECT
+    """Project whose share and quotas the job's slots count towards; it must exist."""
     model: ModelSection = ModelSection()
     """What is trained."""
     data: DataSection = DataSection()
@@ -167,9 +173,10 @@ class JobSpec(SpecModel):
         """SHA-256 of all values that differ from the first defaults, in hexadecimal.
 
         A field that a later version adds, or a changed default, leaves it as it is. It omits `env`,
-        whose values may be secrets: a digest would allow others to test guesses.
+        whose values may be secrets: a digest would allow others to test guesses. It omits
+        `project`, which no trainer receives: a digest of server and trainer is the same.
         """
-        given = self.model_dump(mode="json", exclude_defaults=True, exclude={"env"})
+        given = self.model_dump(mode="json", exclude_defaults=True, exclude={"env", "project"})
         for (section, field), first in FIRST_DEFAULTS.items():
             value = getattr(getattr(self, section), field)
             fields = given.pop(section, {})

@@ -33,7 +33,7 @@ def test_help_names_every_command(run: Run) -> None:
         *("up", "down", "login", "init", "schema", "plan", "submit", "ps", "show", "watch", "logs"),
         *("metrics", "compare", "goodput", "events", "checkpoints", "operations", "export"),
         *("sample", "nodes", "stop", "cancel", "kill", "priority", "queue", "resume", "fork"),
-        *("save", "profile", "snapshot", "delete"),
+        *("save", "profile", "snapshot", "delete", "projects"),
     }
     assert max(map(len, told.splitlines())) <= 80
 

@@ -25,12 +25,15 @@ from server.metrics.points import CHUNK_POINTS, Points
 from server.metrics.store import store_points
 from server.nodes.series import read_metrics
 from server.nodes.service import list_nodes
+from server.projects.queries import list_projects
+from server.projects.service import create_project
 from server.scheduling.leader import Leader
 from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.records import add_attempt, add_job
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.node_samples import Accelerator
+from trainyard.protocol.rest.projects import ProjectRequest
 from trainyard.protocol.states import JobState
 from trainyard.spec.auto import auto_values, resolved
 from trainyard.spec.job import JobSpec
@@ -233,6 +236,21 @@ def test_queued_jobs_of_former_groups_keep_their_reason_and_get_groups_anew(
     assert harness.job(waiting).reason == "needs 4 slots"
     harness.place()
     assert harness.job(waiting).reason == reason
+
+
+def test_jobs_from_before_projects_belong_to_the_default_one(
+    database: Database, harness: Harness
+) -> None:
+    create_project(harness.context, ProjectRequest(name="vision"), actor=ADA)
+    old = harness.submit(project="vision")
+    with database.write() as connection:
+        command.downgrade(alembic_config(connection), "0026")
+        kinds = connection.scalars(sa.select(events.c.kind)).all()
+        assert set(kinds) == {"submitted"}
+    upgrade(database)
+    assert harness.job(old).project == "default"
+    assert [view.name for view in list_projects(harness.context)] == ["default"]
+    harness.submit(project="default")
 
 
 def _forget_fields(connection: Connection, name: str, column: str, path: tuple[str, ...]) -> None:

@@ -36,6 +36,7 @@ from trainyard.protocol.rest.events import (
     UnknownEvent,
 )
 from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.rest.projects import ProjectChanged, ProjectSettings
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.directory import Phase
@@ -90,6 +91,7 @@ EXAMPLES: tuple[EventData, ...] = (
     data.NodeOffline(),
     data.NodeDrained(draining=True, running="move"),
     data.JobDeleted(),
+    ProjectChanged(project="vision", before=None, after=ProjectSettings(weight=2.0, max_slots=16)),
 )
 NOTICES: tuple[EventData, ...] = (
     data.Waiting(reason="needs 2 slots, 1 free"),

@@ -8,8 +8,9 @@ from sqlalchemy import Table, func, select
 from server.context import Context
 from server.database.tables import attempts, jobs, requests
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.jobs.idempotency import forget_old_keys
 from server.jobs.planning import plan_job
-from server.jobs.service import add_request, cancel, delete, forget_old_keys, stop, submit
+from server.jobs.service import add_request, cancel, delete, stop, submit
 from server.nodes.service import set_drain
 from tests.actors import ADA, BOB
 from tests.server.harness import BRINGS_CODE, Harness

@@ -13,7 +13,8 @@ from server.checkpoints.service import verify
 from server.context import Context
 from server.database.engine import Database
 from server.database.schema import metadata
-from server.jobs.service import forget_old_keys, submit
+from server.jobs.idempotency import forget_old_keys
+from server.jobs.service import submit
 from server.liveness import beat
 from server.nodes.service import set_drain
 from server.queue.groups import enter_groups

@@ -34,6 +34,7 @@ def ps(
     tags: Annotated[
         list[str] | None, typer.Option("--tag", help="Only with this tag; repeatable.")
     ] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
     search: Annotated[
         str | None, typer.Option("--search", help="Only with this text in the name.")
     ] = None,
@@ -45,14 +46,18 @@ def ps(
 ) -> None:
     """List jobs, those that have not ended first, and count them by state."""
     with Client() as yard:
-        jobs = yard.jobs(states=states or (), tags=tags or (), search=search, order=order)
+        jobs = yard.jobs(
+            states=states or (), tags=tags or (), project=project, search=search, order=order
+        )
         shown = list(itertools.islice(jobs, limit))
         if json:
             write_json(shown)
             return
         write_text(draw_jobs(shown))
         if shown:
-            counts = yard.job_counts(states=states or (), tags=tags or (), search=search)
+            counts = yard.job_counts(
+                states=states or (), tags=tags or (), project=project, search=search
+            )
             write_text(draw_counts(counts, shown=len(shown)))
 
 

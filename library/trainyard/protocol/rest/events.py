@@ -13,6 +13,7 @@ from trainyard.base.model_base import RecordModel
 from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind
 from trainyard.protocol.manifest import SaveFailed, SaveSettled
 from trainyard.protocol.rest import event_data as data
+from trainyard.protocol.rest.projects import ProjectChanged
 
 Kind = TypeVar("Kind", bound=str)
 Data = TypeVar("Data")
@@ -99,7 +100,8 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.NODE_ONLINE], data.NodeOnline]
         | Event[Literal[EventKind.NODE_OFFLINE], data.NodeOffline]
         | Event[Literal[EventKind.NODE_DRAINED], data.NodeDrained]
-        | Event[Literal[EventKind.JOB_DELETED], data.JobDeleted],
+        | Event[Literal[EventKind.JOB_DELETED], data.JobDeleted]
+        | Event[Literal[EventKind.PROJECT_CHANGED], ProjectChanged],
         Field(discriminator="kind"),
     ],
 )

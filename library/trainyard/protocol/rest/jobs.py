@@ -50,6 +50,8 @@ class JobSummary(RecordModel):
     """Name; need not be unique."""
     tags: tuple[str, ...]
     """Tags to filter by."""
+    project: str
+    """Project that its slots count towards."""
     state: JobState
     """Summarised state."""
     reason: str | None

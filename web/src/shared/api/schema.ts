@@ -816,6 +816,58 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/projects": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The projects
+         * @description List projects by name: weight, quotas, and what their jobs hold, use and wait for.
+         */
+        get: operations["projects_list"];
+        put?: never;
+        /**
+         * Create a project
+         * @description Create a project; 409 where there is one of this name.
+         */
+        post: operations["projects_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One project
+         * @description Return a project with what its jobs hold, use and wait for.
+         */
+        get: operations["projects_get"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete a project
+         * @description Delete a project; 409 while it has jobs, ended ones included.
+         */
+        delete: operations["projects_delete"];
+        options?: never;
+        head?: never;
+        /**
+         * Change a project
+         * @description Change the settings that are given; the others stay, and null removes a quota.
+         */
+        patch: operations["projects_change"];
+        trace?: never;
+    };
     "/api/v1/queue": {
         parameters: {
             query?: never;
@@ -2969,7 +3021,7 @@ export interface components {
              */
             running?: "move" | "finish";
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"];
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -3935,6 +3987,52 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["PriorityChanged"];
+        };
+        /** Event[Literal[<EventKind.PROJECT_CHANGED: 'project_changed'>], ProjectChanged] */
+        Event_Literal_PROJECT_CHANGED__ProjectChanged_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "project_changed";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["ProjectChanged"];
         };
         /** Event[Literal[<EventKind.QUEUED: 'queued'>], Queued] */
         Event_Literal_QUEUED__Queued_: {
@@ -5346,6 +5444,13 @@ export interface components {
              */
             tags: string[];
             /**
+             * Project
+             * @description Project whose share and quotas the job's slots count towards; it must exist.
+             * @default default
+             * @example vision
+             */
+            project: string;
+            /**
              * @description What is trained.
              * @default {
              *       "family": "llama3",
@@ -5553,6 +5658,13 @@ export interface components {
              */
             tags?: string[];
             /**
+             * Project
+             * @description Project whose share and quotas the job's slots count towards; it must exist.
+             * @default default
+             * @example vision
+             */
+            project?: string;
+            /**
              * @description What is trained.
              * @default {
              *       "family": "llama3",
@@ -5759,6 +5871,11 @@ export interface components {
              * @description Tags to filter by.
              */
             tags: string[];
+            /**
+             * Project
+             * @description Project that its slots count towards.
+             */
+            project: string;
             /** @description Summarised state. */
             state: components["schemas"]["JobState"];
             /**
@@ -5831,6 +5948,11 @@ export interface components {
              * @description Tags to filter by.
              */
             tags: string[];
+            /**
+             * Project
+             * @description Project that its slots count towards.
+             */
+            project: string;
             /** @description Summarised state. */
             state: components["schemas"]["JobState"];
             /**
@@ -8051,6 +8173,19 @@ export interface components {
              */
             next_page_token: string | null;
         };
+        /** Page[ProjectView] */
+        Page_ProjectView_: {
+            /**
+             * Items
+             * @description The rows, in the order of the list.
+             */
+            items: components["schemas"]["ProjectView"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last one.
+             */
+            next_page_token: string | null;
+        };
         /** Page[QueueEntry] */
         Page_QueueEntry_: {
             /**
@@ -8669,6 +8804,182 @@ export interface components {
              * @description Time of the trainer's last sign of life.
              */
             heartbeat_at: string | null;
+        };
+        /**
+         * ProjectChanged
+         * @description A project was created, changed or deleted.
+         */
+        ProjectChanged: {
+            /**
+             * Project
+             * @description Its name.
+             */
+            project: string;
+            /** @description Settings until then; absent where it was created. */
+            before: components["schemas"]["ProjectSettings"] | null;
+            /** @description Settings from then on; absent where it was deleted. */
+            after: components["schemas"]["ProjectSettings"] | null;
+        };
+        /**
+         * ProjectRequest
+         * @description Body of a new project.
+         */
+        ProjectRequest: {
+            /**
+             * Description
+             * @description What the project is for.
+             * @default
+             */
+            description?: string;
+            /**
+             * Weight
+             * @description Its share of the slots relative to the weights of the other projects that use the cluster.
+             * @default 1
+             */
+            weight?: number;
+            /**
+             * Max Slots
+             * @description Slots that its jobs hold at most at the same time; unlimited when null.
+             */
+            max_slots?: number | null;
+            /**
+             * Slot Hours Per Month
+             * @description Slot-hours that its jobs use at most in a calendar month (UTC); unlimited when null. A slot
+             *     is one GPU, one MIG instance, or one CPU rank on a node without GPUs.
+             */
+            slot_hours_per_month?: number | null;
+            /**
+             * Name
+             * @description Name; it never changes.
+             * @example vision
+             */
+            name: string;
+        };
+        /**
+         * ProjectSettings
+         * @description Settings of a project; of a change, those that are given, while the others stay.
+         */
+        ProjectSettings: {
+            /**
+             * Description
+             * @description What the project is for.
+             * @default
+             */
+            description: string;
+            /**
+             * Weight
+             * @description Its share of the slots relative to the weights of the other projects that use the cluster.
+             * @default 1
+             */
+            weight: number;
+            /**
+             * Max Slots
+             * @description Slots that its jobs hold at most at the same time; unlimited when null.
+             */
+            max_slots: number | null;
+            /**
+             * Slot Hours Per Month
+             * @description Slot-hours that its jobs use at most in a calendar month (UTC); unlimited when null. A slot
+             *     is one GPU, one MIG instance, or one CPU rank on a node without GPUs.
+             */
+            slot_hours_per_month: number | null;
+        };
+        /**
+         * ProjectSettings
+         * @description Settings of a project; of a change, those that are given, while the others stay.
+         */
+        ProjectSettingsInput: {
+            /**
+             * Description
+             * @description What the project is for.
+             * @default
+             */
+            description?: string;
+            /**
+             * Weight
+             * @description Its share of the slots relative to the weights of the other projects that use the cluster.
+             * @default 1
+             */
+            weight?: number;
+            /**
+             * Max Slots
+             * @description Slots that its jobs hold at most at the same time; unlimited when null.
+             */
+            max_slots?: number | null;
+            /**
+             * Slot Hours Per Month
+             * @description Slot-hours that its jobs use at most in a calendar month (UTC); unlimited when null. A slot
+             *     is one GPU, one MIG instance, or one CPU rank on a node without GPUs.
+             */
+            slot_hours_per_month?: number | null;
+        };
+        /**
+         * ProjectView
+         * @description A project with what its jobs hold and use.
+         */
+        ProjectView: {
+            /**
+             * Name
+             * @description Name.
+             */
+            name: string;
+            /**
+             * Description
+             * @description What it is for.
+             */
+            description: string;
+            /**
+             * Weight
+             * @description Its share of the slots relative to the weights of the other projects.
+             */
+            weight: number;
+            /**
+             * Max Slots
+             * @description Slots that its jobs hold at most; unlimited when null.
+             */
+            max_slots: number | null;
+            /**
+             * Slot Hours Per Month
+             * @description Slot-hours that its jobs use at most in a calendar month (UTC); unlimited when null.
+             */
+            slot_hours_per_month: number | null;
+            /**
+             * Created By
+             * @description Who created it.
+             */
+            created_by: string;
+            /**
+             * Created At
+             * Format: date-time
+             * @description When.
+             */
+            created_at: string;
+            /**
+             * Held Slots
+             * @description Slots of its jobs that start, run or stop.
+             */
+            held_slots: number;
+            /**
+             * Waiting Jobs
+             * @description Its jobs in the queue.
+             */
+            waiting_jobs: number;
+            /**
+             * Share
+             * @description Part of the slots held by all projects that it holds; 0 when none is held.
+             */
+            share: number;
+            /**
+             * Fair Share
+             * @description Its weight divided by the weights of all projects with a job that waits or holds slots; 0
+             *     when it has no such job.
+             */
+            fair_share: number;
+            /**
+             * Slot Hours Used
+             * @description Slot-hours that its jobs have used in this calendar month (UTC).
+             */
+            slot_hours_used: number;
         };
         /**
          * QuantizationSection
@@ -10467,6 +10778,8 @@ export interface operations {
                 tag?: string[] | null;
                 /** @description With this name. */
                 name?: string | null;
+                /** @description Of this project. */
+                project?: string | null;
                 /** @description With this text in the name, or with an id that begins with it. */
                 search?: string | null;
             };
@@ -10622,6 +10935,8 @@ export interface operations {
                 tag?: string[] | null;
                 /** @description With this name. */
                 name?: string | null;
+                /** @description Of this project. */
+                project?: string | null;
                 /** @description With this text in the name, or with an id that begins with it. */
                 search?: string | null;
             };
@@ -13411,6 +13726,396 @@ export interface operations {
             };
         };
     };
+    projects_list: {
+        parameters: {
+            query?: {
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_ProjectView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    projects_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ProjectRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    projects_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    projects_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    projects_change: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ProjectSettingsInput"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     queue_list: {
         parameters: {
             query?: {
@@ -14737,6 +15442,7 @@ export const event_Literal_OPERATION_QUEUED__OperationQueued_KindValues: Readonl
 export const event_Literal_OPERATION_STARTED__OperationStarted_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"]["kind"]> = ["operation_started"];
 export const event_Literal_PLACED__Placed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_PLACED__Placed_"]["kind"]> = ["placed"];
 export const event_Literal_PRIORITY_CHANGED__PriorityChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"]["kind"]> = ["priority_changed"];
+export const event_Literal_PROJECT_CHANGED__ProjectChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"]["kind"]> = ["project_changed"];
 export const event_Literal_QUEUED__Queued_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_QUEUED__Queued_"]["kind"]> = ["queued"];
 export const event_Literal_REACHABLE__Reachable_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_REACHABLE__Reachable_"]["kind"]> = ["reachable"];
 export const event_Literal_REQUEST_ANSWERED__RequestAnswered_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"]["kind"]> = ["request_answered"];

@@ -1,0 +1,32 @@
+"""Tables of projects: their settings, and the slot-hours that their jobs used."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Float, Integer, String, Table, Text
+
+from server.database.column_types import UtcDateTime
+from server.database.schema import metadata
+
+# A job names its project without a foreign key: SQLite would copy all jobs to add one. A job is
+# stored under a lock on the row of its project, which a deletion takes too.
+projects = Table(
+    "projects",
+    metadata,
+    Column("name", String(80), primary_key=True),
+    Column("description", Text, nullable=False),
+    Column("weight", Float, nullable=False),
+    Column("max_slots", Integer),  # unlimited when null
+    Column("slot_hours_per_month", Float),  # unlimited when null
+    Column("created_by", String(100), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+# What ended shares used: a share is added when it ends. So the use of a month is one row and the
+# live shares, however many attempts there were, and outlives the jobs.
+project_usage = Table(
+    "project_usage",
+    metadata,
+    Column("project", String(80), primary_key=True),
+    Column("month", String(7), primary_key=True),  # of UTC, such as 2026-11
+    Column("slot_seconds", Float, nullable=False),
+)

@@ -1,0 +1,93 @@
+"""Slot-hours: what the shares of a project's jobs used in each calendar month (UTC).
+
+A share uses its slots from the placement of its attempt to its own end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, select
+
+from server.context import Context
+from server.database.project_tables import project_usage
+from server.database.tables import attempt_nodes, attempts, jobs
+from server.database.upsert import insert_or_add
+from trainyard.protocol.states import AttemptNodeState
+
+SECONDS_PER_HOUR = 3600
+
+
+def month_of(time: datetime) -> str:
+    """Return the calendar month of a time in UTC, such as `2026-11`."""
+    return f"{time.astimezone(UTC):%Y-%m}"
+
+
+def split_by_month(since: datetime, until: datetime) -> Iterator[tuple[str, float]]:
+    """Yield each calendar month (UTC) of a stretch of time, and the seconds of it in that month.
+
+    Nothing where it ends before it begins: the clocks of two servers differ.
+    """
+    at, end = since.astimezone(UTC), until.astimezone(UTC)
+    while at < end:
+        first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        year, month = divmod(first.year * 12 + first.month, 12)
+        next_month = first.replace(year=year, month=month + 1)
+        yield month_of(at), (min(end, next_month) - at).total_seconds()
+        at = next_month
+
+
+def settle_share(
+    context: Context, connection: Connection, project: str, *, slots: int, since: datetime
+) -> None:
+    """Add a share that ends now to what its project used.
+
+    The events are locked first, as by every writer of events: shares of a project that end at the
+    same time wait for each other there, and never crosswise for the row of the month.
+
+    Args:
+        context: the server's surroundings.
+        connection: a writing transaction.
+        project: name of the project.
+        slots: slots of the share.
+        since: placement of its attempt.
+    """
+    context.database.lock_events(connection)
+    rows = [
+        {"project": project, "month": month, "slot_seconds": slots * seconds}
+        for month, seconds in split_by_month(since, context.now())
+    ]
+    insert_or_add(connection, project_usage, rows)
+
+
+def read_usage(
+    connection: Connection, now: datetime, *, of: Collection[str] | None = None
+) -> Mapping[str, float]:
+    """Return the slot-hours of this month by project, live shares included.
+
+    Args:
+        connection: a transaction.
+        now: present time.
+        of: names of the projects that are read; all when absent.
+    """
+    month = month_of(now)
+    settled = select(project_usage.c.project, project_usage.c.slot_seconds).where(
+        project_usage.c.month == month
+    )
+    live = (
+        select(jobs.c.project, attempts.c.created_at, attempt_nodes.c.slots)
+        .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(attempt_nodes.c.state != AttemptNodeState.ENDED)
+    )
+    if of is not None:
+        settled = settled.where(project_usage.c.project.in_(of))
+        live = live.where(jobs.c.project.in_(of))
+    used: defaultdict[str, float] = defaultdict(float)
+    for project, slot_seconds in connection.execute(settled):
+        used[project] += slot_seconds
+    for project, since, slots in connection.execute(live):
+        used[project] += len(slots) * dict(split_by_month(since, now)).get(month, 0.0)
+    return {project: seconds / SECONDS_PER_HOUR for project, seconds in used.items()}

@@ -1,0 +1,102 @@
+"""Slot-hours: from the placement to the end of each share, by calendar month."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from sqlalchemy import select
+
+from server.context import Context
+from server.database.project_tables import project_usage
+from server.jobs.service import cancel, delete
+from server.projects.queries import read_project
+from server.projects.usage import read_usage, split_by_month
+from tests.actors import ADA
+from tests.server.harness import Harness
+
+
+def utc(*fields: int) -> datetime:
+    return datetime(*fields, tzinfo=UTC)  # type: ignore[arg-type,misc]
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "parts"),
+    [
+        (utc(2026, 1, 5), utc(2026, 1, 6), [("2026-01", 86_400.0)]),
+        (utc(2026, 1, 31, 23), utc(2026, 2, 1, 2), [("2026-01", 3600.0), ("2026-02", 7200.0)]),
+        (utc(2026, 12, 31), utc(2027, 1, 1), [("2026-12", 86_400.0)]),
+        (utc(2027, 1, 1), utc(2027, 1, 1, 1), [("2027-01", 3600.0)]),
+        (utc(2026, 1, 2), utc(2026, 1, 1), []),
+        (utc(2026, 1, 2), utc(2026, 1, 2), []),
+    ],
+)
+def test_a_stretch_of_time_is_divided_at_the_ends_of_months(
+    since: datetime, until: datetime, parts: list[tuple[str, float]]
+) -> None:
+    assert list(split_by_month(since, until)) == parts
+
+
+def test_a_month_is_that_of_utc() -> None:
+    east = timezone(timedelta(hours=9))
+    (part,) = split_by_month(
+        datetime(2026, 2, 1, 1, tzinfo=east), datetime(2026, 2, 1, 2, tzinfo=east)
+    )
+    assert part == ("2026-01", 3600.0)
+
+
+def test_the_months_of_a_long_stretch_sum_to_it() -> None:
+    since, until = utc(2023, 11, 17, 5, 3, 9), utc(2026, 3, 1, 0, 0, 1)
+    parts = list(split_by_month(since, until))
+    assert len(parts) == len({month for month, _ in parts}) == 29
+    assert sum(seconds for _, seconds in parts) == (until - since).total_seconds()
+
+
+def test_a_share_counts_from_its_placement_to_its_own_end(
+    harness: Harness, context: Context
+) -> None:
+    """It starts in January, lives through February, and its two shares end at different times."""
+    harness.add_node("a", slots=2)
+    harness.add_node("b", slots=2)
+    harness.clock.advance(30 * 86_400 + 22 * 3600)  # 31 January, 22:00
+    _, (first, second) = harness.running(resources={"world_size": 4, "nodes": 2})
+    assert used(context) == 0
+    harness.clock.advance(3 * 3600)  # 1 February, 01:00
+    assert used(context) == 4
+    first.end("succeeded")
+    assert used(context) == 4
+    harness.clock.advance(3600)
+    assert used(context) == 2 + 2 * 2
+    second.end("succeeded")
+    harness.clock.advance(3600)
+    assert used(context) == 2 + 2 * 2
+    with context.database.read() as connection:
+        settled = connection.execute(
+            select(project_usage.c.month, project_usage.c.slot_seconds).order_by("month")
+        ).all()
+    assert [tuple(row) for row in settled] == [("2026-01", 4 * 7200), ("2026-02", 6 * 3600)]
+
+
+def test_attempts_that_were_ended_unclaimed_count_and_stay_counted_without_their_job(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node(slots=4)
+    job_id = harness.submit(resources={"world_size": 2})
+    assert harness.place() == 1
+    harness.clock.advance(1800)
+    cancel(context, job_id, actor=ADA, reason="")
+    delete(context, job_id, actor=ADA, checkpoints="keep")
+    assert used(context) == 1
+    harness.launched()
+    harness.clock.advance(3600)
+    assert used(context) == 2
+    assert read_project(context, "default").slot_hours_used == 2
+
+
+def used(context: Context) -> float:
+    with context.database.read() as connection:
+        found = read_usage(connection, context.now())
+        assert found == read_usage(connection, context.now(), of=["default"])
+        assert read_usage(connection, context.now(), of=["other"]) == {}
+    assert found.keys() <= {"default"}
+    return found.get("default", 0.0)
