@@ -2,6 +2,7 @@
 import { createBrowserRouter, Navigate } from "react-router";
 import { JobsPage } from "@/features/jobs/JobsPage";
 import { NodesPage } from "@/features/nodes/NodesPage";
+import { ProjectsPage } from "@/features/projects/ProjectsPage";
 import { LoginPage } from "@/features/session/LoginPage";
 import { TokensPage } from "@/features/tokens/TokensPage";
 import { NotFoundPage, PageError } from "./pages";
@@ -33,6 +34,7 @@ export const router = createBrowserRouter([
           { path: "/jobs/:jobId", lazy: jobPage },
           { path: "/compare", lazy: comparePage },
           { path: "/nodes", element: <NodesPage /> },
+          { path: "/projects", element: <ProjectsPage /> },
           { path: "/tokens", element: <TokensPage /> },
           { path: "*", element: <NotFoundPage /> },
         ],

@@ -43,6 +43,7 @@ function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
           <NavLink to="/jobs">Jobs</NavLink>
           <NavLink to="/compare">Compare</NavLink>
           <NavLink to="/nodes">Nodes</NavLink>
+          <NavLink to="/projects">Projects</NavLink>
           {isAdmin && <NavLink to="/tokens">Tokens</NavLink>}
         </nav>
         <div className="bar-end">

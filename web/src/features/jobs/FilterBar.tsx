@@ -1,6 +1,6 @@
-// Search, states and tags of the jobs table.
+// Search, project, states and tags of the jobs table.
 import { useQuery } from "@tanstack/react-query";
-import { type JobFilter, jobCountsQuery, legalSearch } from "@/shared/api/queries";
+import { type JobFilter, jobCountsQuery, legalSearch, projectsQuery } from "@/shared/api/queries";
 import { jobStateValues } from "@/shared/api/schema";
 import { useDraft } from "@/shared/api/useSettled";
 import { count } from "@/shared/format/numbers";
@@ -23,6 +23,7 @@ export function FilterBar({ filter, onChange }: FilterBarProps) {
   return (
     <search className="toolbar" aria-label="Filter jobs">
       <Search filter={filter} onChange={onChange} />
+      <ProjectChoice filter={filter} onChange={onChange} />
       <fieldset className="segments">
         <legend className="visually-hidden">State</legend>
         {jobStateValues.map((state) => (
@@ -52,6 +53,27 @@ export function FilterBar({ filter, onChange }: FilterBarProps) {
         </Button>
       ))}
     </search>
+  );
+}
+
+/** Shown where there are several projects; one of the URL stays even if it is none of them. */
+function ProjectChoice({ filter, onChange }: FilterBarProps) {
+  const { data: projects = [] } = useQuery(projectsQuery);
+  const names = projects.map((project) => project.name);
+  if (filter.project && !names.includes(filter.project)) names.push(filter.project);
+  if (names.length < 2) return null;
+  return (
+    <select
+      className="select"
+      aria-label="Project"
+      value={filter.project}
+      onChange={(event) => onChange({ ...filter, project: event.target.value })}
+    >
+      <option value="">All projects</option>
+      {names.map((name) => (
+        <option key={name}>{name}</option>
+      ))}
+    </select>
   );
 }
 

@@ -1,7 +1,7 @@
 // The jobs table: one query, kept current by live events; the URL holds the filter.
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useCallback } from "react";
-import { type JobFilter, jobsQuery } from "@/shared/api/queries";
+import { type JobFilter, jobsQuery, projectsQuery } from "@/shared/api/queries";
 import { plural } from "@/shared/format/numbers";
 import { MoreRows } from "@/shared/job/MoreRows";
 import { Button, ButtonLink } from "@/shared/ui/Button";
@@ -48,7 +48,7 @@ export function JobsPage() {
   );
 }
 
-const NO_FILTER: JobFilter = { states: [], tags: [], search: "" };
+const NO_FILTER: JobFilter = { states: [], tags: [], project: "", search: "" };
 
 interface JobListProps {
   filter: JobFilter;
@@ -60,6 +60,7 @@ interface JobListProps {
 function JobList({ filter, picking, onTag, onClear }: JobListProps) {
   // The rows of the last filter stay while those of another one are read.
   const list = useInfiniteQuery({ ...jobsQuery(filter), placeholderData: (last) => last });
+  const { data: projects } = useQuery(projectsQuery);
   if (list.isError && !list.data) {
     return <ErrorState error={list.error} onRetry={() => void list.refetch()} />;
   }
@@ -69,7 +70,13 @@ function JobList({ filter, picking, onTag, onClear }: JobListProps) {
   }
   return (
     <>
-      <JobsTable jobs={jobs} isOld={list.isPlaceholderData} picking={picking} onTag={onTag} />
+      <JobsTable
+        jobs={jobs}
+        isOld={list.isPlaceholderData}
+        hasProjects={projects !== undefined && projects.length > 1}
+        picking={picking}
+        onTag={onTag}
+      />
       <footer className="jobs-footer">
         {jobs && (
           <span>
@@ -102,7 +109,7 @@ function FirstJob() {
 function NoMatch({ onClear }: { onClear: () => void }) {
   return (
     <EmptyState title="No job matches">
-      <p>Remove a state or a tag from the filter, or search for another name.</p>
+      <p>Remove a state, a tag or the project from the filter, or search for another name.</p>
       <Button onClick={onClear}>Clear the filter</Button>
     </EmptyState>
   );

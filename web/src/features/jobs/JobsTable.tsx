@@ -28,6 +28,8 @@ const COLUMNS: readonly Column[] = [
   { name: "left", label: "Time left", number: true, className: "row-left" },
   { name: "age", label: "Age", number: true, className: "row-age" },
 ];
+const PROJECT: Column = { name: "project", label: "Project", className: "row-project" };
+const COLUMNS_WITH_PROJECT = COLUMNS.toSpliced(3, 0, PROJECT);
 const SKELETON_ROWS = 12;
 const ROW_HEIGHT = 48;
 
@@ -36,6 +38,8 @@ interface JobsTableProps {
   jobs: readonly JobSummary[] | undefined;
   /** Whether the rows are those of the previous filter. */
   isOld: boolean;
+  /** Whether there are several projects. */
+  hasProjects: boolean;
   picking: Picking;
   onTag: (tag: string) => void;
 }
@@ -47,13 +51,13 @@ export interface Picking {
   toggle: (id: string) => void;
 }
 
-export function JobsTable({ jobs, isOld, picking, onTag }: JobsTableProps) {
+export function JobsTable({ jobs, isOld, hasProjects, picking, onTag }: JobsTableProps) {
   const { picked, isFull, toggle } = picking;
   if (!jobs) return <JobsSkeleton />;
   return (
     <VirtualTable
       label="Jobs"
-      columns={COLUMNS}
+      columns={hasProjects ? COLUMNS_WITH_PROJECT : COLUMNS}
       className={cx("jobs", isOld && "jobs-old")}
       items={jobs}
       keyOf={(job) => job.id}
@@ -66,6 +70,7 @@ export function JobsTable({ jobs, isOld, picking, onTag }: JobsTableProps) {
             job={job}
             place={place["data-index"]}
             measure={place.ref}
+            hasProject={hasProjects}
             onTag={onTag}
             isPicked={isPicked}
             mayPick={isPicked || !isFull}
@@ -93,6 +98,8 @@ interface JobRowProps {
   /** Its index among all rows. */
   place: number;
   measure: RowPlace["ref"];
+  /** Whether its project is shown. */
+  hasProject: boolean;
   isPicked: boolean;
   mayPick: boolean;
   onPick: (id: string) => void;
@@ -100,7 +107,7 @@ interface JobRowProps {
 }
 
 const JobRow = memo(function JobRow(props: JobRowProps) {
-  const { job, place, measure, isPicked, mayPick, onPick, onTag } = props;
+  const { job, place, measure, hasProject, isPicked, mayPick, onPick, onTag } = props;
   const { progress } = job;
   return (
     <tr ref={measure} data-job={job.id} data-index={place} aria-rowindex={place + 2}>
@@ -135,6 +142,11 @@ const JobRow = memo(function JobRow(props: JobRowProps) {
           )}
         </div>
       </td>
+      {hasProject && (
+        <td className="row-project muted ellipsis" title={job.project}>
+          {job.project}
+        </td>
+      )}
       <td className="row-layout muted ellipsis">{job.layout}</td>
       <td className="row-world number">{count(job.world_size)}</td>
       <td className="row-step number">

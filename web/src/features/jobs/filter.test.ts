@@ -9,14 +9,26 @@ const writeFilter = (filter: ValuesOf<typeof JOBS>) => changed(JOBS, new URLSear
 
 describe("the filter in the URL", () => {
   it("survives the way there and back", () => {
-    const filter = { states: ["queued" as const, "failed" as const], tags: ["a/b"], search: "x" };
+    const filter = {
+      states: ["queued" as const, "failed" as const],
+      tags: ["a/b"],
+      project: "vision",
+      search: "x",
+    };
     expect(readFilter(writeFilter(filter))).toEqual(filter);
-    expect(writeFilter({ states: [], tags: [], search: "" }).toString()).toBe("");
+    expect(writeFilter({ states: [], tags: [], project: "", search: "" }).toString()).toBe("");
   });
 
   it("leaves out what the server would refuse", () => {
-    const params = new URLSearchParams("state=running&state=sleeping&tag=ok&tag=%20no&q=a%20b%25");
-    expect(readFilter(params)).toEqual({ states: ["running"], tags: ["ok"], search: "ab" });
+    const params = new URLSearchParams(
+      "state=running&state=sleeping&tag=ok&tag=%20no&q=a%20b%25&project=%20no",
+    );
+    expect(readFilter(params)).toEqual({
+      states: ["running"],
+      tags: ["ok"],
+      project: "",
+      search: "ab",
+    });
     expect(legalSearch("x".repeat(200))).toHaveLength(80);
   });
 
@@ -26,8 +38,14 @@ describe("the filter in the URL", () => {
   });
 
   it("has its command line", () => {
-    expect(listCommand({ states: ["failed"], tags: ["a/b"], search: "llama" })).toBe(
-      "trainyard ps --state failed --tag a/b --search llama",
+    const filter = {
+      states: ["failed" as const],
+      tags: ["a/b"],
+      project: "vision",
+      search: "llama",
+    };
+    expect(listCommand(filter)).toBe(
+      "trainyard ps --state failed --tag a/b --project vision --search llama",
     );
   });
 });

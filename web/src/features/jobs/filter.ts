@@ -3,7 +3,12 @@ import type { JobFilter } from "@/shared/api/queries";
 import { command } from "@/shared/format/shell";
 
 export function isEmpty(filter: JobFilter): boolean {
-  return filter.states.length === 0 && filter.tags.length === 0 && filter.search === "";
+  return (
+    filter.states.length === 0 &&
+    filter.tags.length === 0 &&
+    filter.project === "" &&
+    filter.search === ""
+  );
 }
 
 /** Return a list with a value taken out, or put in when it is not there. */
@@ -17,6 +22,7 @@ export function listCommand(filter: JobFilter): string {
     "ps",
     ...filter.states.flatMap((state) => ["--state", state]),
     ...filter.tags.flatMap((tag) => ["--tag", tag]),
+    ...(filter.project ? ["--project", filter.project] : []),
     ...(filter.search ? ["--search", filter.search] : []),
   );
 }

@@ -11,6 +11,8 @@ export const MOST_COMPARED = 8;
 export interface JobFilter {
   states: JobState[];
   tags: string[];
+  /** Name of a project; empty for all. */
+  project: string;
   search: string;
 }
 
@@ -31,6 +33,7 @@ export const keys = {
   jobPart: (id: string, part: string, ...more: readonly unknown[]) =>
     ["job", id, part, ...more] as const,
   nodes: ["nodes"] as const,
+  projects: ["projects"] as const,
   plan: ["plan"] as const,
   tokens: ["tokens"] as const,
   compare: ["compare"] as const,
@@ -62,6 +65,7 @@ export const jobsQuery = (filter: JobFilter) =>
               ...pageOf(pageParam),
               ...(filter.states.length ? { state: filter.states } : {}),
               ...(filter.tags.length ? { tag: filter.tags } : {}),
+              ...(filter.project ? { project: filter.project } : {}),
               ...(filter.search ? { search: filter.search } : {}),
             },
           },
@@ -73,11 +77,15 @@ export const jobsQuery = (filter: JobFilter) =>
   });
 
 /** Number of jobs in each state, for the filter without its states. */
-export const jobCountsQuery = ({ tags, search }: JobFilter) =>
+export const jobCountsQuery = ({ tags, project, search }: JobFilter) =>
   queryOptions({
-    queryKey: [...keys.jobCounts, { tags, search }] as const,
+    queryKey: [...keys.jobCounts, { tags, project, search }] as const,
     queryFn: async ({ signal }) => {
-      const query = { ...(tags.length ? { tag: tags } : {}), ...(search ? { search } : {}) };
+      const query = {
+        ...(tags.length ? { tag: tags } : {}),
+        ...(project ? { project } : {}),
+        ...(search ? { search } : {}),
+      };
       const found = await ask(api.GET("/api/v1/jobs/counts", { params: { query }, signal }));
       return found.by_state;
     },
@@ -101,6 +109,12 @@ export const nodesQuery = queryOptions({
   queryKey: keys.nodes,
   queryFn: ({ signal }) =>
     allPages((query) => ask(api.GET("/api/v1/nodes", { params: { query }, signal }))),
+});
+
+export const projectsQuery = queryOptions({
+  queryKey: keys.projects,
+  queryFn: ({ signal }) =>
+    allPages((query) => ask(api.GET("/api/v1/projects", { params: { query }, signal }))),
 });
 
 export const tokensQuery = queryOptions({

@@ -27,6 +27,7 @@ export type NodeView = Schemas["NodeView"];
 export type Plan = Schemas["Plan"];
 export type Problem = Schemas["Problem"];
 export type ProblemDetails = Schemas["ProblemDetails"];
+export type Project = Schemas["ProjectView"];
 export type Progress = Schemas["Progress"];
 export type ResumeOptions = Schemas["ResumeOptions"];
 export type ResumePreview = Schemas["ResumePreview"];

@@ -119,6 +119,7 @@ export class Feed implements StreamListener {
     if (events.some(({ kind }) => kind.startsWith("node_") || CHANGES_NODES.has(kind))) {
       this.refresher.refresh(keys.nodes);
     }
+    if (events.some(changesProjects)) this.refresher.refresh(keys.projects);
   }
 
   private eachList(change: (pages: Pages, filter: JobFilter) => Pages): void {
@@ -131,6 +132,11 @@ export class Feed implements StreamListener {
       });
     }
   }
+}
+
+/** Whether a project got other settings, other slots or other jobs that wait. */
+function changesProjects(event: StreamItem): boolean {
+  return event.kind === "project_changed" || CHANGES_NODES.has(event.kind) || mayEnter(event);
 }
 
 function groupedByJob(events: readonly StreamItem[]): Map<string, StreamItem[]> {

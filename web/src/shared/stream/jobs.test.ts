@@ -3,13 +3,14 @@ import type { JobFilter } from "@/shared/api/queries";
 import type { JobSummary, StreamItem } from "@/shared/api/types";
 import { type JobPage, matches, placeJob, reduceJob, reducePages } from "./jobs";
 
-const ALL: JobFilter = { states: [], tags: [], search: "" };
+const ALL: JobFilter = { states: [], tags: [], project: "", search: "" };
 
 function job(id: string, changes: Partial<JobSummary> = {}): JobSummary {
   return {
     id,
     name: `job-${id}`,
     tags: [],
+    project: "default",
     state: "running",
     reason: null,
     attempt: 1,

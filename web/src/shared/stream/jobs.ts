@@ -71,6 +71,7 @@ export function matches(job: JobSummary, filter: JobFilter): boolean {
   return (
     (filter.states.length === 0 || filter.states.includes(job.state)) &&
     filter.tags.every((tag) => job.tags.includes(tag)) &&
+    (filter.project === "" || job.project === filter.project) &&
     (job.name.toLowerCase().includes(search) || job.id.startsWith(search))
   );
 }

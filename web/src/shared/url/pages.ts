@@ -22,11 +22,17 @@ export const LOGIN = { code: text("code"), next: text("next") };
 
 const TAG = /^[A-Za-z0-9][A-Za-z0-9._:/-]*$/;
 const MOST_TAGS = 8;
+const PROJECT = /^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$/;
 
 /** The filter of the jobs table; what the server would refuse is left out. */
 export const JOBS = {
   states: list("state", (found) => jobStateValues.filter((state) => found.includes(state))),
   tags: list("tag", (found) => unique(found.filter((tag) => TAG.test(tag))).slice(0, MOST_TAGS)),
+  project: param<string>(
+    "project",
+    (found) => (found !== null && PROJECT.test(found) ? found : ""),
+    (value) => value || null,
+  ),
   search: param<string>(
     "q",
     (found) => legalSearch(found ?? ""),
@@ -145,6 +151,11 @@ function unique(names: readonly string[]): string[] {
 /** Return the path of a comparison of some jobs. */
 export function comparePath(slots: Slots): string {
   return pathTo("/compare", COMPARE, { slots });
+}
+
+/** Return the path of the jobs of a project. */
+export function projectPath(project: string): string {
+  return pathTo("/jobs", JOBS, { project });
 }
 
 /** Return the path of the form. */

@@ -1,0 +1,151 @@
+// The projects: what each holds and uses of the cluster, against its weight and quotas.
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { Link } from "react-router";
+import { projectsQuery } from "@/shared/api/queries";
+import type { Project } from "@/shared/api/types";
+import { count, percent, short } from "@/shared/format/numbers";
+import { Button } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { cx } from "@/shared/ui/cx";
+import { Absent } from "@/shared/ui/Notice";
+import { type Column, Table } from "@/shared/ui/table/Table";
+import { projectPath } from "@/shared/url/pages";
+import { DeleteProjectDialog } from "./DeleteProjectDialog";
+import { ProjectDialog } from "./ProjectDialog";
+import "./projects.css";
+
+/** The jobs that name no project have this one, which stays. */
+const DEFAULT = "default";
+/** Slot-hours pass without an event. */
+const REFRESH_MILLISECONDS = 15_000;
+
+const HOURS = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
+const COLUMNS: readonly Column[] = [
+  { name: "name", label: "Name" },
+  { name: "weight", label: "Weight", number: true },
+  { name: "slots", label: "Slots held", number: true },
+  { name: "share", label: "Share of held slots", className: "project-meter" },
+  { name: "hours", label: "Slot-hours this month", className: "project-meter" },
+  { name: "waiting", label: "Waiting", number: true },
+  { name: "action", label: <span className="visually-hidden">Actions</span> },
+];
+
+type Opened = { dialog: "new" } | { dialog: "change" | "delete"; project: Project };
+
+export function ProjectsPage() {
+  const projects = useQuery({ ...projectsQuery, refetchInterval: REFRESH_MILLISECONDS });
+  const [opened, setOpened] = useState<Opened | null>(null);
+  const close = () => setOpened(null);
+  return (
+    <>
+      <title>Projects · Trainyard</title>
+      <header className="page-header">
+        <h1>Projects</h1>
+        <Button look="primary" onClick={() => setOpened({ dialog: "new" })}>
+          New project
+        </Button>
+      </header>
+      {projects.data ? (
+        <div className="stack">
+          <Table label="Projects" columns={COLUMNS} className="projects">
+            {projects.data.map((project) => (
+              <ProjectRow
+                key={project.name}
+                project={project}
+                onOpen={(dialog) => setOpened({ dialog, project })}
+              />
+            ))}
+          </Table>
+          <CommandLine command="trainyard projects" label="Lists the same projects" />
+        </div>
+      ) : (
+        <Absent query={projects} />
+      )}
+      {opened?.dialog === "new" && <ProjectDialog project={null} onClose={close} />}
+      {opened?.dialog === "change" && <ProjectDialog project={opened.project} onClose={close} />}
+      {opened?.dialog === "delete" && (
+        <DeleteProjectDialog project={opened.project} onClose={close} />
+      )}
+    </>
+  );
+}
+
+interface ProjectRowProps {
+  project: Project;
+  onOpen: (dialog: "change" | "delete") => void;
+}
+
+function ProjectRow({ project, onOpen }: ProjectRowProps) {
+  const { name, description, max_slots, slot_hours_per_month: quota } = project;
+  return (
+    <tr>
+      <td className="project-name">
+        <Link to={projectPath(name)} title={`Jobs of ${name}`}>
+          {name}
+        </Link>
+        {description && (
+          <div className="small muted ellipsis" title={description}>
+            {description}
+          </div>
+        )}
+      </td>
+      <td className="number">{short(project.weight)}</td>
+      <td className="number">
+        {count(project.held_slots)}
+        <span className="faint">{max_slots === null ? "" : ` / ${count(max_slots)}`}</span>
+      </td>
+      <td className="project-meter">
+        <Meter part={project.share} mark={project.fair_share} />
+        <span>{percent(project.share)}</span>
+        <span className="faint"> of {percent(project.fair_share)} by weight</span>
+      </td>
+      <td className="project-meter">
+        {quota !== null && (
+          <Meter
+            part={quota > 0 ? project.slot_hours_used / quota : 1}
+            isFull={project.slot_hours_used >= quota}
+          />
+        )}
+        <span>{HOURS.format(project.slot_hours_used)}</span>
+        <span className="faint">
+          {quota === null ? " without a limit" : ` of ${HOURS.format(quota)}`}
+        </span>
+      </td>
+      <td className="number">{count(project.waiting_jobs)}</td>
+      <td className="project-actions">
+        <Button small aria-label={`Change ${name}`} onClick={() => onOpen("change")}>
+          Change
+        </Button>
+        {name !== DEFAULT && (
+          <Button small aria-label={`Delete ${name}`} onClick={() => onOpen("delete")}>
+            Delete
+          </Button>
+        )}
+      </td>
+    </tr>
+  );
+}
+
+interface MeterProps {
+  /** Part that is filled, 0 to 1. */
+  part: number;
+  /** Part at which a line stands. */
+  mark?: number;
+  isFull?: boolean;
+}
+
+/** A bar whose numbers stand next to it. */
+function Meter({ part, mark, isFull }: MeterProps) {
+  return (
+    <span className="meter" aria-hidden="true">
+      <span
+        className={cx("meter-part", isFull && "meter-full")}
+        style={{ transform: `scaleX(${Math.min(1, part)})` }}
+      />
+      {mark !== undefined && mark > 0 && (
+        <span className="meter-mark" style={{ left: `${100 * mark}%` }} />
+      )}
+    </span>
+  );
+}

@@ -1,0 +1,65 @@
+// The settings of a project: from text, as a request and as a command line.
+import type { Project } from "@/shared/api/types";
+import { command } from "@/shared/format/shell";
+
+/** What the form holds: numbers as they are typed. */
+export interface Settings {
+  name: string;
+  description: string;
+  weight: string;
+  max_slots: string;
+  slot_hours_per_month: string;
+}
+
+export const NEW: Settings = {
+  name: "",
+  description: "",
+  weight: "1",
+  max_slots: "",
+  slot_hours_per_month: "",
+};
+
+export function settingsOf(project: Project): Settings {
+  return {
+    name: project.name,
+    description: project.description,
+    weight: String(project.weight),
+    max_slots: textOf(project.max_slots),
+    slot_hours_per_month: textOf(project.slot_hours_per_month),
+  };
+}
+
+/** The body of a request; an empty quota is none. */
+export function bodyOf(settings: Settings) {
+  return {
+    description: settings.description,
+    weight: Number(settings.weight),
+    max_slots: numberIn(settings.max_slots),
+    slot_hours_per_month: numberIn(settings.slot_hours_per_month),
+  };
+}
+
+/** The command that does the same; of a change only what differs. */
+export function sameCommand(settings: Settings, before: Settings | null): string {
+  const from = before ?? NEW;
+  const quota = (text: string) => text || "none";
+  return command(
+    "projects",
+    before ? "set" : "create",
+    settings.name || "NAME",
+    ...(settings.description !== from.description ? ["--description", settings.description] : []),
+    ...(settings.weight !== from.weight ? ["--weight", settings.weight] : []),
+    ...(settings.max_slots !== from.max_slots ? ["--max-slots", quota(settings.max_slots)] : []),
+    ...(settings.slot_hours_per_month !== from.slot_hours_per_month
+      ? ["--slot-hours", quota(settings.slot_hours_per_month)]
+      : []),
+  );
+}
+
+function textOf(quota: number | null): string {
+  return quota === null ? "" : String(quota);
+}
+
+function numberIn(text: string): number | null {
+  return text.trim() === "" ? null : Number(text);
+}
