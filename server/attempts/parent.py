@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select
 from server.attempts.lineage import attempts_of, lineage_of
 from server.database.tables import checkpoints, jobs
 from server.errors import NotFoundError
+from trainyard.protocol.rest.jobs import PendingLaunch
 
 SEGMENTS_AT_ONCE = 100
 """Attempts of a lineage in one query, a condition each; the first query nearly always finds the
@@ -64,6 +65,26 @@ def parent_checkpoint(
     if newest is not None:
         return newest
     return ParentCheckpoint() if before_step is not None else _fork(connection, job_id)
+
+
+def parent_of_launch(
+    connection: Connection, job_id: str, pending: PendingLaunch, *, forked_from: str | None
+) -> ParentCheckpoint:
+    """Return the checkpoint from which a queued launch would resume now.
+
+    A fork's launch names another job's checkpoint, which counts only until the fork has saved.
+
+    Args:
+        connection: a transaction.
+        job_id: a job that exists.
+        pending: its launch.
+        forked_from: the checkpoint of another job from which it was forked.
+
+    Raises:
+        NotFoundError: the job has no checkpoint of the name that the launch has.
+    """
+    named = None if pending.checkpoint_id == forked_from else pending.checkpoint_id
+    return parent_checkpoint(connection, job_id, named=named)
 
 
 def _named(

@@ -67,6 +67,8 @@ jobs = Table(
     Column("queued_at", UtcDateTime),
     Column("not_before", UtcDateTime),
     Column("demand", String(64)),  # key of its group in the queue; null while it is in none
+    Column("lasts_seconds", Float),  # expected duration of its next attempt, where it is known
+    Column("lasts_on", String(8)),  # kind of slot on which it is
     Column("attempt", Integer, nullable=False, default=0),  # number of the newest attempt
     Column("retries_used", Integer, nullable=False, default=0),
     Column("world_size", Integer, nullable=False),

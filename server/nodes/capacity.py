@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table, select, type_coerce
 
+from server.database.column_types import Json
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.placement.demand import Holding, Offer
-from trainyard.protocol.rest.jobs import Progress
-from trainyard.protocol.states import AttemptNodeState, JobState
+from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
+
+LEAVES_WITHIN = timedelta(seconds=60)
+"""Expected time until an attempt that is ordered to leave has done so, its save included."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,15 @@ class _Held(TypedRow):
     """A share that has not ended, with its job."""
 
     table: ClassVar[Table] = attempt_nodes
+    attempt_id: str
     node: str
     slots: list[int]
+    desired: Annotated[DesiredState, attempts.c.desired]
     job_id: Annotated[str, jobs.c.id]
     job_name: Annotated[str, jobs.c.name]
     job_state: Annotated[JobState, jobs.c.state]
-    progress: Annotated[Progress, jobs.c.progress]
+    progress: Annotated[dict[str, Any], type_coerce(jobs.c.progress, Json)]
+    """Not validated: a round reads that of every job that runs."""
 
 
 def read_offers(connection: Connection, *, without_job: str | None = None) -> list[Offer]:
@@ -54,7 +60,11 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
 def read_capacity(connection: Connection, now: datetime) -> Capacity:
     """Return what the nodes offer and what attempts hold, as of one moment."""
     held = _read_held(connection)
-    return Capacity(_offers(connection, held), [_holding(share, now) for share in held])
+    by_attempt: dict[str, list[_Held]] = {}
+    for share in held:
+        by_attempt.setdefault(share.attempt_id, []).append(share)
+    holdings = [_holding(shares, now) for shares in by_attempt.values()]
+    return Capacity(_offers(connection, held), holdings)
 
 
 def _read_held(connection: Connection) -> Sequence[_Held]:
@@ -95,8 +105,14 @@ def _offers(connection: Connection, held: Iterable[_Held]) -> list[Offer]:
     ]
 
 
-def _holding(share: _Held, now: datetime) -> Holding:
-    """Return a share with its expected end: the steps left at its own pace."""
-    left = share.progress.seconds_left if share.job_state == JobState.RUNNING else None
-    ends_at = None if left is None else now + timedelta(seconds=left)
-    return Holding(share.node, tuple(share.slots), ends_at)
+def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
+    """Return what an attempt holds, with its expected end: the steps left at its own pace."""
+    first, seconds_left = shares[0], None
+    if first.desired != DesiredState.RUN:
+        seconds_left = LEAVES_WITHIN.total_seconds()
+    elif first.job_state == JobState.RUNNING:
+        seconds_left = first.progress.get("seconds_left")
+    return Holding(
+        {share.node: tuple(share.slots) for share in shares},
+        None if seconds_left is None else now + timedelta(seconds=seconds_left),
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
-from server.placement.demand import Demand, Offer
+from server.placement.backfill import Keeper, needed_before, without
+from server.placement.demand import Demand, Holding, Offer
 from server.placement.fit import choose, could_hold, eligible_for, groups, unit_on
 from server.placement.reasons import why_job_waits, why_operation_waits
 from trainyard.protocol.attempt import NodeAllocation
@@ -19,6 +21,10 @@ class QueuedJob:
     id: str
     name: str
     demand: Demand
+    lasts: timedelta | None = None
+    """Expected time from its placement to its end; None where that is not known."""
+    lasts_on: str | None = None
+    """Kind of slot on which it lasts so long; None for any."""
 
 
 @dataclass(frozen=True)
@@ -39,51 +45,124 @@ class Decisions:
     """Allocation of each job that starts, by job id."""
     waiting: Mapping[str, str]
     """Why each other one waits, by job id."""
+    backfilled: Mapping[str, str]
+    """Name of the first waiting job on whose nodes it starts, of each that is backfilled."""
 
 
 def decide(
-    jobs: Sequence[QueuedJob], offers: Sequence[Offer], *, cut: Collection[Demand] = ()
+    jobs: Sequence[QueuedJob],
+    offers: Sequence[Offer],
+    *,
+    holdings: Sequence[Holding] = (),
+    now: datetime | None = None,
+    cut: Collection[Demand] = (),
 ) -> Decisions:
     """Place the jobs, in their order, on the offers: each whole or not at all.
 
     A job that the nodes could hold, were they empty, keeps all of them from those behind it, so
     that a large job does not wait for ever; one that is larger than what is online keeps nothing.
-    Where one does not fit, none behind it with the same demand does: slots are only taken and
-    nodes only kept.
+    A job behind it starts there all the same (is backfilled) when its expected end is not after the
+    earliest start of each job that keeps one of its nodes. Where one does not fit, none behind it
+    with the same demand does.
 
     Args:
         jobs: the jobs, in the order of the queue.
         offers: the nodes.
+        holdings: what attempts hold on them.
+        now: the present time; nothing is backfilled without it.
         cut: demands of which the queue holds more than `jobs` has. When the last job of such a
             demand is placed, nothing behind it is decided: it could overtake one that is left out.
     """
-    placed: dict[str, tuple[NodeAllocation, ...]] = {}
-    waiting: dict[str, str] = {}
-    left = list(offers)
-    kept_for: dict[str, str] = {}  # node -> name of the job that keeps it
-    reasons: dict[Demand, str] = {}
+    turns = _Turns(offers, holdings, now)
     last = {job.demand: job.id for job in jobs if job.demand in cut}
     for job in jobs:
+        if turns.place(job) and last.get(job.demand) == job.id:
+            break
+    return Decisions(turns.placed, turns.waiting, turns.backfilled)
+
+
+class _Turns:
+    """The jobs of one round, each in its turn: what is left for it, and what became of it."""
+
+    def __init__(
+        self, offers: Sequence[Offer], holdings: Sequence[Holding], now: datetime | None
+    ) -> None:
+        self._offers = offers
+        self._by_name = {offer.node: offer for offer in offers}
+        self._now = now
+        self._left = list(offers)
+        self._holdings = list(holdings)
+        self._keepers: list[Keeper] = []
+        self._kept_for: dict[str, str] = {}  # node -> name of the first job that keeps it
+        self._reasons: dict[Demand, str] = {}
+        self.placed: dict[str, tuple[NodeAllocation, ...]] = {}
+        self.waiting: dict[str, str] = {}
+        self.backfilled: dict[str, str] = {}
+
+    def place(self, job: QueuedJob) -> bool:
+        """Give a job its slots where it fits, and return whether it does."""
         demand = job.demand
-        if demand in reasons:
-            waiting[job.id] = reasons[demand]
-            continue
-        eligible = groups(demand, left)
-        unkept = [[o for o in group if o.node not in kept_for] for group in eligible]
+        if demand in self._reasons:
+            self.waiting[job.id] = self._reasons[demand]
+            return False
+        eligible = groups(demand, self._left)
         units = [unit_on(demand, group) for group in eligible]
-        chosen = choose(demand, unkept, units=units)
+        chosen = choose(demand, without(eligible, self._kept_for.keys()), units=units)
+        chosen = chosen or self._backfill(job, eligible, units)
+        if chosen is None:
+            self._reasons[demand] = self.waiting[job.id] = why_job_waits(
+                demand, eligible, self._kept_for, units=units, offers=self._offers
+            )
+            self._keep(job, eligible, units)
+            return False
+        self.placed[job.id] = chosen
+        self._left = [_take(offer, job.name, chosen) for offer in self._left]
+        shares = {share.node: share.slots for share in chosen}
+        self._holdings.append(Holding(shares, self._end_of(job)))
+        return True
+
+    def _end_of(self, job: QueuedJob) -> datetime | None:
+        """Return the expected end of a job that starts now; None where it is not known."""
+        return None if self._now is None or job.lasts is None else self._now + job.lasts
+
+    def _backfill(
+        self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
+    ) -> tuple[NodeAllocation, ...] | None:
+        """Return an allocation on nodes that jobs ahead keep, but do not need before it ends."""
+        ends_at = self._end_of(job)
+        if ends_at is None or not self._keepers:
+            return None
+        needed = needed_before(ends_at, self._keepers)
+        paced = [[o for o in group if job.lasts_on in {None, o.device}] for group in eligible]
+        chosen = choose(job.demand, without(paced, needed), units=units)
         if chosen is not None:
-            placed[job.id] = chosen
-            left = [_take(offer, job.name, chosen) for offer in left]
-            if last.get(demand) == job.id:
-                break
-            continue
-        reason = why_job_waits(demand, eligible, kept_for, units=units, offers=offers)
-        waiting[job.id] = reasons[demand] = reason
-        for group, unit in zip(eligible, units, strict=True):
-            if could_hold(demand, group, unit=unit):
-                kept_for |= {o.node: kept_for.get(o.node, job.name) for o in group}
-    return Decisions(placed, waiting)
+            nodes = {share.node for share in chosen}
+            first = next(keeper for keeper in self._keepers if keeper.nodes & nodes)
+            self.backfilled[job.id] = first.name
+        return chosen
+
+    def _keep(
+        self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
+    ) -> None:
+        pairs = [
+            (group, unit)
+            for group, unit in zip(eligible, units, strict=True)
+            if could_hold(job.demand, group, unit=unit)
+        ]
+        if not pairs:
+            return
+        keeper = Keeper(
+            job.name,
+            job.demand,
+            groups=[group for group, _ in pairs],
+            units=[unit for _, unit in pairs],
+            holdings=tuple(self._holdings),
+            offers=self._by_name,
+            ahead=tuple(self._keepers),
+        )
+        self._keepers.append(keeper)
+        for node in keeper.nodes:
+            self._kept_for.setdefault(node, job.name)
 
 
 def give(

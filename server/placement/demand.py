@@ -61,9 +61,29 @@ class Offer:
 
 @dataclass(frozen=True)
 class Holding:
-    """Slots of one node that an attempt holds."""
+    """What an attempt holds."""
 
-    node: str
-    slots: tuple[int, ...]
+    shares: Mapping[str, tuple[int, ...]]
+    """Indices of its slots on each node."""
     ends_at: datetime | None
     """Expected end of the attempt; None where its pace is not known, as if it never ended."""
+
+    def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
+        """Return how many slots of each node a demand could use once the attempt has ended.
+
+        Args:
+            demand: what waits.
+            offers: the nodes by name, parts of GPUs included; a node may offer fewer slots than
+                when the attempt was placed.
+        """
+        whole = demand.world_size > 1
+        found = {}
+        for node, slots in self.shares.items():
+            offer = offers.get(node)
+            if offer is None:
+                continue
+            apart = offer.partitions if whole else ()
+            count = sum(slot < offer.slots and slot not in apart for slot in slots)
+            if count:
+                found[node] = count
+        return found

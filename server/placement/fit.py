@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -92,6 +92,31 @@ def choose(
     return tuple(
         NodeAllocation(node=offer.node, node_rank=rank, slots=offer.free[:size])
         for rank, (offer, size) in enumerate(best)
+    )
+
+
+def fits_with(
+    demand: Demand,
+    groups: Sequence[Sequence[Offer]],
+    *,
+    units: Sequence[int],
+    freed: Mapping[str, int],
+) -> bool:
+    """Return whether a demand fits on what is free and on further slots of some nodes.
+
+    Args:
+        demand: what is placed, of one slot or more.
+        groups: sets of nodes that one attempt may span.
+        units: for each group the number of slots of which each share is a multiple.
+        freed: number of the further slots, by node.
+    """
+
+    def free(offer: Offer) -> int:
+        return len(offer.free) + freed.get(offer.node, 0)
+
+    return any(
+        spread(demand, group, unit=unit, free=free) is not None
+        for group, unit in zip(groups, units, strict=True)
     )
 
 

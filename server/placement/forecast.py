@@ -31,6 +31,8 @@ class Forecast:
     """Why each job that does not start now waits, by job id."""
     unknown: Mapping[str, str]
     """Why no start is expected of each other job, by job id."""
+    backfilled: Mapping[str, str]
+    """Name of the job ahead of which each one starts that is backfilled, by job id."""
 
 
 def forecast(
@@ -43,8 +45,8 @@ def forecast(
 ) -> Forecast:
     """Return the expected starts of jobs, by rounds at `now` and at each expected end.
 
-    A job that starts is taken to run for ever, since its duration is not known yet. So an expected
-    start is late rather than early, unless jobs of higher priority arrive.
+    A job whose duration is not known is taken to run for ever. So an expected start is late rather
+    than early, unless jobs of higher priority arrive.
 
     Args:
         jobs: the first jobs of the queue, in its order.
@@ -53,39 +55,53 @@ def forecast(
         now: time of the first round.
         has_time: called before each round but the first; no round follows when it returns False.
     """
-    ends: dict[datetime, list[Holding]] = {now: []}
-    for holding in holdings:
-        if holding.ends_at is not None:
-            ends.setdefault(max(holding.ends_at, now), []).append(holding)
     starts: dict[str, datetime] = {}
-    waiting: Mapping[str, str] | None = None
-    left, free = list(jobs), list(offers)
-    moments = sorted(ends)
-    unseen = len(moments)
-    for moment in moments[: FORECAST_ENDS + 1]:
-        if waiting is not None and not has_time():
-            break
-        free = _freed(free, ends[moment])
-        decisions = decide(left, free)
-        unseen -= 1
-        if waiting is None:
+    backfilled: dict[str, str] = {}
+    waiting: Mapping[str, str] = {}
+    left, free, held = list(jobs), list(offers), list(holdings)
+    moment, rounds, unseen = now, 0, False
+    while left:
+        free = _freed(free, [holding for holding in held if _has_ended(holding, moment)])
+        held = [holding for holding in held if not _has_ended(holding, moment)]
+        decisions = decide(left, free, holdings=held, now=moment)
+        if rounds == 0:
             waiting = decisions.waiting
         starts |= dict.fromkeys(decisions.placed, moment)
+        backfilled |= decisions.backfilled
         free = _taken(free, decisions.placed.values())
+        held += [
+            Holding(
+                {share.node: share.slots for share in decisions.placed[job.id]},
+                None if job.lasts is None else moment + job.lasts,
+            )
+            for job in left
+            if job.id in decisions.placed
+        ]
         left = [job for job in left if job.id not in decisions.placed]
-        if not left:
+        ends = [holding.ends_at for holding in held if holding.ends_at is not None]
+        if not ends:
             break
+        rounds += 1
+        unseen = rounds > FORECAST_ENDS or not has_time()
+        if unseen:
+            break
+        moment = min(ends)
     empty = [replace(offer, free=tuple(range(offer.slots))) for offer in offers]
     why = NOT_SOON if unseen else UNKNOWN_END
     unknown = {job.id: why if fits(job.demand, empty) else TOO_LARGE for job in left}
-    return Forecast(starts, waiting or {}, unknown)
+    return Forecast(starts, waiting, unknown, backfilled)
+
+
+def _has_ended(holding: Holding, moment: datetime) -> bool:
+    return holding.ends_at is not None and holding.ends_at <= moment
 
 
 def _freed(offers: Iterable[Offer], ended: Iterable[Holding]) -> list[Offer]:
     """Return the offers with the slots of attempts that ended, as far as nodes still have them."""
     slots: dict[str, set[int]] = {}
     for holding in ended:
-        slots.setdefault(holding.node, set()).update(holding.slots)
+        for node, held in holding.shares.items():
+            slots.setdefault(node, set()).update(held)
     return [
         replace(
             offer, free=tuple(sorted({*offer.free, *slots[offer.node]} & {*range(offer.slots)}))

@@ -120,12 +120,13 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
 
 def _entry(row: WaitingJob, position: int, expected: Forecast | None) -> QueueEntry:
     """Return the view of a job; a forecast does not reach those far behind."""
-    start, why = None, TOO_FAR_BACK
+    start, why, before = None, TOO_FAR_BACK, None
     if row.demand is None:
         why = NOT_CONSIDERED
     elif expected is not None:
         start = expected.starts.get(row.id)
         why = expected.unknown.get(row.id, NOT_YET)
+        before = expected.backfilled.get(row.id)
     return QueueEntry(
         job_id=row.id,
         name=row.name,
@@ -137,4 +138,6 @@ def _entry(row: WaitingJob, position: int, expected: Forecast | None) -> QueueEn
         reason=row.reason,
         expected_start_at=start,
         unknown_because=None if start is not None else why,
+        backfilled_before=before,
+        lasts_seconds=row.lasts_seconds,
     )

@@ -17,7 +17,7 @@ from server.database.tables import demands, jobs
 from server.nodes.capacity import Capacity, read_capacity
 from server.placement.decide import QueuedJob
 from server.placement.forecast import FORECAST_JOBS, Forecast, forecast
-from server.queue.groups import ORDER, demand_of_shape
+from server.queue.groups import ORDER, demand_of_shape, queued_job
 from server.queue.queries import WAITS
 
 FORECAST_KEPT = timedelta(seconds=5)
@@ -81,11 +81,14 @@ class _Head(TypedRow):
     name: str
     priority: int
     shape: Annotated[Any, demands.c.shape]
+    lasts_seconds: float | None
+    lasts_on: str | None
 
     @property
     def job(self) -> QueuedJob:
         """The job, as it is placed."""
-        return QueuedJob(self.id, self.name, demand_of_shape(self.shape))
+        demand = demand_of_shape(self.shape)
+        return queued_job(self.id, self.name, demand, self.lasts_seconds, self.lasts_on)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,10 @@ from server.database.upsert import insert_absent
 from server.errors import UnreadableError
 from server.events.notices import notify, notify_all
 from server.jobs.checks import roots_of
+from server.placement.decide import QueuedJob
 from server.placement.demand import Demand
 from server.protocol_2 import lacking
+from server.queue.duration import expected_duration
 from server.subject import Subject
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
@@ -81,6 +83,7 @@ class NewJob(TypedRow):
     pending: StoredRecord[PendingLaunch] | None
     storage: str | None
     forked_from: str | None
+    attempt: int
     has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
 
 
@@ -99,11 +102,18 @@ class HeadJob(TypedRow):
     """The fields of its demand, in their order."""
     reason: Annotated[str | None, demands.c.reason]
     """Why its group waits, as stored."""
+    lasts_seconds: float | None
+    lasts_on: str | None
 
     @property
     def demand(self) -> Demand:
         """What it needs."""
         return demand_of_shape(self.shape)
+
+    @property
+    def queued(self) -> QueuedJob:
+        """The job, as it is placed."""
+        return queued_job(self.id, self.name, self.demand, self.lasts_seconds, self.lasts_on)
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,14 @@ class Heads:
     rows: Sequence[HeadJob]
     cut: frozenset[Demand]
     """Demands of groups that hold more jobs than are here."""
+
+
+def queued_job(
+    job_id: str, name: str, demand: Demand, lasts_seconds: float | None, lasts_on: str | None
+) -> QueuedJob:
+    """Return a job of the queue from its stored columns."""
+    lasts = None if lasts_seconds is None else timedelta(seconds=lasts_seconds)
+    return QueuedJob(job_id, name, demand, lasts, lasts_on)
 
 
 def demand_of_shape(shape: Any) -> Demand:
@@ -172,6 +190,13 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
     )
     with context.database.read() as connection:
         rows = NewJob.all(connection, new)
+        durations = {
+            row.id: expected_duration(
+                connection, row.id, row.spec, row.pending, forked_from=row.forked_from
+            )
+            for row in rows
+            if row.attempt > 0
+        }
     if not rows:
         return frozenset()
     keys: dict[str, Demand] = {}
@@ -187,14 +212,31 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
             continue
         key = hashlib.sha256(orjson.dumps(astuple(demand))).hexdigest()
         keys[key] = demand
-        grouped.append({"job": row.id, "since": row.queued_at, "group": key})
+        duration = durations.get(row.id)
+        grouped.append(
+            {
+                "job": row.id,
+                "since": row.queued_at,
+                "group": key,
+                "seconds": duration and duration.seconds,
+                "on": duration and duration.device,
+            }
+        )
     with context.database.write() as connection:
         put_off(context, connection, unreadable)
         if grouped:
             shapes = [{"key": key, "shape": astuple(demand)} for key, demand in keys.items()]
             insert_absent(connection, demands, shapes)
             entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
-            connection.execute(entered.values(demand=bindparam("group"), reason=None), grouped)
+            connection.execute(
+                entered.values(
+                    demand=bindparam("group"),
+                    reason=None,
+                    lasts_seconds=bindparam("seconds"),
+                    lasts_on=bindparam("on"),
+                ),
+                grouped,
+            )
     return frozenset(row["job"] for row in grouped)
 
 

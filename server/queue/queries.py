@@ -63,6 +63,7 @@ class WaitingJob(TypedRow):
     layout: str
     queued_at: datetime | None
     demand: str | None
+    lasts_seconds: float | None
     reason: Annotated[str | None, shown_reason]
 
     @property

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, text
 
-from server.attempts.parent import parent_checkpoint
+from server.attempts.parent import parent_of_launch
 from server.attempts.rollback import windows_left_out
 from server.context import Context
 from server.database.rows import Job
@@ -19,8 +19,8 @@ from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, lock_job, move
-from server.nodes.capacity import read_offers
-from server.placement.decide import QueuedJob, decide
+from server.nodes.capacity import read_capacity
+from server.placement.decide import decide
 from server.placement.demand import Offer
 from server.queue.groups import enter_groups, explain, group_sizes, put_off, read_heads
 from server.scheduling.dispatch import Dispatcher
@@ -45,6 +45,8 @@ from trainyard.run.failures import REMEDIES, FailureReason
 logger = logging.getLogger(__name__)
 
 PLACEMENT_LOCK = 7_301_004
+DECIDE_AGAIN_AFTER = timedelta(seconds=10)
+"""Pause after which a round that placed nothing is made again though nothing changed but time."""
 PORTS = range(21_000, 29_000)
 """Where the nodes of an attempt meet: below what Linux gives to outgoing connections (from 32,768),
 Kubernetes to its services (from 30,000) and torchrun to launches by hand (29,500)."""
@@ -56,37 +58,49 @@ class Placer:
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context = context
         self._dispatcher = dispatcher
-        # The last round placed nothing: the next cannot either while groups and offers are equal.
+        # The last round placed nothing: the next cannot either while groups and offers are equal,
+        # until expected ends have changed so much that a job can be backfilled.
         self._hopeless: tuple[dict[str, int], list[Offer]] | None = None
+        self._hopeless_until = datetime.min.replace(tzinfo=UTC)
 
     def run(self) -> int:
         """Place what can be placed, store why the rest waits, and return how many were placed."""
         context = self._context
-        new = enter_groups(context, without=held_back(context))
+        new, now = enter_groups(context, without=held_back(context)), context.now()
         with context.database.read() as connection:
             sizes = group_sizes(connection)
             if not sizes:
                 return 0
-            offers = read_offers(connection)
-            if not new and (sizes, offers) == self._hopeless:
+            capacity = read_capacity(connection, now)
+            offers = capacity.offers
+            known = (sizes, offers) == self._hopeless and now < self._hopeless_until
+            if known and not new:
                 return 0
             free = sum(len(offer.free) for offer in offers)
             heads = read_heads(connection, free_slots=free)
-        queue = [QueuedJob(row.id, row.name, row.demand) for row in heads.rows]
-        decisions = decide(queue, offers, cut=heads.cut)
+        queue = [row.queued for row in heads.rows]
+        decisions = decide(queue, offers, holdings=capacity.holdings, now=now, cut=heads.cut)
         messages: list[LaunchMessage] = []
         for row in heads.rows:
             allocation = decisions.placed.get(row.id)
             if allocation is None:
                 continue
             try:
-                messages += place_job(context, row.id, row.queued_at, allocation, offers)
+                messages += place_job(
+                    context,
+                    row.id,
+                    row.queued_at,
+                    allocation,
+                    offers,
+                    backfilled_before=decisions.backfilled.get(row.id),
+                )
             except LeadLostError:
                 raise
             except Exception:  # an error of one job must not keep the others from their slots
                 logger.exception("job %s could not be placed", row.id)
         explain(context, heads, decisions.waiting, new=new)
         self._hopeless = None if decisions.placed else (sizes, offers)
+        self._hopeless_until = now + DECIDE_AGAIN_AFTER
         for message in messages:  # after the commits: a claim must find its attempt
             self._dispatcher.send(message)
         return len(decisions.placed)
@@ -98,11 +112,21 @@ def place_job(
     queued_at: datetime | None,
     allocation: Sequence[NodeAllocation],
     offers: Sequence[Offer],
+    *,
+    backfilled_before: str | None = None,
 ) -> list[LaunchMessage]:
     """Write an attempt; return its messages, or none when the job or a slot changed since.
 
     A job that cannot be read, or whose environment cannot be decrypted, leaves the queue for a
     while, so that it keeps no slots from others.
+
+    Args:
+        context: the server's surroundings.
+        job_id: the job.
+        queued_at: since when it was queued when it was read.
+        allocation: its slots.
+        offers: the nodes, as they were read.
+        backfilled_before: name of the waiting job on whose nodes it starts.
     """
     with context.database.write() as connection:
         _lock_placement(context, connection)
@@ -115,7 +139,9 @@ def place_job(
         try:
             if not _may_start(context, connection, job):
                 return []
-            attempt_id = _write_attempt(context, connection, job, allocation, offers)
+            attempt_id = _write_attempt(
+                context, connection, job, allocation, offers, backfilled_before
+            )
         except (KeyFileError, UnreadableError) as error:  # all is read before the first write
             put_off(context, connection, [(job.id, job.queued_at, error.detail)])
             return []
@@ -189,14 +215,13 @@ def _write_attempt(
     job: Job,
     allocation: Sequence[NodeAllocation],
     offers: Sequence[Offer],
+    backfilled_before: str | None,
 ) -> str:
     """Write the attempt, its nodes and the job's move; return the attempt's id."""
     pending = job.pending
     assert pending is not None, "a queued job has a launch"
     spec = pending.overrides.apply(job.spec)
-    # A fork's launch names another job's checkpoint, which counts only until the fork has saved.
-    named = None if pending.checkpoint_id == job.forked_from else pending.checkpoint_id
-    parent = parent_checkpoint(connection, job.id, named=named)
+    parent = parent_of_launch(connection, job.id, pending, forked_from=job.forked_from)
     first = next(offer for offer in offers if offer.node == allocation[0].node)
     now, attempt_id, number = context.now(), context.new_id(), job.attempt + 1
     attempt = {
@@ -252,10 +277,12 @@ def _write_attempt(
             nodes=nodes,
             parent_checkpoint_id=parent.id,
             start_step=parent.step,
+            backfilled_before=backfilled_before,
         ),
         SCHEDULER,
         Subject(job.id, attempt=number),
-        f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}",
+        f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}"
+        + (f", backfilled before {backfilled_before}" if backfilled_before else ""),
     )
     move(context, connection, event, job_to(job.id, JobState.STARTING, **values))
     return attempt_id

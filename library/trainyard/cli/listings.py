@@ -72,7 +72,9 @@ def draw_queue(entries: Sequence[QueueEntry]) -> RenderableType:
         elastic="WHY",
     )  # fmt: skip
     for entry in entries:
-        start = entry.expected_start_at
+        start, ahead = entry.expected_start_at, entry.backfilled_before
+        backfilled = f"is to be backfilled before {ahead}" if ahead is not None else None
+        why = "; ".join(filter(None, (entry.reason, entry.unknown_because, backfilled)))
         rows.add(
             f"{entry.position:,}",
             entry.job_id[:SHORT_ID],
@@ -82,7 +84,7 @@ def draw_queue(entries: Sequence[QueueEntry]) -> RenderableType:
             entry.layout,
             formats.age(entry.queued_at),
             formats.DASH if start is None else formats.date(start),
-            Text("; ".join(filter(None, (entry.reason, entry.unknown_because))), style="dim"),
+            Text(why, style="dim"),
         )
     return rows
 

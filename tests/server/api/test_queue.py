@@ -103,6 +103,25 @@ def test_the_queue_has_order_reason_and_expected_start(
     assert client.get(f"/api/v1/jobs/{'0' * 26}/queue").status_code == 404
 
 
+def test_an_entry_names_the_job_before_which_it_is_to_be_backfilled(
+    client: TestClient, context: Context, harness: Harness
+) -> None:
+    harness.add_node(slots=2)
+    runs, _ = harness.running(name="runs", resources={"world_size": 1})
+    set_left(context, runs, 600)
+    harness.submit(name="large", resources={"world_size": 2})
+    harness.clock.advance(1)
+    short = harness.submit(name="short")
+    harness.place()
+    with context.database.write() as connection:
+        known = update(jobs).where(jobs.c.id == short)
+        connection.execute(known.values(lasts_seconds=60.0, lasts_on="cpu"))
+    large, behind = client.get(QUEUE).json()["items"]
+    assert (behind["backfilled_before"], behind["lasts_seconds"]) == ("large", 60.0)
+    assert behind["expected_start_at"] == context.now().isoformat().replace("+00:00", "Z")
+    assert (large["backfilled_before"], large["lasts_seconds"]) == (None, None)
+
+
 @pytest.fixture
 def open_connections(context: Context, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many connections were in use at each forecast; a forecast takes a while."""

@@ -41,7 +41,7 @@ def cluster(*nodes: Sequence[float | None]) -> tuple[list[Offer], list[Holding]]
         free = tuple(slot for slot, minutes in enumerate(slots) if minutes == 0)
         offers.append(Offer(name, "cpu", len(slots), free, ROOTS))
         holdings += [
-            Holding(name, (slot,), None if minutes is None else after(minutes))
+            Holding({name: (slot,)}, None if minutes is None else after(minutes))
             for slot, minutes in enumerate(slots)
             if minutes != 0
         ]
@@ -94,7 +94,12 @@ def test_no_more_slots_are_promised_than_are_free_by_then(
     starts = forecast(jobs, offers, holdings, now=NOW).starts
     for moment in set(starts.values()):
         free = sum(len(offer.free) for offer in offers)
-        free += sum(len(h.slots) for h in holdings if h.ends_at and h.ends_at <= moment)
+        free += sum(
+            len(slots)
+            for held in holdings
+            if held.ends_at and held.ends_at <= moment
+            for slots in held.shares.values()
+        )
         started = [one for one in jobs if one.id in starts and starts[one.id] <= moment]
         assert sum(one.demand.world_size for one in started) <= free
 
@@ -150,7 +155,7 @@ def test_rounds_end_with_the_time_for_them() -> None:
 
 def test_slots_that_a_node_gave_up_are_not_free_at_the_end_of_their_attempt() -> None:
     offers = [Offer("n0", "cpu", 2, (), ROOTS)]  # registered anew with two of its four slots
-    holdings = [Holding("n0", (0, 1, 2, 3), after(10))]
+    holdings = [Holding({"n0": (0, 1, 2, 3)}, after(10))]
     found = forecast([job("pair", 2), job("other", 2)], offers, holdings, now=NOW)
     assert found.starts == {"pair": after(10)}
     assert found.unknown == {"other": UNKNOWN_END}

@@ -103,6 +103,8 @@ class Placed(EventData):
     """Checkpoint that it loads."""
     start_step: int
     """Step of that checkpoint; 0 without one."""
+    backfilled_before: str | None = None
+    """Name of the waiting job on whose nodes it starts, because it ends in time."""
 
 
 class TrainerData(EventData):
@@ -207,22 +209,21 @@ class RolledBack(EventData):
     """The guard's finding."""
 
 
-class NodeEnded(EventData):
+class EndData(EventData):
+    """Fields of the event of an end."""
+
+    outcome: AttemptOutcome
+    """How."""
+    failure: Failure | None
+    """Why it failed, without the traceback, which the attempt keeps."""
+
+
+class NodeEnded(EndData):
     """One node's share of an attempt ended."""
 
-    outcome: AttemptOutcome
-    """How."""
-    failure: Failure | None
-    """Why it failed, without the traceback, which the attempt keeps."""
 
-
-class AttemptEnded(EventData):
+class AttemptEnded(EndData):
     """An attempt ended."""
-
-    outcome: AttemptOutcome
-    """How."""
-    failure: Failure | None
-    """Why it failed, without the traceback, which the attempt keeps."""
 
 
 class Unreachable(EventData):

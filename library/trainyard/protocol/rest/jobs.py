@@ -166,6 +166,10 @@ class QueueEntry(RecordModel):
     """Expected start, from the paces of the jobs that run; null when it is not known."""
     unknown_because: str | None
     """Why no start is expected; null where one is."""
+    backfilled_before: str | None = None
+    """Name of the job ahead on whose nodes it is expected to start, because it ends in time."""
+    lasts_seconds: float | None = None
+    """Expected time from its placement to its end; null where no attempt shows it."""
 
 
 class QueuePlace(RecordModel):

@@ -8585,6 +8585,11 @@ export interface components {
              * @description Step of that checkpoint; 0 without one.
              */
             start_step: number;
+            /**
+             * Backfilled Before
+             * @description Name of the waiting job on whose nodes it starts, because it ends in time.
+             */
+            backfilled_before?: string | null;
         };
         /**
          * Plan
@@ -9092,6 +9097,16 @@ export interface components {
              * @description Why no start is expected; null where one is.
              */
             unknown_because: string | null;
+            /**
+             * Backfilled Before
+             * @description Name of the job ahead on whose nodes it is expected to start, because it ends in time.
+             */
+            backfilled_before: string | null;
+            /**
+             * Lasts Seconds
+             * @description Expected time from its placement to its end; null where no attempt shows it.
+             */
+            lasts_seconds: number | null;
         };
         /**
          * QueuePlace
