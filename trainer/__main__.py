@@ -19,13 +19,13 @@ from pathlib import Path
 
 from trainer.check import check_run
 from trainer.errors import LaunchError, RunError
+from trainer.metrics.rank_position import write_position_when_asked
 from trainer.metrics.run_writer import RunWriter
 from trainer.process import (
     die_with_parent,
     importing_without_collector,
     leave,
     prefer_growing_segments,
-    show_stacks_when_asked,
     stop_on_sigterm,
 )
 from trainer.run import add_root_argument, forget_check, open_run, refuse_used
@@ -137,8 +137,10 @@ def _failed(writer: RunWriter, error: BaseException) -> int:
 def _train(folder: Path, roots: Mapping[str, str], writer: RunWriter) -> None:
     if "RANK" in os.environ:
         die_with_parent()
-    show_stacks_when_asked()
-    stop_on_sigterm(RunDirectory(folder.resolve()))
+    directory = RunDirectory(folder.resolve())
+    rank = int(os.environ.get("RANK", "0"))
+    write_position_when_asked(directory, rank=rank, step=lambda: writer.step)
+    stop_on_sigterm(directory)
     raise_file_limit()
     writer.enter(Phase.STARTING)
     # Without torchrun this process is the only rank, whatever `resources.world_size` is.

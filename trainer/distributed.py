@@ -26,6 +26,7 @@ TIMEOUT_SHARE = 0.9
 FLIGHT_RECORDER = {
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_NCCL_ENABLE_TIMING": "1",  # durations of collectives, by events
 }
 SAVING_TIMEOUT_SECONDS = 3600.0
 """Timeout of the CPU group, on which ranks wait while others read and write files."""
@@ -94,7 +95,7 @@ def joined(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),
         device=local,
-        cpu_group=dist.new_group(backend="gloo", timeout=saving_timeout),
+        cpu_group=dist.new_group(backend="gloo", timeout=saving_timeout, group_desc="cpu"),
     )
     dist.barrier()  # else a rank could close connections that another one still needs
     dist.destroy_process_group()

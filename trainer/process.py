@@ -37,8 +37,14 @@ def die_with_parent() -> None:
 
 
 def show_stacks_when_asked() -> None:
-    """Dump the stacks of all threads to stderr on `STACKS_SIGNAL`, even if Python code hangs."""
-    faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True)
+    """Dump the stacks of all threads to stderr on `STACKS_SIGNAL`, even if Python code hangs.
+
+    A handler that was installed before runs as well.
+    """
+    former = signal.getsignal(STACKS_SIGNAL)
+    # Without a former handler the signal's default action, the end of the process, would follow.
+    chain = former not in (signal.SIG_DFL, signal.SIG_IGN, None)
+    faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True, chain=chain)
 
 
 def stop_on_sigterm(directory: RunDirectory) -> None:

@@ -21,6 +21,7 @@ from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.projects.usage import settle_share
+from server.ranks.hangs import explained
 from server.subject import SERVER, Actor
 from trainyard.protocol.rest.event_data import (
     AttemptEnded,
@@ -210,6 +211,8 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         desired=job.desired,
         preempted=attempt.preempted,
     )
+    if failure is not None:
+        failure = explained(failure, launch.nodes)
     now = context.now()
     event = NewEvent(
         AttemptEnded(outcome=outcome, failure=_brief(failure)),

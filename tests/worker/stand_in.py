@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from trainer.metrics.run_writer import RunWriter
 from trainer.process import show_stacks_when_asked
@@ -59,6 +60,23 @@ def stuck(run: Path, rank: int) -> None:
 
 def never_answer() -> None:
     time.sleep(600)
+
+
+def read_for_ever(run: Path, rank: int) -> None:
+    """Be the real trainer, whose rank 1 reads its third batch for ever."""
+    from trainer import __main__ as trainer
+    from trainer.data import batches
+
+    read = batches.micro_batches
+
+    def never_read(*args: Any, position: int, **options: Any) -> Any:
+        if rank == 1 and position >= 2 * options["partition"].global_batch_size:
+            time.sleep(600)
+        return read(*args, position=position, **options)
+
+    batches.micro_batches = never_read
+    sys.argv = ["trainer", str(run)]
+    raise SystemExit(trainer.main())
 
 
 def time_out(run: Path, rank: int) -> None:
@@ -191,6 +209,7 @@ BEHAVIOURS = {
         loop,
         sleep,
         stuck,
+        read_for_ever,
         time_out,
         brood,
         chatter,

@@ -11,7 +11,7 @@ from trainyard.protocol.states import DesiredState
 from trainyard.run.atomic import replace_file
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.record_base import to_json
-from trainyard.run.records import ExitRecord, Outcome, RankExit
+from trainyard.run.records import ExitRecord, Outcome, RankExit, RankPosition
 from worker.node.files import read_record
 from worker.node.node_store import WorkerRun
 
@@ -44,6 +44,10 @@ class Findings:
     """The trainer's outcome."""
     error: Failure | None = None
     """The error of the first failing rank of the node."""
+    positions: tuple[RankPosition, ...] = ()
+    """Where the ranks were in the silence before the end, if there was one."""
+    false_alarms: int = 0
+    """Silences that were followed by progress."""
     flight_record: str | None = None
     """File that NCCL's watchdog left when a collective timed out."""
 
@@ -83,7 +87,14 @@ def judge(findings: Findings, *, time: float) -> ExitRecord:
     stopped, whatever its processes did later.
     """
     outcome, failure = _judge(findings)
-    return ExitRecord(outcome=outcome, failure=failure, ranks=findings.ranks, time=time)
+    return ExitRecord(
+        outcome=outcome,
+        failure=failure,
+        ranks=findings.ranks,
+        time=time,
+        positions=findings.positions,
+        false_alarms=findings.false_alarms,
+    )
 
 
 def _judge(found: Findings) -> tuple[Verdict, Failure | None]:

@@ -1,16 +1,22 @@
-"""Detects ranks that hang: each phase has its own limit for the time between two heartbeats."""
+"""Detects ranks that hang: each phase has its own limit for the time between two heartbeats.
+
+Before the limit, while all ranks live, it collects where they are.
+"""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from trainyard.run.directory import STACKS_SIGNAL, Phase
-from trainyard.run.records import Heartbeat
+from trainyard.run.record_base import to_json
+from trainyard.run.records import Heartbeat, RankPosition
 from worker.launchers.base import Observation
 from worker.node.files import read_record
+from worker.node.node_store import WorkerRun
 from worker.node.process_identity import status_field
 
 PHASE_SECONDS = {
@@ -23,6 +29,13 @@ PHASE_SECONDS = {
     Phase.SAVING: 3600.0,
     Phase.ENDING: 3600.0,
 }
+SUSPECTED_SHARE = 0.75
+"""Share of the limit after which positions are requested: collectives time out after 0.9 of it, and
+ranks that have failed by then answer nothing."""
+STACKS_SECONDS = 1.0
+"""Time that ranks get to write stacks and positions."""
+POSITIONS_BYTES = 1024 * 1024
+"""Most bytes of the positions of a node in its exit record; a report has a largest size."""
 
 
 class HangWatch:
@@ -43,6 +56,14 @@ class HangWatch:
         self._changed_at = clock()
         self.heartbeat: Heartbeat | None = None
         """The last heartbeat that was seen."""
+        self.suspected = False
+        """Whether the present silence lasts for most of its limit."""
+        self.false_alarms = 0
+        """Silences so long that a heartbeat ended."""
+
+    def restart(self) -> None:
+        """Begin anew: the ranks start now."""
+        self._changed_at = self._clock()
 
     def silence(self) -> str | None:
         """Return a message about the missing heartbeat, or None within the limit."""
@@ -50,9 +71,11 @@ class HangWatch:
         now = self._clock()
         if beat is not None and beat != self.heartbeat:
             self.heartbeat, self._changed_at = beat, now
+            self.false_alarms += self.suspected
         phase = self.heartbeat.phase if self.heartbeat else Phase.STARTING
         limit = max(PHASE_SECONDS[phase], self._hang_seconds)
         silent = now - self._changed_at
+        self.suspected = silent > SUSPECTED_SHARE * limit
         if silent <= limit:
             return None
         step = self.heartbeat.step if self.heartbeat else 0
@@ -60,6 +83,64 @@ class HangWatch:
             f"no heartbeat for {silent:.0f} s in phase {phase} at step {step} "
             f"(limit {limit:.0f} s; guard.hang_seconds={self._hang_seconds:g})"
         )
+
+
+class PositionWatch:
+    """The positions of the ranks of this node, during a silence that may become a hang."""
+
+    def __init__(self, run: WorkerRun) -> None:
+        self._run = run
+        self._requested_at: float | None = None  # Unix time
+        self._signalled: list[int] = []
+        self.positions: tuple[RankPosition, ...] = ()
+        """Of the present silence, once they are read."""
+
+    def follow(self, seen: Observation, *, suspected: bool) -> None:
+        """Request positions once a silence is suspected, read them later, drop them after it."""
+        if not suspected:
+            self._requested_at, self.positions = None, ()
+        elif self._requested_at is None:
+            self._request(seen)
+        elif not self.positions and time.time() - self._requested_at >= STACKS_SECONDS:
+            self.positions = self._read(seen)
+
+    def complete(self, seen: Observation) -> list[int]:
+        """Wait for the positions; return the ranks that were able to write their stacks."""
+        if self._requested_at is None:
+            self._request(seen)
+        if not self.positions:
+            if self._signalled:
+                time.sleep(STACKS_SECONDS)
+            self.positions = self._read(seen)
+        return self._signalled
+
+    def _request(self, seen: Observation) -> None:
+        self._requested_at = time.time()
+        self._signalled = request_stacks(seen)
+
+    def _read(self, seen: Observation) -> tuple[RankPosition, ...]:
+        return tuple(_bounded(self._position(seen, rank) for rank in sorted(seen.pidfds)))
+
+    def _position(self, seen: Observation, rank: int) -> RankPosition:
+        """Return what a rank answered, or the state of its process."""
+        found = read_record(self._run.position(rank), RankPosition, owner=self._run.writer)
+        assert self._requested_at is not None
+        if found is not None and found.rank == rank and found.time >= self._requested_at:
+            return found
+        state = (status_field(seen.pids[rank], "State") or "gone").partition("(")[2].rstrip(")")
+        return RankPosition(rank=rank, time=time.time(), process=state or None)
+
+
+def _bounded(positions: Iterator[RankPosition]) -> Iterator[RankPosition]:
+    """Leave out the members of process groups once the positions are as large as they may be."""
+    size = 0
+    for position in positions:
+        size += len(to_json(position))
+        if size > POSITIONS_BYTES and position.collective is not None:
+            without = replace(position.collective, ranks=())
+            yield replace(position, collective=without)
+        else:
+            yield position
 
 
 def request_stacks(seen: Observation) -> list[int]:

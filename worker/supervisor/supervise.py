@@ -23,7 +23,7 @@ from worker.node.host_memory import MemoryWatch
 from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun, identity_of
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
 from worker.supervisor.exit_classification import Findings, last_words
-from worker.supervisor.hang import HangWatch, request_stacks
+from worker.supervisor.hang import HangWatch, PositionWatch, request_stacks
 from worker.supervisor.orders import Orders
 from worker.supervisor.orphan_report import own_identity, report_orphan
 from worker.supervisor.reporter import Reporter
@@ -35,8 +35,6 @@ GRACE_SECONDS = 3.0
 """Time that the others get to write their errors after the first abnormal end."""
 LEAVING_SECONDS = 10.0
 """Time that the launcher gets to end after its ranks."""
-STACKS_SECONDS = 1.0
-"""Time that ranks get to write their stacks; a handler of the C library does it at once."""
 CHECK_SECONDS = 600.0
 LONG_LOOK_SECONDS, SHORT_LOOK_SECONDS = 0.25, 0.02
 
@@ -62,6 +60,10 @@ class Supervisor:
         self._launcher = launcher(share)
         self._seen: Observation = self._launcher.observe()
         self._memory = MemoryWatch()
+        self._hang_watch = HangWatch(
+            run.heartbeat, hang_seconds=self._spec.guard.hang_seconds, owner=run.writer
+        )
+        self._positions = PositionWatch(run)
         self._orders = Orders(run, leads=share.launch.node_rank == 0)
         self._reporter = Reporter(
             run,
@@ -112,6 +114,8 @@ class Supervisor:
             memory_ran_out=self._memory.ran_out,
             outcome=outcome,
             error=error,
+            positions=self._positions.positions,
+            false_alarms=self._hang_watch.false_alarms,
             flight_record=next(map(str, sorted(self._run.flight_recorder.glob("*"))), None),
         )
 
@@ -164,11 +168,7 @@ class Supervisor:
         if self._orders.leave:
             return None
         self._launcher.start()
-        hang = HangWatch(
-            self._run.heartbeat,
-            hang_seconds=self._spec.guard.hang_seconds,
-            owner=self._run.writer,
-        )
+        self._hang_watch.restart()
         leaving, stacks_requested = _Leaving(), False
         while not self._orders.leave_now:
             self._seen = seen = self._launcher.observe()
@@ -178,8 +178,11 @@ class Supervisor:
             self._memory.look(failed=seen.failed)
             if leaving.is_over(seen):
                 break
-            if not seen.failed and (silence := hang.silence()):
-                return self._hang(silence, seen)
+            if not seen.failed:
+                silence = self._hang_watch.silence()
+                self._positions.follow(seen, suspected=self._hang_watch.suspected)
+                if silence is not None:
+                    return self._hang(silence, seen)
             _sleep(
                 LONG_LOOK_SECONDS if seen.settled else SHORT_LOOK_SECONDS,
                 wake_fd=self._orders.wake_fd,
@@ -194,9 +197,8 @@ class Supervisor:
 
     def _hang(self, silence: str, seen: Observation) -> Failure:
         """Let the ranks write where they are before they are ended."""
-        if not (signalled := request_stacks(seen)):
+        if not (signalled := self._positions.complete(seen)):
             return self._fault(FailureReason.HANG, silence)
-        time.sleep(STACKS_SECONDS)
         message = f"{silence}; the logs of ranks {signalled} end with what their threads were doing"
         fault = self._fault(FailureReason.HANG, message)
         return replace(fault, path=str(self._run.logs))

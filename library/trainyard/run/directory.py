@@ -8,7 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 
 STACKS_SIGNAL = signal.SIGUSR1
-"""Signal at which a rank writes the Python stacks of all its threads to its log and continues."""
+"""Signal at which a rank writes the Python stacks of all its threads to its log, and its
+`RankPosition`, and continues."""
 
 
 class Entry:
@@ -54,6 +55,8 @@ class RunDirectory:
     """Folder of TensorBoard files, if the job enables them."""
     flight_recorder = Entry("flight_recorder")
     """Folder of `rank-<r>`: the last collectives of a rank, left by a timeout on CUDA."""
+    positions = Entry("positions")
+    """Folder of `rank-<r>.json`: the `RankPosition` of a rank, written on `STACKS_SIGNAL`."""
     profiles = Entry("profiles")
     """Folder of Chrome traces of some steps, by rank."""
     snapshots = Entry("snapshots")
@@ -62,6 +65,10 @@ class RunDirectory:
     """The supervisor's `ExitRecord`."""
     secret = Entry("supervisor.secret")
     """The attempt's token (mode 0600); never passed to ranks."""
+
+    def position(self, rank: int) -> Path:
+        """Return the path of the `RankPosition` of one global rank."""
+        return self.positions / f"rank-{rank}.json"
 
     def log(self, rank: int) -> Path:
         """Return the path of stdout and stderr of one global rank."""

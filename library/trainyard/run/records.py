@@ -12,6 +12,8 @@ from trainyard.run.record_base import JsonRecord
 
 DIFF_LIMIT_BYTES = 1_000_000
 """Most bytes of `Provenance.git_diff`."""
+MAX_RANKS = 100_000
+"""Most ranks of a process group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,9 @@ RunEventKind = Literal[
     "save_failed",
     "stop_agreed",
     "request_answered",
+    "straggler_found",
+    "straggler_gone",
+    "rank_times",
 ]
 
 
@@ -142,6 +147,41 @@ class Provenance(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PendingCollective(JsonRecord):
+    """A collective that has not ended on a rank."""
+
+    group: ShortText
+    """Its process group, equal on all ranks of the group."""
+    ranks: Annotated[tuple[Number, ...], Bounds(max_length=MAX_RANKS)] = ()
+    """Global ranks of the group; empty where they are not known."""
+    number: Number
+    """Its position among the collectives of the group, equal on all ranks."""
+    op: ShortText
+    """Such as `all_reduce`."""
+    sizes: ShortText
+    """Shapes of its input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPosition(JsonRecord):
+    """`positions/rank-<r>.json`: where a rank is, written when the supervisor requests it."""
+
+    rank: Number
+    """Global rank."""
+    time: float
+    """Unix time, seconds."""
+    step: Number | None = None
+    """Completed optimizer steps; absent for a rank that did not answer."""
+    place: ShortText | None = None
+    """Innermost frame that belongs to neither Python nor a package, such as
+    `data/batches.py:113 in __next__`; absent for a rank that did not answer."""
+    collective: PendingCollective | None = None
+    """The oldest collective that has not ended there."""
+    process: ShortText | None = None
+    """State of its process where it did not answer, such as `stopped`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankExit(JsonRecord):
     """How one rank ended."""
 
@@ -169,3 +209,8 @@ class ExitRecord(JsonRecord):
     """The ranks whose end was seen, in order of time."""
     time: float
     """Unix time, seconds."""
+    positions: Annotated[tuple[RankPosition, ...], Bounds(max_length=1024)] = ()
+    """Where the ranks were when the attempt had made no progress for most of the limit of a hang;
+    empty without such a silence at the end."""
+    false_alarms: Number = 0
+    """Silences so long that were followed by progress."""

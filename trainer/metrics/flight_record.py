@@ -1,0 +1,113 @@
+"""The flight recorder of torch: the last collectives of this rank, on gloo and on NCCL.
+
+torch keeps them in a ring; its JSON text is read here and never its pickle. Without a recorder, or
+in a form of another version of torch, there are none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from trainyard.run.records import PendingCollective
+
+logger = logging.getLogger("trainer")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One collective as this rank recorded it."""
+
+    group: str
+    """Description and name of its process group, equal on all its ranks."""
+    ranks: tuple[int, ...]
+    """Global ranks of the group; empty where they are not known."""
+    number: int
+    """Its position among the collectives of the group, equal on all ranks."""
+    op: str
+    """Such as `all_reduce`."""
+    sizes: str
+    """Shapes of its input."""
+    completed: bool
+    """Whether it has ended on this rank."""
+    started_at: float
+    """Unix time of its call, seconds."""
+    seconds: float | None
+    """Its duration on the device; absent until it is known, and on gloo."""
+
+
+def recorded(*, nccl: bool) -> list[Recorded]:
+    """Return the collectives in the ring, the oldest first."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(c10d, "_dump_nccl_trace_json" if nccl else "_dump_fr_trace_json", None)
+    if dump is None:
+        return []
+    try:
+        return parse(dump(True, False), _known_groups())
+    except (KeyError, TypeError, ValueError):
+        logger.exception("the flight recorder has another form in this version of torch")
+        return []
+
+
+def parse(
+    text: str | bytes, known: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+) -> list[Recorded]:
+    """Return the collectives of a recorder's JSON text.
+
+    Args:
+        text: the text.
+        known: global ranks of groups by name; the recorder of gloo does not name them.
+
+    Raises:
+        KeyError, TypeError, ValueError: it has another form.
+    """
+    record = json.loads(text)
+    listed = {config["name"]: _ranks(config) for config in record.get("pg_config", {}).values()}
+    groups = {**listed, **known}
+    return [
+        Recorded(
+            group="/".join(reversed(entry["process_group"])),
+            ranks=groups.get(entry["process_group"][0], ()),
+            number=int(entry["collective_seq_id"]),
+            op=entry["profiling_name"].partition(":")[2] or entry["profiling_name"],
+            sizes=str(entry.get("input_sizes", "")),
+            completed=entry["state"] == "completed" or bool(entry.get("retired")),
+            started_at=int(entry["time_created_ns"]) / 1e9,
+            seconds=_seconds(entry.get("duration_ms")),
+        )
+        for entry in record.get("entries", ())
+        if not entry.get("is_p2p")
+    ]
+
+
+def pending(collectives: Iterable[Recorded]) -> PendingCollective | None:
+    """Return the oldest collective that has not ended on this rank: the one in which it waits."""
+    first = next((one for one in collectives if not one.completed), None)
+    if first is None:
+        return None
+    return PendingCollective(
+        group=first.group, ranks=first.ranks, number=first.number, op=first.op, sizes=first.sizes
+    )
+
+
+def _known_groups() -> dict[str, tuple[int, ...]]:
+    """Return the global ranks of the process groups of this process, by name."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None:
+        return {}
+    groups = list(c10d._world.pg_names.items())
+    return {name: tuple(c10d.get_process_group_ranks(group)) for group, name in groups}
+
+
+def _ranks(config: Mapping[str, Any]) -> tuple[int, ...]:
+    listed = config.get("ranks", "[]")
+    return tuple(json.loads(listed) if isinstance(listed, str) else listed)
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else float(milliseconds) / 1000

@@ -1,0 +1,105 @@
+"""Where this rank is: written on the supervisor's request, while the main thread may be blocked.
+
+The supervisors collect the positions of all ranks before a hang ends the attempt, and the server
+finds the rank that did not arrive (docs/guards.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from trainer.metrics.flight_record import pending, recorded
+from trainer.process import show_stacks_when_asked
+from trainyard.run.directory import STACKS_SIGNAL, RunDirectory
+from trainyard.run.record_files import replace_record
+from trainyard.run.records import RankPosition
+
+logger = logging.getLogger("trainer")
+
+FOREIGN = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+"""Folders of Python and of installed packages, whose frames explain nothing about a job."""
+SHOWN_PARTS = 2
+"""Parts of a path in a place: the folder and the file."""
+
+
+def write_position_when_asked(
+    directory: RunDirectory, *, rank: int, step: Callable[[], int]
+) -> None:
+    """Write stacks and `RankPosition` on each `STACKS_SIGNAL`; call it in the main thread.
+
+    A handler in Python would wait until the main thread leaves its collective. So the signal's
+    number goes through a pipe to a thread, and faulthandler, which needs no interpreter, writes the
+    stacks. A thread that holds the interpreter's lock for ever prevents the position alone.
+    """
+    read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    os.set_blocking(read_end, True)
+    signal.signal(STACKS_SIGNAL, lambda _number, _frame: None)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    show_stacks_when_asked()
+    main = threading.get_ident()
+
+    def answer() -> None:
+        while numbers := os.read(read_end, 64):
+            if STACKS_SIGNAL in numbers:
+                _write(directory, rank, step(), main)
+
+    threading.Thread(target=answer, name="position", daemon=True).start()
+
+
+def _write(directory: RunDirectory, rank: int, step: int, main: int) -> None:
+    """Replace the position of this rank; its training goes on whatever happens."""
+    try:
+        directory.positions.mkdir(exist_ok=True)
+        collectives = [*recorded(nccl=True), *recorded(nccl=False)]
+        position = RankPosition(
+            rank=rank,
+            time=time.time(),
+            step=step,
+            place=_place(main),
+            collective=pending(collectives),
+        )
+        replace_record(directory.position(rank), position)
+    except Exception:
+        logger.exception("the position of the rank could not be written")
+
+
+def _place(main: int) -> str | None:
+    """Return the innermost own frame of the main thread, then those of other threads."""
+    frames = sys._current_frames()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    places = [_innermost(frames.pop(main, None))]
+    for ident, frame in frames.items():
+        place = None if ident == threading.get_ident() else _innermost(frame)
+        if place is not None:
+            places.append(f"thread {names.get(ident, ident)}: {place}")
+    return "; ".join(place for place in places if place) or None
+
+
+def _innermost(frame: FrameType | None) -> str | None:
+    """Return the innermost frame of a stack that belongs to neither Python nor a package."""
+    own = next((one for one in _outwards(frame) if _is_own(one.f_code.co_filename)), None)
+    if own is None:
+        return None
+    path = "/".join(Path(own.f_code.co_filename).parts[-SHOWN_PARTS:])
+    return f"{path}:{own.f_lineno} in {own.f_code.co_name}"
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_own(path: str) -> bool:
+    # The trainer may itself be installed as a package.
+    trainer = str(Path(__file__).parents[1])
+    return path.startswith(trainer) or not path.startswith(("<", *FOREIGN))
