@@ -25,6 +25,7 @@ import server.nodes.endpoints
 import server.operations.endpoints
 import server.projects.endpoints
 import server.queue.endpoints
+import server.ranks.endpoints
 from server.app import health, monitoring, openapi, reference
 from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
@@ -51,6 +52,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.jobs.endpoints.router,
     server.metrics.endpoints.router,
     server.goodput.endpoints.router,
+    server.ranks.endpoints.router,
     server.logs.endpoints.router,
     server.checkpoints.endpoints.router,
     server.operations.endpoints.router,

@@ -19,6 +19,7 @@ from server.database.rows import Node
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.events.tail import Tail, newest_id
 from server.nodes.series import device_values, host_values
+from server.ranks.store import live_stragglers
 from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -73,6 +74,7 @@ class _Cluster(Collector):
             yield _by_state(connection, "attempts", attempts.c.state, AttemptState)
             yield from _slots(connection)
             yield from _node_samples(connection)
+            yield _stragglers(connection)
             lag = max(0, newest_id(connection) - self._tail.position)
         yield GaugeMetricFamily(
             "trainyard_events_tail_lag", "Events that no stream has received yet", value=lag
@@ -124,6 +126,19 @@ def _node_samples(connection: Connection) -> Iterable[Metric]:
             for name, value in device_values(device):
                 _gauge(gauges, name, labels).add_metric(tuple(labels.values()), value)
     yield from gauges.values()
+
+
+def _stragglers(connection: Connection) -> Metric:
+    """Return how much each straggler of a running attempt costs, at most one series a rank."""
+    gauge = GaugeMetricFamily(
+        "trainyard_straggler_cost_ratio",
+        "Part of each step that a rank costs its job by being slower than the others",
+        labels=("job", "job_id", "rank", "node", "slot", "kind"),
+    )
+    for one in live_stragglers(connection):
+        labels = (one.job_name, one.job_id, str(one.rank), one.node, str(one.slot), one.kind)
+        gauge.add_metric(labels, one.share)
+    return gauge
 
 
 def _gauge(

@@ -10,8 +10,10 @@ from server.attempts.lineage import attempts_of, lineage_of
 from server.database.rows import Attempt, AttemptNode, StoredRequest
 from server.database.tables import attempt_nodes, attempts, requests
 from server.lifecycle import check_job
+from server.ranks.store import present_stragglers
 from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
 from trainyard.protocol.rest.jobs import JobRequestView
+from trainyard.protocol.rest.metrics_and_logs import StragglerView
 from trainyard.protocol.resume_rules import harmless_differences
 from trainyard.protocol.states import AttemptState
 from trainyard.spec.auto import auto_values
@@ -27,8 +29,16 @@ def attempt_views(
     for share in AttemptNode.all(connection, shares.order_by(attempt_nodes.c.node_rank)):
         nodes[share.attempt_id].append(AttemptNodeView(**share.values_for(AttemptNodeView)))
     lineage = lineage_of(attempts_of(connection, job_id))
+    live = [row.id for row in rows if row.state != AttemptState.ENDED]
+    slow = present_stragglers(connection, live) if live else {}
     return [
-        _attempt_view(row, spec, nodes[row.id], on_lineage=lineage.reaches(row.number))
+        _attempt_view(
+            row,
+            spec,
+            nodes[row.id],
+            slow.get(row.id, ()),
+            on_lineage=lineage.reaches(row.number),
+        )
         for row in rows
     ]
 
@@ -60,7 +70,12 @@ def read_request(connection: Connection, request_id: str) -> JobRequestView:
 
 
 def _attempt_view(
-    row: Attempt, spec: JobSpec, nodes: Sequence[AttemptNodeView], *, on_lineage: bool
+    row: Attempt,
+    spec: JobSpec,
+    nodes: Sequence[AttemptNodeView],
+    stragglers: Sequence[StragglerView],
+    *,
+    on_lineage: bool,
 ) -> AttemptView:
     effective = row.overrides.apply(spec)
     computed = {
@@ -70,5 +85,6 @@ def _attempt_view(
         "on_lineage": on_lineage,
         "save_failed": None if row.state == AttemptState.ENDED else row.save_failed,
         "nodes": tuple(nodes),
+        "stragglers": tuple(stragglers),
     }
     return AttemptView(**row.values_for(AttemptView) | computed)

@@ -7,6 +7,7 @@ from sqlalchemy import (
     Column,
     Float,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     SmallInteger,
@@ -15,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from server.database.column_types import Json
+from server.database.column_types import Json, UtcDateTime
 from server.database.schema import ID, ROW_ID, metadata
 
 
@@ -23,6 +24,23 @@ def _series_id() -> Column[int]:
     series = ForeignKey("metric_series.id", ondelete="CASCADE")
     return Column("series_id", ROW_ID, series, primary_key=True, autoincrement=False)
 
+
+# Ranks that were found to be slower than their peers.
+stragglers = Table(
+    "stragglers",
+    metadata,
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("step", BigInteger, primary_key=True, autoincrement=False),  # at which it was found
+    Column("node", String(100), nullable=False),
+    Column("slot", Integer, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("factor", Float, nullable=False),
+    Column("share", Float, nullable=False),  # of each step that it costs the job
+    Column("found_at", UtcDateTime, nullable=False),
+    Column("gone_at", UtcDateTime),
+    Index(None, "node", "found_at"),
+)
 
 metric_series = Table(
     "metric_series",

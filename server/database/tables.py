@@ -31,6 +31,7 @@ from trainyard.protocol.operations import (
 )
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.rest.metrics_and_logs import RankTimes
 from trainyard.protocol.rest.nodes import Drain
 from trainyard.protocol.resume_parts import CheckpointPart
 from trainyard.protocol.states import (
@@ -131,6 +132,7 @@ attempts = Table(
     Column("provenance", Json),
     Column("continuity", Record(Continuity)),
     Column("save_failed", Record(SaveFailed)),
+    Column("rank_times", Record(RankTimes)),  # of the last window
     Column("created_at", UtcDateTime, nullable=False),
     Column("started_at", UtcDateTime),
     Column("ended_at", UtcDateTime),

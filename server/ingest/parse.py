@@ -27,6 +27,7 @@ from trainyard.base.problems import UNKNOWN_FIELD
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
 from trainyard.protocol.record_parser import check_record, parse_record
 from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
+from trainyard.protocol.rest.metrics_and_logs import RankTimes, StragglerFound, StragglerGone
 from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, Chunk
 from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer, RunEventKind
 
@@ -38,12 +39,17 @@ MAX_OFFSET = 2**62
 EVENT_LINES = 500
 """Lines of `events.jsonl` that one report stores; the sender continues after them."""
 METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,99}")
-TrainerEvent = PhaseEntered | WeightsLoaded | Resumed | StopAgreed
+Comparison = StragglerFound | StragglerGone | RankTimes
+"""What the trainer finds by comparing its ranks."""
+TrainerEvent = PhaseEntered | WeightsLoaded | Resumed | StopAgreed | Comparison
 TRAINER_EVENTS: Mapping[RunEventKind, type[TrainerEvent]] = {
     "phase": PhaseEntered,
     "weights_loaded": WeightsLoaded,
     "resumed": Resumed,
     "stop_agreed": StopAgreed,
+    "straggler_found": StragglerFound,
+    "straggler_gone": StragglerGone,
+    "rank_times": RankTimes,
 }
 
 

@@ -6,8 +6,9 @@ from sqlalchemy import update
 
 from server.checkpoints.catalog import record_commits, record_stall
 from server.database.tables import attempts, requests
-from server.ingest.parse import AnsweredRequest
+from server.ingest.parse import AnsweredRequest, Comparison
 from server.ingest.report import IncomingReport
+from server.ranks.store import place_of, record_found, record_gone, record_times
 from server.subject import TRAINER
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
 from trainyard.protocol.rest.event_data import (
@@ -16,6 +17,13 @@ from trainyard.protocol.rest.event_data import (
     Resumed,
     StopAgreed,
     WeightsLoaded,
+)
+from trainyard.protocol.rest.metrics_and_logs import (
+    RankTimes,
+    RankTimesStored,
+    StragglerFound,
+    StragglerGone,
+    straggler_words,
 )
 from trainyard.run.records import RequestAnswer
 
@@ -37,8 +45,32 @@ def apply_run_events(incoming: IncomingReport) -> None:
                 _store_answer(incoming, event.request_id, event.answer)
             case PhaseEntered():
                 incoming.notify(event)
+            case StragglerFound() | StragglerGone() | RankTimes():
+                _apply_comparison(incoming, event)
             case _:
                 incoming.append(event, message=_in_words(event))
+
+
+def _apply_comparison(incoming: IncomingReport, event: Comparison) -> None:
+    """Store what the comparison of the ranks found; a rank without a place is dropped."""
+    context, connection = incoming.context, incoming.connection
+    attempt_id = incoming.share.attempt_id
+    if isinstance(event, RankTimes):
+        record_times(connection, attempt_id, event)
+        incoming.notify(RankTimesStored(step=event.step))
+        return
+    place = place_of(connection, attempt_id, event.rank)
+    if place is None:
+        return
+    node, slot = place
+    if isinstance(event, StragglerGone):
+        record_gone(context, connection, attempt_id, event.rank)
+        message = f"rank {event.rank} on {node} is as fast as the others again"
+    else:
+        event = event.model_copy(update={"node": node, "slot": slot})
+        record_found(context, connection, attempt_id, event)
+        message = straggler_words(event)
+    incoming.append(event, message=message, subject=incoming.share.subject.on(node))
 
 
 def store_answers(incoming: IncomingReport) -> None:

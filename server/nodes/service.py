@@ -23,11 +23,13 @@ from server.errors import (
 )
 from server.events.store import NewEvent, append_event
 from server.nodes.workers import refuse_second_worker
+from server.ranks.store import slow_slots
 from server.subject import Actor, Subject
 from trainyard.base.names import LEGAL, ROOT
 from trainyard.base.problems import Problem
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.event_data import NodeDrained, NodeRegistered
+from trainyard.protocol.rest.metrics_and_logs import SlowSlot
 from trainyard.protocol.rest.nodes import Drain, NodeHolding, NodeView, Running
 from trainyard.protocol.states import AttemptNodeState
 from trainyard.protocol.worker_messages import PROTOCOL, Registration, RegistrationReply
@@ -89,7 +91,7 @@ def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) 
     if after is not None:
         query = query.where(nodes.c.name > after)
     with context.database.read() as connection:
-        return _views(connection, Node.all(connection, query))
+        return _views(context, connection, Node.all(connection, query))
 
 
 def set_drain(context: Context, name: str, running: Running | None, *, actor: Actor) -> NodeView:
@@ -122,7 +124,7 @@ def set_drain(context: Context, name: str, running: Running | None, *, actor: Ac
             )
             append_event(context, connection, event)
         node = Node.one(connection, Node.select().where(nodes.c.name == name))
-        return _views(connection, [node])[0]
+        return _views(context, connection, [node])[0]
 
 
 def _check(registration: Registration) -> None:
@@ -247,9 +249,10 @@ def _in_words(running: Running | None) -> str:
     return "nothing new is placed; what runs saves, leaves and goes on elsewhere"
 
 
-def _views(connection: Connection, rows: Sequence[Node]) -> list[NodeView]:
-    holdings = _holdings(connection, [row.name for row in rows])
-    return [_view(row, holdings.get(row.name, [])) for row in rows]
+def _views(context: Context, connection: Connection, rows: Sequence[Node]) -> list[NodeView]:
+    names = [row.name for row in rows]
+    holdings, slow = _holdings(connection, names), slow_slots(context, connection, names)
+    return [_view(row, holdings.get(row.name, []), slow.get(row.name, ())) for row in rows]
 
 
 def _holdings(connection: Connection, names: list[str]) -> dict[str, list[NodeHolding]]:
@@ -270,7 +273,7 @@ def _holdings(connection: Connection, names: list[str]) -> dict[str, list[NodeHo
     return held
 
 
-def _view(row: Node, holdings: list[NodeHolding]) -> NodeView:
+def _view(row: Node, holdings: list[NodeHolding], slow: Sequence[SlowSlot]) -> NodeView:
     taken = sum(len(holding.allocation.slots) for holding in holdings)
     computed = {
         "online": row.offline_since is None,
@@ -279,6 +282,7 @@ def _view(row: Node, holdings: list[NodeHolding]) -> NodeView:
         "allocations": tuple(holdings),
         "roots": tuple(sorted(row.roots)),
         "problems": tuple(_problems(row)),
+        "slow_slots": tuple(slow),
     }
     return NodeView(**row.values_for(NodeView) | computed)
 

@@ -58,6 +58,8 @@ class Meddling:
     """Step, request id and content of the request file that rank 0 finds after this step."""
     delay: tuple[int, int, float] | None = None
     """Rank, step and seconds for which this rank sleeps after this step."""
+    slow: tuple[int, float] | None = None
+    """Rank and seconds for which this rank sleeps after every step."""
     kill_after: int | None = None
     """Every rank kills itself after this step."""
     allocate_after: tuple[int, int] | None = None
@@ -80,6 +82,8 @@ class Meddling:
                 (run / "requests" / f"{request_id}.json").write_text(content)
         if self.delay and (rank, step) == self.delay[:2]:
             time.sleep(self.delay[2])
+        if self.slow and rank == self.slow[0]:
+            time.sleep(self.slow[1])
         if self.allocate_after and step == self.allocate_after[0]:
             import torch
 

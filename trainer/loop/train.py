@@ -24,6 +24,7 @@ from trainer.loop.requests import Decision, RequestChannel
 from trainer.loop.resume import starting_state
 from trainer.loop.step import TrainStep
 from trainer.loop.validation import Validation
+from trainer.metrics.collective_waits import CollectiveWaits, measured_waits
 from trainer.metrics.memory_report import explaining_memory, start_history
 from trainer.metrics.metrics_logger import MetricsLogger, StepMetrics
 from trainer.metrics.profiler import Profiler
@@ -88,10 +89,13 @@ def train(
         assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
         load_published_weights(run, ranks, writer, assembly)
         state = starting_state(run, ranks, writer, assembly, dataset, code)
-        loop = Loop(run, ranks, writer, checkpoints, assembly, state, after_step)
         snapshots = run.directory.snapshots
         model, optimizer = assembly.model, assembly.optimizer
-        with explaining_memory(model, optimizer, ranks.device, snapshots, rank=ranks.rank):
+        with (
+            explaining_memory(model, optimizer, ranks.device, snapshots, rank=ranks.rank),
+            measured_waits(ranks.device) as waits,
+        ):
+            loop = Loop(run, ranks, writer, checkpoints, assembly, state, waits, after_step)
             outcome = loop.run(dataset)
         writer.finish(outcome)
     return outcome
@@ -129,6 +133,7 @@ class Loop(SaveObserver):
         checkpoints: CheckpointManager,
         assembly: Assembly,
         state: TrainState,
+        waits: CollectiveWaits,
         after_step: Callable[[int], None],
     ) -> None:
         self._run = run
@@ -141,7 +146,7 @@ class Loop(SaveObserver):
         self._waiting_for_compilers = partial(
             waiting_for_compilers, run.spec, assembly.mesh, ranks.cpu_group
         )
-        self._metrics_logger = MetricsLogger(run, ranks, start=state)
+        self._metrics_logger = MetricsLogger(run, ranks, writer, start=state, waits=waits)
         self._requests = RequestChannel(
             run.directory,
             writer,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 
 from trainer.data.digest import in_global_order, step_digest
 from trainer.distributed import Ranks
+from trainer.metrics.collective_waits import CollectiveWaits
 from trainer.metrics.loss_guard import LossGuard, Verdict
 from trainer.metrics.measure import (
     HardwareUse,
@@ -19,6 +21,13 @@ from trainer.metrics.measure import (
     device_name,
     largest_of_ranks,
     memory,
+)
+from trainer.metrics.run_writer import RunWriter
+from trainer.metrics.stragglers import (
+    RankSeconds,
+    StragglerWatch,
+    rank_values,
+    without_shared_wait,
 )
 from trainer.metrics.timers import StepTimers
 from trainer.parallel.mesh import MeshCoordinates
@@ -38,6 +47,9 @@ logger = logging.getLogger("trainer")
 
 FLUSH_STEPS = 256
 """Most steps without values that wait to be written: a kill loses the digests of so many."""
+RANK_TIMES_SECONDS = 30.0
+"""Pause between two events with the times of all ranks."""
+MICROSECOND = 1e-6
 
 
 @dataclass(frozen=True)
@@ -58,8 +70,24 @@ class MetricsLogger:
     Fetching values is the only thing between two steps that waits for the device.
     """
 
-    def __init__(self, run: Run, ranks: Ranks, *, start: TrainState) -> None:
-        """Begin with the counters before the first step of the attempt."""
+    def __init__(
+        self,
+        run: Run,
+        ranks: Ranks,
+        writer: RunWriter,
+        *,
+        start: TrainState,
+        waits: CollectiveWaits | None = None,
+    ) -> None:
+        """Begin with the counters before the first step of the attempt.
+
+        Args:
+            run: the attempt.
+            ranks: all ranks.
+            writer: writes the events of stragglers.
+            start: the counters.
+            waits: what this rank spends in collectives; without it none is counted.
+        """
         self._spec = run.spec
         self._ranks = ranks
         self._log_every_steps = explicit(run.spec.training.log_every_steps)
@@ -68,6 +96,8 @@ class MetricsLogger:
         self._log = StepLog(run.directory, run.partition, run.attempt.layout, ranks)
         self._losses = Losses(run, ranks)
         self._use = HardwareUse(run.spec, device_name(ranks.device))
+        self._rank_comparison = RankComparison(run.attempt.layout, ranks, writer)
+        self._waits_due = False  # agreed by all ranks: a line has the times of all or of none
         self._compile_seconds = 0.0
         self._kept: dict[str, float] = {}
         self._tensorboard: SummaryWriter | None = None
@@ -80,6 +110,7 @@ class MetricsLogger:
             tokens_per_step=run.spec.tokens_per_step,
             devices=ranks.world_size,
             device=ranks.device,
+            waits=waits,
         )
         """Times of steps, data and pauses."""
 
@@ -104,6 +135,7 @@ class MetricsLogger:
         if write_values or logged or state.step % self._log_every_steps == 0:
             self._write_values(state, metrics)
         elif self._log.full:
+            self._log.gather()
             self._log.write({})
 
     def close(self) -> None:
@@ -113,6 +145,7 @@ class MetricsLogger:
 
     def _write_values(self, state: TrainState, step_metrics: StepMetrics) -> None:
         losses = self._losses(step_metrics)
+        times = self._own_times()
         performance, verdict = self._agree(self._guard.judge(losses))
         metrics = losses | {
             "train/lr": self._spec.schedule.rate(state.step),
@@ -122,6 +155,10 @@ class MetricsLogger:
             **self._kept,
         }
         self._kept = {}
+        by_rank = self._log.gather(times)
+        # Ranks compile at different speeds, which is no fault of theirs.
+        if by_rank and "compile/seconds" not in performance:
+            metrics |= self._rank_comparison.add(by_rank)
         self._log.write(metrics)
         if self._tensorboard:
             for name, value in metrics.items():
@@ -140,6 +177,13 @@ class MetricsLogger:
             dist.barrier(group=self._ranks.cpu_group)
         self._guard.act(verdict, losses, state)
 
+    def _own_times(self) -> RankSeconds | None:
+        """Return how this rank spent the steps of the line, if all ranks do so on this line."""
+        if not self._waits_due:
+            return None
+        self.timers.waits.read()
+        return self.timers.of_rank()
+
     def _agree(self, verdict: Verdict) -> tuple[dict[str, float], Verdict]:
         """Return this rank's times, the maxima over ranks of other values, and the worst verdict.
 
@@ -151,8 +195,10 @@ class MetricsLogger:
         own |= memory(self._ranks.device)
         own["compile/seconds"] = self._compile_seconds - compiled
         own["verdict"] = float(verdict)
+        own["waits due"] = float(self.timers.waits.due)
         largest = largest_of_ranks(own, self._ranks.cpu_group)
         verdict = Verdict(int(largest.pop("verdict")))
+        self._waits_due = bool(largest.pop("waits due")) and self._ranks.world_size > 1
         if not largest["compile/seconds"]:
             del largest["compile/seconds"]
         rate = pace["perf/compute_tokens_per_second_per_device"]
@@ -181,6 +227,7 @@ class StepLog:
             MeshCoordinates.of(rank, layout).dp: rank for rank in reversed(range(layout.world_size))
         }
         self._sources = [by_dp_rank[rank] for rank in range(layout.dp)]
+        self._digests: list[str] = []
 
     @property
     def full(self) -> bool:
@@ -191,37 +238,84 @@ class StepLog:
         """Keep a completed step with the hashes of the sequences that this rank ran."""
         self._steps.append(_Step(step, time.time(), hashes))
 
+    def gather(self, times: RankSeconds | None = None) -> list[RankSeconds]:
+        """Collect what the ranks did in the steps that wait: one collective.
+
+        Args:
+            times: how this rank spent these steps; on all ranks or on none.
+
+        Returns:
+            The times of all ranks, on global rank 0; empty on the others, and without times.
+        """
+        slots = self._partition.rounds * self._partition.micro_batch_size
+        mine = torch.zeros(len(self._steps), slots, dtype=torch.int64)
+        for row, done in zip(mine, self._steps, strict=True):
+            row[: len(done.hashes)] = torch.tensor(done.hashes, dtype=torch.int64)
+        # Times travel with the hashes, as whole microseconds: a collective of their own would cost
+        # every rank another round trip.
+        numbers = [] if times is None else [round(seconds / MICROSECOND) for seconds in times]
+        flat = torch.cat([mine.flatten(), torch.tensor(numbers, dtype=torch.int64)])
+        leads = self._ranks.leads
+        gathered = [torch.empty_like(flat) for _ in range(self._ranks.world_size)]
+        dist.gather(flat, gathered if leads else None, dst=0, group=self._ranks.cpu_group)
+        if not leads:
+            return []
+        hashes = mine.numel()
+        by_rank = [gathered[source][:hashes].view_as(mine).tolist() for source in self._sources]
+        self._digests = [
+            step_digest(in_global_order(self._partition, [rows[index] for rows in by_rank]))
+            for index in range(len(self._steps))
+        ]
+        if times is None:
+            return []
+        return [
+            RankSeconds(*(microseconds * MICROSECOND for microseconds in one[hashes:].tolist()))
+            for one in gathered
+        ]
+
     def write(self, metrics: dict[str, float]) -> None:
-        """Append a record for each step that waits; `metrics` are those of the last one.
+        """Append a record for each gathered step; `metrics` are those of the last one.
 
         Raises:
             OSError: on global rank 0, a record could not be appended whole.
         """
         # Other ranks than global rank 0 have no digests, so they append nothing.
-        for done, digest in zip(self._steps, self._digests(), strict=False):
+        for done, digest in zip(self._steps, self._digests, strict=False):
             values = metrics if done is self._steps[-1] else {}
             append_record(
                 self._directory.metrics,
                 MetricRecord(step=done.step, time=done.time, values=values, data_digest=digest),
             )
         self._steps.clear()
+        self._digests = []
 
-    def _digests(self) -> list[str]:
-        """Return the digest of each step's sequences on global rank 0; none on other ranks."""
-        slots = self._partition.rounds * self._partition.micro_batch_size
-        mine = torch.zeros(len(self._steps), slots, dtype=torch.int64)
-        for row, done in zip(mine, self._steps, strict=True):
-            row[: len(done.hashes)] = torch.tensor(done.hashes, dtype=torch.int64)
-        leads = self._ranks.leads
-        gathered = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
-        dist.gather(mine, gathered if leads else None, dst=0, group=self._ranks.cpu_group)
-        if not leads:
-            return []
-        by_rank = [gathered[source].tolist() for source in self._sources]
-        return [
-            step_digest(in_global_order(self._partition, [rows[index] for rows in by_rank]))
-            for index in range(len(self._steps))
-        ]
+
+class RankComparison:
+    """Finds stragglers on global rank 0, and writes the events of them and of all ranks' times."""
+
+    def __init__(self, layout: Layout, ranks: Ranks, writer: RunWriter) -> None:
+        # Ranks of one pipeline stage do the same work.
+        self._roles = [MeshCoordinates.of(rank, layout).pp for rank in range(layout.world_size)]
+        self._overlaps = ranks.device.type == "cuda"
+        self._watch = StragglerWatch(self._roles)
+        self._writer = writer
+        self._written_at = -RANK_TIMES_SECONDS
+
+    def add(self, by_rank: Sequence[RankSeconds]) -> dict[str, float]:
+        """Judge the times of a line and return its metrics."""
+        times = without_shared_wait(by_rank, self._roles) if self._overlaps else by_rank
+        found, gone = self._watch.add(times)
+        for straggler in found:
+            logger.warning("%s", straggler.in_words())
+            self._writer.event("straggler_found", asdict(straggler))
+        for rank in gone:
+            logger.info("rank %d is no longer slower than its peers", rank)
+            self._writer.event("straggler_gone", {"rank": rank})
+        now = time.monotonic()
+        if found or gone or now - self._written_at >= RANK_TIMES_SECONDS:
+            self._written_at = now
+            self._writer.event("rank_times", {"ranks": self._watch.summary()})
+        return rank_values(times, self._watch.ranks)
 
 
 class Losses:

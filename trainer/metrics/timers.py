@@ -1,4 +1,4 @@
-"""Times between two logged steps: in steps, waiting for data, and pauses."""
+"""Times between two logged steps: in steps, waiting for data or other ranks, and pauses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+
+from trainer.metrics.collective_waits import CollectiveWaits, HostWaits
+from trainer.metrics.stragglers import RankSeconds
 
 
 class StepTimers:
@@ -23,12 +26,15 @@ class StepTimers:
         tokens_per_step: int,
         devices: int,
         device: torch.device,
+        waits: CollectiveWaits | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._tokens_per_step = tokens_per_step
         self._devices = devices
         self._on_gpu = device.type == "cuda"
         self._clock = clock
+        self.waits = waits or HostWaits()
+        """What the rank has spent in collectives, pauses included."""
         self.restart()
 
     def restart(self) -> None:
@@ -36,6 +42,7 @@ class StepTimers:
         self._started = self._clock()
         self._data_seconds = 0.0
         self._paused_seconds = 0.0
+        self._waited_before = self.waits.seconds
         self._host_seconds = 0.0
         self._marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._steps = 0
@@ -65,9 +72,20 @@ class StepTimers:
     @contextmanager
     def pausing(self) -> Iterator[None]:
         """Exclude the time of this block, a save or a validation, from the step time."""
-        started = self._clock()
+        started, waited = self._clock(), self.waits.seconds
         yield
         self._paused_seconds += self._clock() - started
+        self._waited_before += self.waits.seconds - waited
+
+    def of_rank(self) -> RankSeconds:
+        """Return how this rank spent the steps since the last call of `values`."""
+        wall = self._clock() - self._started - self._paused_seconds
+        waited = self.waits.seconds - self._waited_before
+        return RankSeconds(
+            compute=max(wall - self._data_seconds - waited, 0.0) / self._steps,
+            data=self._data_seconds / self._steps,
+            wait=waited / self._steps,
+        )
 
     def values(self) -> dict[str, float]:
         """Return rates and mean times of the steps since the last call, and restart."""

@@ -12,9 +12,13 @@ from trainyard.cli.output import facts, heading, state_text
 from trainyard.cli.table import Listing
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.jobs import JobSummary, JobView, Progress
+from trainyard.protocol.rest.metrics_and_logs import straggler_words
 from trainyard.protocol.states import AttemptOutcome, JobState
 from trainyard.spec.job import DEFAULT_PROJECT
 from trainyard.spec.sections.resources import priority_words
+
+MOST_STRAGGLERS = 4
+"""Stragglers that `show` lists, the costliest first."""
 
 
 def job_line(job: JobSummary) -> Text:
@@ -49,6 +53,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
             ("progress", progress_words(job.progress, running=running)),
             ("phase", job.progress.phase if running else None),
             ("saves", _failed_save(attempt)),
+            ("slow", _stragglers(attempt)),
             ("runs as", f"{job.layout} on {formats.counted(job.world_size, 'slot')}"),
             ("priority", priority_words(job.priority)),
             ("device", attempt.device if attempt else None),
@@ -75,6 +80,12 @@ def _failed_save(attempt: AttemptView | None) -> Text | None:
         return None
     text = f"fail since step {failed.saved_step:,}, next try {formats.date(failed.next_try_at)}, "
     return Text(f"{text}last one {formats.date(failed.give_up_at)}: {failed.message}", style="red")
+
+
+def _stragglers(attempt: AttemptView | None) -> Text | None:
+    if attempt is None or not attempt.stragglers:
+        return None
+    return Text("; ".join(map(straggler_words, attempt.stragglers[:MOST_STRAGGLERS])), style="red")
 
 
 def _ancestor(job: JobView) -> str | None:

@@ -26,6 +26,7 @@ from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind
 from trainyard.protocol.manifest import SaveFailed, SaveSettled
 from trainyard.protocol.operations import OperationKind, OperationProgress
 from trainyard.protocol.rest import event_data as data
+from trainyard.protocol.rest import metrics_and_logs as ranks
 from trainyard.protocol.rest.events import (
     KIND_OF,
     NOTICE_KIND_OF,
@@ -86,6 +87,8 @@ EXAMPLES: tuple[EventData, ...] = (
     data.RequestAnswered(request_id="r1", ok=True, message="saved"),
     data.LineSkipped(file="metrics.jsonl", offset=0, error="no record"),
     data.MetricsDropped(what="series", limit=2000, first="train/x"),
+    ranks.StragglerFound(rank=1, kind="data", factor=1.5, share=0.2, step=9, time=1.0),
+    ranks.StragglerGone(rank=1, step=20, time=1.0),
     data.NodeRegistered(slots=2, device="cpu"),
     data.NodeOnline(),
     data.NodeOffline(),
@@ -102,6 +105,7 @@ NOTICES: tuple[EventData, ...] = (
         **OPERATION, progress=OperationProgress(doing="reads", done=1, total=2)
     ),
     data.MetricsStored(step=5, values={"train/loss": math.nan}, progress=Progress(steps=10)),
+    ranks.RankTimesStored(step=9),
     data.LogStored(rank=0, lines=3),
 )
 

@@ -11,6 +11,7 @@ import { JobHeader } from "@/features/job/JobHeader";
 import { VerbDialog } from "@/features/job/VerbDialog";
 import { Logs } from "@/features/logs/Logs";
 import { Provenance } from "@/features/provenance/Provenance";
+import { Ranks } from "@/features/ranks/Ranks";
 import { ResumeDialog } from "@/features/resume/ResumeDialog";
 import { SpecView } from "@/features/spec/SpecView";
 import { ApiError } from "@/shared/api/errors";
@@ -27,6 +28,7 @@ const TABS = [
   { name: "charts", label: "Charts", Panel: Charts },
   { name: "logs", label: "Logs", Panel: Logs },
   { name: "attempts", label: "Attempts", Panel: Attempts },
+  { name: "ranks", label: "Ranks", Panel: Ranks },
   { name: "goodput", label: "Goodput", Panel: Goodput },
   { name: "checkpoints", label: "Checkpoints", Panel: Checkpoints },
   { name: "events", label: "Events", Panel: Events },

@@ -8,6 +8,7 @@ from typing import Literal
 from trainyard.base.model_base import RecordModel
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import SaveFailed
+from trainyard.protocol.rest.metrics_and_logs import StragglerView
 from trainyard.protocol.resume_rules import Difference
 from trainyard.protocol.states import AttemptCause, AttemptNodeState, AttemptOutcome, AttemptState
 from trainyard.run.failures import Failure
@@ -108,6 +109,8 @@ class AttemptView(RecordModel):
     """Check of the first step after a resume."""
     save_failed: SaveFailed | None
     """The last save, where it failed and is retried; absent once a save is committed."""
+    stragglers: tuple[StragglerView, ...] = ()
+    """Its ranks that are slower than their peers, the costliest first; empty once it has ended."""
     nodes: tuple[AttemptNodeView, ...]
     """Its nodes, by node rank."""
     provenance: dict[str, object] | None

@@ -13,6 +13,7 @@ from trainyard.base.model_base import RecordModel
 from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind
 from trainyard.protocol.manifest import SaveFailed, SaveSettled
 from trainyard.protocol.rest import event_data as data
+from trainyard.protocol.rest import metrics_and_logs as ranks
 from trainyard.protocol.rest.projects import ProjectChanged
 
 Kind = TypeVar("Kind", bound=str)
@@ -96,6 +97,8 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.REQUEST_ANSWERED], data.RequestAnswered]
         | Event[Literal[EventKind.LINE_SKIPPED], data.LineSkipped]
         | Event[Literal[EventKind.METRICS_DROPPED], data.MetricsDropped]
+        | Event[Literal[EventKind.STRAGGLER_FOUND], ranks.StragglerFound]
+        | Event[Literal[EventKind.STRAGGLER_GONE], ranks.StragglerGone]
         | Event[Literal[EventKind.NODE_REGISTERED], data.NodeRegistered]
         | Event[Literal[EventKind.NODE_ONLINE], data.NodeOnline]
         | Event[Literal[EventKind.NODE_OFFLINE], data.NodeOffline]
@@ -122,6 +125,7 @@ NoticeView = TypeAliasType(
         Notice[Literal[NoticeKind.WAITING], data.Waiting]
         | Notice[Literal[NoticeKind.PHASE], data.PhaseEntered]
         | Notice[Literal[NoticeKind.METRICS], data.MetricsStored]
+        | Notice[Literal[NoticeKind.RANK_TIMES], ranks.RankTimesStored]
         | Notice[Literal[NoticeKind.LOG], data.LogStored]
         | Notice[Literal[NoticeKind.CHECKPOINT_SETTLED], SaveSettled]
         | Notice[Literal[NoticeKind.OPERATION_WAITING], data.OperationWaiting]

@@ -1,8 +1,14 @@
-"""Views of metrics and logs."""
+"""Views of metrics, ranks and logs."""
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
 from trainyard.base.model_base import RecordModel
+from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.states import JobState
 
 
@@ -123,3 +129,130 @@ class LogMatches(RecordModel):
     """The lines that match."""
     next_line: int | None
     """Line at which to continue the search; absent when the end was reached."""
+
+
+# ---- ranks --------------------------------------------------------------------------------------
+
+Rank = Annotated[int, Field(ge=0, lt=2**31)]
+Seconds = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+StragglerKind = Literal["compute", "data"]
+
+
+class RankSpan(RecordModel):
+    """Neighbouring ranks, by the one of them with the longest own time."""
+
+    first_rank: Rank
+    """First rank of the span."""
+    last_rank: Rank
+    """Last rank of it."""
+    rank: Rank
+    """The slowest of them, to which the times belong."""
+    compute_seconds: Seconds
+    """All of a step but the next two."""
+    data_seconds: Seconds
+    """Waiting for the next batch."""
+    wait_seconds: Seconds
+    """Waiting for other ranks, in collectives."""
+
+
+class RankTimes(RecordModel):
+    """How the ranks spent the steps of the last window, as means for each step."""
+
+    step: int
+    """Completed optimizer steps at its end."""
+    time: float
+    """Its end, Unix time in seconds, by the clock of global rank 0's node."""
+    ranks: Annotated[tuple[RankSpan, ...], Field(max_length=64)]
+    """All ranks, in at most 64 spans."""
+
+
+class ComparedRanks(EventData):
+    """What the trainer finds by comparing its ranks."""
+
+    step: int
+    """Completed optimizer steps."""
+    time: float
+    """Unix time in seconds."""
+
+
+class StragglerFound(ComparedRanks):
+    """A rank is slower than its peers for most of a window."""
+
+    rank: Rank
+    """Global rank."""
+    kind: StragglerKind
+    """Whether it computes longer, or waits longer for data."""
+    factor: Annotated[float, Field(ge=1, lt=1e9, allow_inf_nan=False)]
+    """Its own time as a multiple of the median of its peers."""
+    share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+    """Part of each step that it costs the job."""
+    node: str | None = None
+    """Its node; absent in the trainer's own record, as is the next one."""
+    slot: int | None = None
+    """Its slot there."""
+
+
+class StragglerGone(ComparedRanks):
+    """A straggler is as fast as its peers again."""
+
+    rank: Rank
+    """Global rank."""
+
+
+class RankTimesStored(EventData):
+    """The times of the ranks of an attempt changed."""
+
+    step: int
+    """Completed optimizer steps at the end of their window."""
+
+
+class StragglerView(RecordModel):
+    """A rank that is, or was, slower than its peers."""
+
+    rank: int
+    """Global rank."""
+    node: str
+    """Its node."""
+    slot: int
+    """Its slot there."""
+    kind: StragglerKind
+    """Whether it computes longer, or waits longer for data."""
+    factor: float
+    """Its own time as a multiple of the median of its peers."""
+    share: float
+    """Part of each step that it costs the job, from 0 to 1."""
+    step: int
+    """Step at which it was found."""
+    found_at: datetime
+    """When it was found."""
+    gone_at: datetime | None
+    """When it was found to be as fast as its peers again."""
+
+
+class SlowSlot(RecordModel):
+    """A slot whose ranks were slower than their peers in several jobs of the last 30 days."""
+
+    slot: int
+    """The slot."""
+    jobs: int
+    """Number of jobs."""
+
+
+class RanksView(RecordModel):
+    """The ranks of a job's newest attempt."""
+
+    attempt: int | None
+    """Number of the attempt; null before the first."""
+    times: RankTimes | None
+    """Their times; null before the first window, and for a single rank."""
+    stragglers: tuple[StragglerView, ...]
+    """Stragglers, the newest first; at most 100."""
+
+
+def straggler_words(found: StragglerFound | StragglerView) -> str:
+    """Return a straggler as a sentence."""
+    does = "computes" if found.kind == "compute" else "waits for data and computes"
+    return (
+        f"rank {found.rank} on {found.node} (slot {found.slot}) {does} {found.factor:.1f}x as long "
+        f"as the others: costs {found.share:.0%} of each step"
+    )

@@ -8,6 +8,7 @@ from typing import Literal
 from trainyard.base.model_base import RecordModel, SpecModel
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.node_samples import NodeSample
+from trainyard.protocol.rest.metrics_and_logs import SlowSlot
 from trainyard.protocol.worker_messages import Hardware
 
 Running = Literal["move", "finish"]
@@ -103,6 +104,8 @@ class NodeView(RecordModel):
     """What is wrong with its devices and file systems, by its last heartbeat."""
     notice: str | None
     """Reason that the node gave for its shutdown; attempts there save and move."""
+    slow_slots: tuple[SlowSlot, ...] = ()
+    """Slots whose ranks were slower than their peers in several jobs."""
     free_slots: int
     """Free slots."""
     allocations: tuple[NodeHolding, ...]

@@ -7,10 +7,12 @@ export function toneOf(event: EventView): Tone {
   switch (event.kind) {
     case "running":
     case "resumed":
+    case "straggler_gone":
       return "accent";
     case "unreachable":
     case "line_skipped":
     case "checkpoint_damaged":
+    case "straggler_found":
       return "warn";
     case "node_ended":
     case "attempt_ended":

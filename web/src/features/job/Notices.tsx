@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import type { Attempt, Failure, Job } from "@/shared/api/types";
-import { count, plural } from "@/shared/format/numbers";
+import { count, percent, plural } from "@/shared/format/numbers";
 import { duration, moment } from "@/shared/format/time";
 import { FailureFacts } from "@/shared/job/FailureFacts";
 import { reasonWords, resumeLabel } from "@/shared/job/failures";
@@ -12,6 +12,8 @@ import { Button, ButtonLink } from "@/shared/ui/Button";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { submitPath } from "@/shared/url/pages";
 import { queuePlaceQuery } from "./api";
+
+const SHOWN_STRAGGLERS = 4;
 
 export function Notices({ job }: { job: Job }) {
   const attempt = job.current_attempt;
@@ -27,6 +29,7 @@ export function Notices({ job }: { job: Job }) {
           </p>
         </Notice>
       ))}
+      {attempt && attempt.stragglers.length > 0 && <StragglerNotice attempt={attempt} />}
       {attempt?.save_failed && <SaveNotice failed={attempt.save_failed} />}
       {attempt?.failure && attempt.state === "ended" && ["failed", "queued"].includes(job.state) ? (
         <FailureNotice job={job} attempt={attempt} />
@@ -34,6 +37,30 @@ export function Notices({ job }: { job: Job }) {
         (job.reason || job.state === "queued") && <Reason job={job} />
       )}
     </>
+  );
+}
+
+/** Ranks that the others wait for, the costliest first. */
+function StragglerNotice({ attempt }: { attempt: Attempt }) {
+  const view = useView();
+  return (
+    <Notice
+      tone="warn"
+      title={`${plural(attempt.stragglers.length, "rank")} slower than the others`}
+    >
+      <ul>
+        {attempt.stragglers.slice(0, SHOWN_STRAGGLERS).map((one) => (
+          <li key={one.rank}>
+            Rank {count(one.rank)} on {one.node} (slot {one.slot}){" "}
+            {one.kind === "data" ? "waits for data and computes" : "computes"}{" "}
+            {one.factor.toFixed(1)}x as long as the others: costs {percent(one.share)} of each step.
+          </li>
+        ))}
+      </ul>
+      <div className="job-actions row">
+        <Button onClick={() => view.change({ tab: "ranks" }, "push")}>All ranks</Button>
+      </div>
+    </Notice>
   );
 }
 

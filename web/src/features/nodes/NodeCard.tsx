@@ -35,6 +35,13 @@ export function NodeCard({ node }: { node: NodeView }) {
           {plural(hardware.cores, "core")} · {bytes(hardware.memory_bytes)}
         </Fact>
         {node.notice && <Fact name="Notice">{node.notice}</Fact>}
+        {node.slow_slots.length > 0 && (
+          <Fact name="Slow slots">
+            {node.slow_slots
+              .map(({ slot, jobs }) => `slot ${slot} slowed ${plural(jobs, "job")}`)
+              .join(", ")}
+          </Fact>
+        )}
         <Fact name="Storage roots">{node.roots.join(", ") || "none"}</Fact>
         <Fact name="Address">
           <span className="mono">{node.address}</span> · version {node.version}

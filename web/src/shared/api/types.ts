@@ -29,6 +29,7 @@ export type Problem = Schemas["Problem"];
 export type ProblemDetails = Schemas["ProblemDetails"];
 export type Project = Schemas["ProjectView"];
 export type Progress = Schemas["Progress"];
+export type Ranks = Schemas["RanksView"];
 export type ResumeOptions = Schemas["ResumeOptions"];
 export type ResumePreview = Schemas["ResumePreview"];
 export type ResumeRequest = Schemas["ResumeRequest"];

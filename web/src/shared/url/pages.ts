@@ -51,6 +51,7 @@ const TABS = [
   "charts",
   "logs",
   "attempts",
+  "ranks",
   "goodput",
   "checkpoints",
   "events",

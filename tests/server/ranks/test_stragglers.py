@@ -1,0 +1,179 @@
+"""Stragglers: stored with their place, shown while they last, counted for their slots."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from server.app.monitoring import Monitoring
+from server.attempts.queries import attempt_views
+from server.context import Context
+from server.errors import NotFoundError
+from server.events.tail import Tail
+from server.nodes.service import list_nodes
+from server.ranks.store import REMEMBERED, read_ranks
+from tests.server.harness import Harness, Supervisor
+from tests.server.reports import chunk, kept_events, send
+from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rest.nodes import NodeView
+from trainyard.run.directory import Phase
+from trainyard.run.records import ExitRecord
+
+SPAN = {
+    "first_rank": 0,
+    "last_rank": 0,
+    "rank": 0,
+    "compute_seconds": 0.5,
+    "data_seconds": 0.0,
+    "wait_seconds": 0.25,
+}
+
+
+class Trainer:
+    """Writes lines of `events.jsonl` and reports them."""
+
+    def __init__(self, context: Context, supervisor: Supervisor) -> None:
+        self._context = context
+        self._supervisor = supervisor
+        self._written = b""
+
+    def write(self, event: str, *, step: int = 20, **data: Any) -> None:
+        line = json.dumps({"time": 1000.0, "kind": event, "step": step, "data": data}) + "\n"
+        start = len(self._written)
+        self._written += line.encode()
+        send(self._context, self._supervisor, chunk("events", line.encode(), start=start))
+
+    def finds(self, rank: int, *, step: int = 20, share: float = 0.2) -> None:
+        self.write("straggler_found", step=step, rank=rank, kind="compute", factor=1.4, share=share)
+
+
+def running(
+    harness: Harness, context: Context, *, world_size: int = 4
+) -> tuple[str, Trainer, list[Supervisor]]:
+    job_id, supervisors = harness.running(step=20, resources={"world_size": world_size})
+    return job_id, Trainer(context, supervisors[0]), supervisors
+
+
+def view_of(harness: Harness, context: Context, job_id: str) -> AttemptView:
+    with context.database.read() as connection:
+        spec = harness.job(job_id).spec
+        (view,) = attempt_views(connection, job_id, spec, [harness.attempt(job_id)])
+    return view
+
+
+def test_a_straggler_has_node_and_slot(harness: Harness, context: Context) -> None:
+    for node in ("a", "b"):
+        harness.add_node(node, slots=2)
+    job_id, trainer, _ = running(harness, context)
+    trainer.finds(1, share=0.1)
+    trainer.finds(3)
+    view = view_of(harness, context, job_id)
+    assert [(one.rank, one.node, one.slot) for one in view.stragglers] == [(3, "b", 1), (1, "a", 1)]
+    (first, second) = kept_events(context, "straggler_found")
+    assert (first["node"], first["slot"]) == ("a", 1)
+    assert (second["rank"], second["factor"], second["share"]) == (3, 1.4, 0.2)
+    trainer.write("straggler_gone", step=60, rank=3)
+    view = view_of(harness, context, job_id)
+    assert [one.rank for one in view.stragglers] == [1]
+    assert [one.rank for one in read_ranks(context, job_id).stragglers if one.gone_at] == [3]
+    # It may come again, as another row.
+    trainer.finds(3, step=100)
+    assert len(read_ranks(context, job_id).stragglers) == 3
+
+
+def test_a_report_that_comes_twice_adds_no_row(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, trainer, _ = running(harness, context)
+    trainer.finds(1)
+    trainer.finds(1)
+    assert len(read_ranks(context, job_id).stragglers) == 1
+
+
+def test_a_rank_that_the_attempt_does_not_have_is_dropped(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, trainer, _ = running(harness, context)
+    trainer.finds(4)
+    trainer.write("straggler_gone", rank=9)
+    assert read_ranks(context, job_id).stragglers == ()
+    assert kept_events(context, "straggler_found") == []
+
+
+def test_an_attempt_that_has_ended_has_no_present_straggler(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, trainer, (supervisor,) = running(harness, context)
+    trainer.finds(1)
+    assert "trainyard_straggler_cost_ratio{" in scraped(context)
+    record = ExitRecord(outcome="succeeded", failure=None, ranks=(), time=1.0)
+    supervisor.report(phase=Phase.ENDING, step=60, exit_record=record)
+    assert view_of(harness, context, job_id).stragglers == ()
+    assert len(read_ranks(context, job_id).stragglers) == 1, "it is kept"
+    assert "trainyard_straggler_cost_ratio{" not in scraped(context)
+
+
+def scraped(context: Context) -> str:
+    from prometheus_client import generate_latest
+
+    return generate_latest(Monitoring(context, Tail(context)).registry).decode()
+
+
+def test_the_gauge_names_the_slot(harness: Harness, context: Context) -> None:
+    harness.add_node("a")
+    job_id, trainer, _ = running(harness, context)
+    trainer.finds(2)
+    (line,) = [
+        line
+        for line in scraped(context).splitlines()
+        if line.startswith("trainyard_straggler_cost_ratio{")
+    ]
+    for label in ('job="tiny"', f'job_id="{job_id}"', 'rank="2"', 'node="a"', 'slot="2"'):
+        assert label in line
+    assert line.endswith(" 0.2")
+
+
+def test_the_times_of_the_ranks_are_those_of_the_newest_window(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, trainer, _ = running(harness, context)
+    assert read_ranks(context, job_id).times is None
+    for step in (20, 40):
+        trainer.write("rank_times", step=step, ranks=[SPAN])
+    times = read_ranks(context, job_id).times
+    assert times is not None
+    assert times.step == 40
+    assert times.ranks[0].wait_seconds == 0.25
+    (notice,) = kept_events(context, "rank_times")
+    assert notice == {"step": 40}
+
+
+def test_a_job_that_is_not_there(context: Context) -> None:
+    with pytest.raises(NotFoundError, match="no job has the id 'x'"):
+        read_ranks(context, "x")
+
+
+def test_a_slot_that_slows_several_jobs_is_named_by_its_node(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node("a")
+
+    def slow() -> NodeView:
+        return list_nodes(context)[0]
+
+    for jobs in (1, 2):
+        _, trainer, (supervisor,) = running(harness, context, world_size=4)
+        trainer.finds(3)
+        trainer.finds(3, step=50)  # twice in one job is one job
+        if jobs == 1:
+            trainer.finds(1)
+            assert slow().slow_slots == ()
+        record = ExitRecord(outcome="succeeded", failure=None, ranks=(), time=1.0)
+        supervisor.report(phase=Phase.ENDING, step=60, exit_record=record)
+    assert [(one.slot, one.jobs) for one in slow().slow_slots] == [(3, 2)]
+    harness.clock.advance(REMEMBERED.total_seconds() + 1)
+    assert slow().slow_slots == ()

@@ -1,0 +1,96 @@
+"""The flight recorder of torch, read as JSON: which collective a rank waits in, and how long."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.trainer.ranks import run_ranks
+from trainer.metrics.collective_waits import READ_SECONDS, DeviceWaits
+from trainer.metrics.flight_record import Recorded, parse, pending, recorded
+
+ENTRY: dict[str, Any] = {
+    "process_group": ["3", "mesh_tp"],
+    "collective_seq_id": 7,
+    "profiling_name": "nccl:all_reduce",
+    "input_sizes": [[4, 2]],
+    "state": "started",
+    "retired": False,
+    "time_created_ns": 1_700_000_000_000_000_000,
+    "is_p2p": False,
+}
+
+
+def _waiting_for_rank_1() -> Any:
+    """Return what rank 0 records before and while it waits in its third all-reduce."""
+    for _ in range(2):
+        dist.all_reduce(torch.ones(3))
+    before = pending(recorded(nccl=False))
+    found = []
+    if dist.get_rank() == 0:
+        watch = threading.Timer(0.5, lambda: found.append(pending(recorded(nccl=False))))
+        watch.start()
+    else:
+        time.sleep(1.5)
+    dist.all_reduce(torch.ones(2, 5))
+    return before, found
+
+
+def test_the_collective_in_which_a_rank_waits_on_gloo() -> None:
+    (before, found), (other, _) = run_ranks(2, _waiting_for_rank_1)
+    assert before is None
+    assert other is None
+    (waiting,) = found
+    assert (waiting.op, waiting.number, waiting.ranks) == ("all_reduce", 3, (0, 1))
+    assert "2, 5" in waiting.sizes
+
+
+def test_the_form_of_nccl() -> None:
+    text = json.dumps(
+        {
+            "pg_config": {"3": {"name": "3", "desc": "mesh_tp", "ranks": "[4, 5]"}},
+            "entries": [
+                ENTRY | {"collective_seq_id": 6, "state": "completed", "duration_ms": 250.0},
+                ENTRY,
+                ENTRY | {"is_p2p": True},
+            ],
+        }
+    )
+    ended, waiting = parse(text)
+    assert (ended.completed, ended.seconds) == (True, 0.25)
+    assert waiting == Recorded(
+        group="mesh_tp/3",
+        ranks=(4, 5),
+        number=7,
+        op="all_reduce",
+        sizes="[[4, 2]]",
+        completed=False,
+        started_at=1.7e9,
+        seconds=None,
+    )
+
+
+def test_the_waits_of_a_gpu_are_read_later() -> None:
+    clock = [1000.0]
+    ring: list[Recorded] = []
+
+    def ended(at: float, seconds: float) -> Recorded:
+        return Recorded("g", (0, 1), 1, "all_reduce", "", True, at, seconds)
+
+    waits = DeviceWaits(lambda: ring, lambda: clock[0])
+    due = [waits.due]
+    clock[0] += READ_SECONDS
+    assert [*due, waits.due] == [False, True]
+    ring[:] = [ended(999.0, 5.0), ended(1001.0, 2.0), ended(1005.0, 1.0)]
+    waits.read()
+    assert waits.seconds == 3.0
+    # The ring has lost the first half: it counts like the other one.
+    clock[0] += READ_SECONDS
+    ring[:] = [ended(1015.0, 1.0), ended(1018.0, 1.0)]
+    waits.read()
+    assert waits.seconds == 3.0 + 4.0

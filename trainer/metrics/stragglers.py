@@ -1,0 +1,230 @@
+"""Stragglers: which rank of a step computes or waits for data longer than its peers.
+
+All ranks leave a step together, so its duration does not show who was late. A slow rank arrives
+last in each collective and waits least there: its own time, compute and data, is longest.
+docs/guards.md has the rule and its constants.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Literal, NamedTuple
+
+WINDOW = 20
+"""Logged lines over which ranks are judged."""
+FOUND_LINES = 15
+"""Lines of the window in which a rank is slow before it is found to be a straggler."""
+GONE_LINES = 10
+"""Lines of the window below which a straggler is gone."""
+FACTOR = 1.2
+"""Own time of a slow rank, as a multiple of the median of its peers."""
+LEFT_FACTOR = 1.1
+"""The same for a rank that is a straggler already, so that it does not come and go."""
+LEAST_SECONDS = 0.01
+"""Excess per step below which no rank is slow: rank 0 writes records, others do not."""
+SPANS = 64
+"""Most entries of a summary, whatever the number of ranks."""
+SERIES = 8
+"""Most ranks with a series of their own on one line."""
+
+Kind = Literal["compute", "data"]
+
+
+class RankSeconds(NamedTuple):
+    """How a rank spent a step, as a mean over the steps of a line, in seconds."""
+
+    compute: float
+    """All but the next two: forward, backward, update, and the host's own work."""
+    data: float
+    """Waiting for the next batch."""
+    wait: float
+    """In collectives, where it waits for other ranks."""
+
+    @property
+    def own(self) -> float:
+        """Time for which no other rank is the cause."""
+        return self.compute + self.data
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that is slower than its peers for most of a window."""
+
+    rank: int
+    """Global rank."""
+    kind: Kind
+    """Whether most of its excess is in compute or in waiting for data."""
+    factor: float
+    """Its own time as a multiple of the median of its peers."""
+    share: float
+    """Part of each step that it costs the job, from 0 to 1."""
+
+    def in_words(self) -> str:
+        """Return the verdict as a sentence."""
+        does = "computes" if self.kind == "compute" else "waits for data and computes"
+        return (
+            f"rank {self.rank} {does} {self.factor:.1f}x as long as its peers: "
+            f"costs {self.share:.0%} of each step"
+        )
+
+
+@dataclass(frozen=True)
+class _Excess:
+    """By how much a rank exceeds its peers on one line."""
+
+    factor: float
+    seconds: float
+    data_seconds: float
+    share: float
+
+
+class StragglerWatch:
+    """Judges the times of all ranks, line by line. Only global rank 0 needs one."""
+
+    def __init__(self, roles: Sequence[Hashable]) -> None:
+        """Begin without lines; `roles[rank]` is equal for the ranks that do the same work."""
+        self._peers = _by_role(roles)
+        self._tables: deque[Sequence[RankSeconds]] = deque(maxlen=WINDOW)
+        self._slow: deque[dict[int, _Excess]] = deque(maxlen=WINDOW)
+        self._found: set[int] = set()
+
+    @property
+    def ranks(self) -> list[int]:
+        """The present stragglers."""
+        return sorted(self._found)
+
+    def add(self, times: Sequence[RankSeconds]) -> tuple[list[Straggler], list[int]]:
+        """Add a line; return the new stragglers, and the ranks that have recovered."""
+        self._tables.append(times)
+        self._slow.append(
+            {rank: excess for peers in self._peers for rank, excess in _exceeding(peers, times)}
+        )
+        counted = Counter(
+            rank
+            for line in self._slow
+            for rank, excess in line.items()
+            if rank in self._found or excess.factor >= FACTOR
+        )
+        gone = [rank for rank in self.ranks if counted[rank] < GONE_LINES]
+        new = [
+            rank
+            for rank in sorted(counted)
+            if rank not in self._found and counted[rank] >= FOUND_LINES
+        ]
+        self._found = self._found.difference(gone).union(new)
+        return [self._verdict(rank) for rank in new], gone
+
+    def summary(self) -> list[dict[str, float]]:
+        """Return the mean times of the window, of at most `SPANS` spans of neighbouring ranks.
+
+        A span shows its rank with the longest own time, so that none is hidden.
+        """
+        ranks = len(self._tables[-1])
+        means = [
+            RankSeconds(*(fmean(column) for column in zip(*rows, strict=True)))
+            for rows in zip(*self._tables, strict=True)
+        ]
+        width = -(-ranks // SPANS)
+        spans = []
+        for first in range(0, ranks, width):
+            last = min(first + width, ranks) - 1
+            slowest = max(range(first, last + 1), key=lambda rank: means[rank].own)
+            spans.append(
+                {
+                    "first_rank": first,
+                    "last_rank": last,
+                    "rank": slowest,
+                    "compute_seconds": means[slowest].compute,
+                    "data_seconds": means[slowest].data,
+                    "wait_seconds": means[slowest].wait,
+                }
+            )
+        return spans
+
+    def _verdict(self, rank: int) -> Straggler:
+        lines = [line[rank] for line in self._slow if rank in line]
+        data = fmean(line.data_seconds for line in lines)
+        return Straggler(
+            rank=rank,
+            kind="data" if data > fmean(line.seconds for line in lines) / 2 else "compute",
+            factor=median(line.factor for line in lines),
+            share=median(line.share for line in lines),
+        )
+
+
+def without_shared_wait(
+    times: Sequence[RankSeconds], roles: Sequence[Hashable]
+) -> Sequence[RankSeconds]:
+    """Count as waiting only what exceeds the least wait of the peers, and the rest as compute.
+
+    On a GPU collectives overlap with compute: their durations contain the transfer, which is equal
+    for all, and only the excess is a wait for other ranks.
+    """
+    corrected = list(times)
+    for peers in _by_role(roles):
+        least = min(times[rank].wait for rank in peers)
+        for rank in peers:
+            compute, data, wait = times[rank]
+            corrected[rank] = RankSeconds(compute + least, data, wait - least)
+    return corrected
+
+
+def rank_values(times: Sequence[RankSeconds], stragglers: Iterable[int] = ()) -> dict[str, float]:
+    """Return the metrics of a line: summaries of all ranks, and series of at most `SERIES` ranks.
+
+    Stragglers have a series each; without any, so have all ranks of a small job.
+    """
+    own = [one.own for one in times]
+    waits = [one.wait for one in times]
+    shown = sorted(stragglers) or (range(len(times)) if len(times) <= SERIES else ())
+    return {
+        "ranks/own_seconds_median": median(own),
+        "ranks/own_seconds_max": max(own),
+        "ranks/wait_seconds_median": median(waits),
+        "ranks/wait_seconds_min": min(waits),
+        **{f"ranks/own_seconds/{rank}": own[rank] for rank in list(shown)[:SERIES]},
+    }
+
+
+def _by_role(roles: Sequence[Hashable]) -> list[list[int]]:
+    peers: dict[Hashable, list[int]] = {}
+    for rank, role in enumerate(roles):
+        peers.setdefault(role, []).append(rank)
+    return list(peers.values())
+
+
+def _exceeding(peers: Sequence[int], times: Sequence[RankSeconds]) -> Iterable[tuple[int, _Excess]]:
+    """Yield the ranks that exceed the median of the others by `LEFT_FACTOR` and `LEAST_SECONDS`."""
+    if len(peers) < 2:
+        return
+    by_rank = [times[rank].own for rank in peers]
+    own, data = sorted(by_rank), sorted(times[rank].data for rank in peers)
+    # No median of others is lower: most ranks are left out by one comparison.
+    least = own[(len(own) - 2) // 2]
+    bar = max(LEFT_FACTOR * least, least + LEAST_SECONDS)
+    for rank, mine in zip(peers, by_rank, strict=True):
+        if mine < bar:
+            continue
+        others = _median_without(own, mine)
+        factor, seconds = mine / max(others, LEAST_SECONDS), mine - others
+        if factor >= LEFT_FACTOR and seconds >= LEAST_SECONDS:
+            yield (
+                rank,
+                _Excess(
+                    factor=factor,
+                    seconds=seconds,
+                    data_seconds=times[rank].data - _median_without(data, times[rank].data),
+                    share=seconds / (mine + times[rank].wait),
+                ),
+            )
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """Return the median of sorted numbers without one of them."""
+    left_out, count = bisect_left(ordered, value), len(ordered) - 1
+    low, high = (count - 1) // 2, count // 2
+    return (ordered[low + (low >= left_out)] + ordered[high + (high >= left_out)]) / 2
