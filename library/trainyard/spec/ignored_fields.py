@@ -112,8 +112,19 @@ def budget(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
+def shrinking(spec: JobSpec) -> Iterator[Problem]:
+    """A job of a fixed size waits for a lost node."""
+    seconds = spec.resources.shrink_after_seconds
+    if seconds is not None and spec.resources.size_range is None:
+        yield Problem(
+            pointer="/resources/shrink_after_seconds",
+            detail=f"{named('shrink_after_seconds', seconds)} does nothing without min_world_size "
+            "or max_world_size",
+        )
+
+
 Rule = Callable[[JobSpec], Iterator[Problem]]
 NEW_JOB_RULES: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed)
 """Rules that reject: no layout and no later change of a resume would use the field."""
-WARNING_RULES: tuple[Rule, ...] = (*NEW_JOB_RULES, pipeline, budget)
+WARNING_RULES: tuple[Rule, ...] = (*NEW_JOB_RULES, pipeline, budget, shrinking)
 """Rules whose problems the plan lists as warnings."""

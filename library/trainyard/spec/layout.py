@@ -108,6 +108,31 @@ class Layout(_Sizes):
         return cls(**{**sizes, "dp_shard": dp_shard})
 
 
+def data_parallel_layouts(sizes: Mapping[str, int], world_size: int) -> list[Layout]:
+    """Return the layouts of a number of ranks that differ from given axes in `dp` axes alone.
+
+    First the one that keeps the number of shards, then the one that keeps the replicas, then one
+    replica over all ranks. The list is empty where the other axes do not divide the number.
+
+    Args:
+        sizes: size of each axis; `dp_shard` may be -1.
+        world_size: ranks in all.
+    """
+    replicas, shards = sizes["dp_replicate"], sizes["dp_shard"]
+    others = math.prod(
+        sizes[axis.name] for axis in MESH_AXES if axis.name not in {"dp_replicate", "dp_shard"}
+    )
+    dp, rest = divmod(world_size, others)
+    if rest:
+        return []
+    kept = [dp // shards] if shards > 0 and dp % shards == 0 else []
+    kept += [replicas] if dp % replicas == 0 else []
+    return [
+        Layout(**{**sizes, "dp_replicate": each, "dp_shard": dp // each})
+        for each in dict.fromkeys([*kept, 1])
+    ]
+
+
 def _uneven(axes: Mapping[str, int], world_size: int) -> SpecError:
     """Return a problem at the largest axis that could have another size, else at the slots."""
     product = math.prod(axes.values())

@@ -12,7 +12,7 @@ from trainyard.spec.auto import expected_device, resolved
 from trainyard.spec.checkpoint_rules import CHECKPOINT_RULES, accelerator
 from trainyard.spec.ignored_fields import NEW_JOB_RULES
 from trainyard.spec.job import JobSpec
-from trainyard.spec.layout import Layout
+from trainyard.spec.layout import Layout, data_parallel_layouts
 from trainyard.spec.optimizer_rules import LEARNING
 from trainyard.spec.precision import PRECISION, hardware
 from trainyard.training.architectures import ARCHITECTURES, Architecture
@@ -22,6 +22,8 @@ Rule = Callable[[JobSpec], Iterator[Problem]]
 
 BYTE_VOCABULARY = 259
 """256 bytes, begin of text, end of text, padding."""
+SIZES_NAMED = 64
+"""Numbers of slots next to an illegal one that are looked at for the nearest legal ones."""
 
 
 def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
@@ -35,7 +37,7 @@ def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     Raises:
         SpecError: naming every problem found.
     """
-    _check(spec, (*RULES, _axes), slots)
+    _check(spec, (*RULES, _axes, _ends_of_range), slots)
 
 
 def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
@@ -46,7 +48,7 @@ def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     Raises:
         SpecError: naming every problem found.
     """
-    _check(spec, (*RULES, _axes, *NEW_JOB_RULES), slots)
+    _check(spec, (*RULES, _axes, _ends_of_range, *NEW_JOB_RULES), slots)
 
 
 def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
@@ -231,6 +233,52 @@ def _resources(spec: JobSpec) -> Iterator[Problem]:
             detail=f"nodes={nodes} does not divide world_size={slots}; "
             f"{nearest(nodes, divisors(slots))}",
         )
+    if spec.resources.size_range is None:
+        return
+    low, high = spec.resources.size_range
+    if low > slots:
+        yield Problem(
+            pointer="/resources/min_world_size",
+            detail=f"min_world_size={low} is more than world_size={slots}; legal: 1 to {slots}",
+        )
+    if high < slots:
+        yield Problem(
+            pointer="/resources/max_world_size",
+            detail=f"max_world_size={high} is less than world_size={slots}; legal: {slots} or more",
+        )
+
+
+def _ends_of_range(spec: JobSpec) -> Iterator[Problem]:
+    """Reject an end of an elastic job's range on which no layout with its axes is legal.
+
+    A job that cannot run on its own number of slots has other problems to solve first.
+    """
+    if spec.resources.size_range is None or _breaks_a_rule(spec):
+        return
+    low, high = spec.resources.size_range
+    for field, size, inner in (
+        ("min_world_size", low, range(low + 1, min(low + SIZES_NAMED, high + 1))),
+        ("max_world_size", high, range(max(high - SIZES_NAMED, low), high)),
+    ):
+        if not _has_layout(spec, size):
+            legal = [each for each in inner if _has_layout(spec, each)]
+            yield Problem(
+                pointer=f"/resources/{field}",
+                detail=f"{field}={size} has no layout that differs in dp_replicate and dp_shard "
+                f"alone; {nearest(size, legal)}",
+            )
+
+
+def _has_layout(spec: JobSpec, world_size: int) -> bool:
+    """Return whether a layout of the spec's axes, but for `dp`, is legal with some micro-batch."""
+    training = spec.training.model_copy(update={"micro_batch_size": 1})
+    smallest = spec.model_copy(update={"training": training})
+    layouts = data_parallel_layouts(spec.parallelism.sizes, world_size)
+    return any(not _breaks_a_rule(smallest.on_layout(each)) for each in layouts)
+
+
+def _breaks_a_rule(spec: JobSpec) -> bool:
+    return any(True for rule in (*RULES, _axes) for _ in rule(spec))
 
 
 RULES: tuple[Rule, ...] = (

@@ -117,6 +117,16 @@ def test_what_serves_another_layout_is_no_reason_to_refuse() -> None:
     }
 
 
+def test_a_fixed_size_that_never_shrinks_is_said() -> None:
+    given = {"resources": {"shrink_after_seconds": 30.0}}
+    check_new_job(parse_job_spec(given))
+    assert warnings_of(given) == {
+        "/resources/shrink_after_seconds": "shrink_after_seconds=30 does nothing without "
+        "min_world_size or max_world_size"
+    }
+    assert warnings_of({"resources": {"shrink_after_seconds": 30.0, "max_world_size": 2}}) == {}
+
+
 def test_a_budget_that_no_mode_keeps_is_said() -> None:
     given = {"activation_checkpoint": {"mode": "full", "memory_budget": 0.3}}
     check_new_job(parse_job_spec(given))

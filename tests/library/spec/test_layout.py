@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainyard.base.problems import SpecError
 from trainyard.spec.job import parse_job_spec
-from trainyard.spec.layout import Layout
+from trainyard.spec.layout import Layout, data_parallel_layouts
 
 axis = st.integers(1, 6)
 
@@ -158,3 +158,24 @@ def test_an_axis_that_is_not_given_has_one_rank() -> None:
 def test_ranks_of_tp_and_cp_share_a_node(layout: Layout, units: tuple[int, ...]) -> None:
     assert layout.node_units == units
     assert all(layout.world_size % unit == 0 for unit in units)
+
+
+@pytest.mark.parametrize(
+    ("axes", "world_size", "names"),
+    [
+        ({}, 4, ["FSDP 4"]),
+        ({"dp_shard": 1, "dp_replicate": 6}, 4, ["DDP 4", "FSDP 4"]),
+        ({"dp_shard": 3, "dp_replicate": 2}, 4, ["HSDP 2x2", "FSDP 4"]),
+        ({"dp_shard": 2, "dp_replicate": 3}, 4, ["HSDP 2x2", "FSDP 4"]),
+        ({"tp": 2}, 6, ["FSDP 3 x TP 2"]),
+        ({"tp": 2}, 5, []),
+        ({"pp": 2, "cp": 2}, 4, ["CP 2 x PP 2"]),
+    ],
+)
+def test_another_number_of_ranks_changes_data_parallelism_alone(
+    axes: dict[str, int], world_size: int, names: list[str]
+) -> None:
+    sizes = parse_job_spec({"parallelism": axes}).parallelism.sizes
+    layouts = data_parallel_layouts(sizes, world_size)
+    assert [str(layout) for layout in layouts] == names
+    assert {layout.world_size for layout in layouts} <= {world_size}

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.library.spec import test_axes, test_ignored_fields, test_precision, test_rules
+from tests.library.spec import (
+    test_axes,
+    test_ignored_fields,
+    test_precision,
+    test_rules,
+    test_size_range,
+)
 from tests.library.training import test_pipeline_stages
 from trainyard.base.problems import Problem, SpecError, named
 from trainyard.spec.job import parse_job_spec
@@ -27,6 +33,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
     },
     **{f"ignored: {text}": document for document, _, text in test_ignored_fields.REFUSED},
     **{f"rules: {text}": document for document, _, text in test_rules.REFUSED},
+    **{f"sizes: {text}": document for document, _, text in test_size_range.REFUSED},
 }
 ON_GPUS: list[tuple[dict[str, Any], Slot]] = [
     (test_precision.job(test_precision.MX), test_precision.H100),

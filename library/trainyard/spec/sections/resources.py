@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trainyard.base.model_base import Ranks, SpecModel, Text
 from trainyard.spec.environment import checked_environment
@@ -61,6 +61,17 @@ class ResourcesSection(SpecModel):
 
     world_size: Ranks = 1
     """Slots that the job runs on, all at once."""
+    min_world_size: Ranks | None = None
+    """Fewest slots of an elastic job: it starts on them where more are not free, and shrinks to
+    them when a node is lost. With `max_world_size` alone it is `world_size`."""
+    max_world_size: Ranks | None = None
+    """Most slots of an elastic job: it grows to them when no other job needs them. With
+    `min_world_size` alone it is `world_size`."""
+    shrink_after_seconds: (
+        Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] | None
+    ) = None
+    """Silence of a node after which an elastic job continues without it, never before the node's
+    lease has run out; when absent as soon as it has."""
     nodes: Annotated[int, Field(ge=1, le=8192)] | None = None
     """Number of nodes over which the slots are spread evenly; when absent as few as fit, evenly
     where so many nodes allow it."""
@@ -69,3 +80,22 @@ class ResourcesSection(SpecModel):
     priority: Priority = 0
     """Queued jobs of higher priority start first; among equals the oldest. `low` is -50, `normal`
     0, `high` 50. It can be changed while the job waits or runs."""
+
+    @model_validator(mode="after")
+    def _complete_range(self) -> Self:
+        """Set the other end of a range of which one is given.
+
+        The number is stored, because `world_size` follows each change of size.
+        """
+        ends = (self.min_world_size, self.max_world_size)
+        for field, value in zip(("min_world_size", "max_world_size"), ends, strict=True):
+            if value is None and ends != (None, None):
+                object.__setattr__(self, field, self.world_size)
+        return self
+
+    @property
+    def size_range(self) -> tuple[int, int] | None:
+        """Fewest and most slots of an elastic job; None for a job of a fixed size."""
+        if self.min_world_size is None or self.max_world_size is None:
+            return None
+        return self.min_world_size, self.max_world_size
