@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     recovery_seconds: Annotated[float, Field(ge=0)] = 120.0
     """Longest wait of a job until the commits of its lost attempt are found, once a node sees its
     storage."""
+    grow_after_seconds: Annotated[float, Field(ge=0)] = 600.0
+    """Time for which an attempt of an elastic job trains before the job grows onto free slots."""
     resend_seconds: Annotated[float, Field(gt=0)] = 5.0
     """Pause before an unclaimed launch message is sent again."""
     log_quota_bytes: Annotated[int, Field(ge=1_000_000)] = 64 * 1024 * 1024

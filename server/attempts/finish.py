@@ -16,13 +16,13 @@ from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, 
 from server.attempts.rollback import append_rollback, find_rollback
 from server.context import Context
 from server.database.rows import AttemptNode
-from server.database.tables import attempts, checkpoints, requests
+from server.database.tables import attempt_nodes, attempts, checkpoints, requests
 from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.projects.usage import settle_share
 from server.ranks.hangs import explained
-from server.subject import SERVER, Actor
+from server.subject import SCHEDULER, SERVER, Actor
 from trainyard.protocol.rest.event_data import (
     AttemptEnded,
     CancelRequested,
@@ -58,12 +58,16 @@ def end_nodes(
 
     The first share that fails fails the attempt: the other nodes are ordered to end.
 
+    The end of a lost share, whose attempt may be over, frees its slots and changes nothing else.
+
     Raises:
         IllegalMoveError: a share has ended already.
     """
     launch = read_launch(connection, attempt_id)
     for end in ends:
         _end_node(context, connection, launch, end, actor=actor, exit_record=exit_record)
+    if launch.attempt.state == AttemptState.ENDED:
+        return
     failure = launch.attempt.failure or next((e.failure for e in ends if e.failure), None)
     if failure is not None and launch.attempt.failure is None:
         failed = update(attempts).where(attempts.c.id == attempt_id)
@@ -80,6 +84,23 @@ def end_nodes(
             actor=SERVER,
             reason=f"{failure.node or 'a node'} failed",
         )
+
+
+def lose_node(
+    context: Context, connection: Connection, attempt_id: str, failure: Failure, *, actor: Actor
+) -> None:
+    """End an attempt without waiting for a silent share, whose failure is `node_lost`.
+
+    The share keeps its slots until proof of its end (docs/lifecycle.md, 51). The job is locked.
+    """
+    lost = update(attempt_nodes).where(
+        attempt_nodes.c.attempt_id == attempt_id, attempt_nodes.c.node == failure.node
+    )
+    values = {"lost_at": context.now(), "outcome": AttemptOutcome.FAILED.value, "failure": failure}
+    connection.execute(lost.values(values))
+    unless = update(attempts).where(attempts.c.id == attempt_id, attempts.c.failure.is_(None))
+    connection.execute(unless.values(failure=failure))
+    end_nodes(context, connection, attempt_id, [], actor=actor)
 
 
 def order(
@@ -172,6 +193,10 @@ def _end_node(
     detail = f": {end.failure.reason}" if end.failure else ""
     if end.failure and launch.attempt.failure:
         detail += f": {end.failure.message}"
+    share = next(each for each in launch.nodes if each.node == end.node)
+    ending: dict[str, Any] = {"exit": exit_record, "unreachable_since": None}
+    if share.lost_at is None:  # a lost share keeps the outcome by which its attempt was judged
+        ending |= {"outcome": end.outcome.value, "failure": end.failure}
     event = NewEvent(
         NodeEnded(outcome=end.outcome, failure=_brief(end.failure)),
         actor,
@@ -186,13 +211,9 @@ def _end_node(
             launch.attempt.id,
             end.node,
             AttemptNodeState.ENDED,
-            outcome=end.outcome.value,
-            failure=end.failure,
-            exit=exit_record,
-            unreachable_since=None,
+            **ending,
         ),
     )
-    share = next(node for node in launch.nodes if node.node == end.node)
     settle_share(
         context,
         connection,
@@ -261,7 +282,9 @@ def _follow_up(
     saved = connection.scalar(select(exists().where(checkpoints.c.attempt_id == attempt.id)))
     started_by_a_person = connection.scalar(
         select(func.max(attempts.c.number)).where(
-            attempts.c.job_id == job.id, attempts.c.cause != AttemptCause.RETRY
+            attempts.c.job_id == job.id,
+            attempts.c.cause != AttemptCause.RETRY,
+            attempts.c.actor != SCHEDULER.name,
         )
     )
     return follow_up(
@@ -283,7 +306,7 @@ def _follow_up(
         retry=spec.retry,
         retries_used=job.retries_used,
         failures_in_a_row=attempt.number - (started_by_a_person or attempt.number) + 1,
-        at_once=attempt.preempted is not None,
+        at_once=attempt.preempted is not None or any(node.lost_at for node in launch.nodes),
     )
 
 
@@ -312,6 +335,7 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
         return
     not_before = now + timedelta(seconds=follow.delay_seconds) if follow.delay_seconds else None
     layout = follow.pending.layout
+    resources = follow.pending.overrides.apply(job.spec).resources
     used = job.retries_used + 1 if follow.uses_retry else job.retries_used
     event = NewEvent(
         Queued(
@@ -333,8 +357,10 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
             queued_at=now,
             not_before=not_before,
             retries_used=used,
-            priority=follow.pending.overrides.apply(job.spec).resources.priority,
+            priority=resources.priority,
             world_size=layout.world_size,
+            min_world_size=resources.min_world_size,
+            max_world_size=resources.max_world_size,
             layout=str(layout),
             **common,
         ),

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, select
 
 from server.database.rows import Attempt, AttemptNode, Job
 from server.database.tables import attempt_nodes, attempts, jobs
+from server.errors import ConflictError
 from server.subject import Subject
 from trainyard.protocol.states import AttemptNodeState
 from trainyard.spec.auto import resolved
@@ -35,8 +36,9 @@ class Launch:
 
     @property
     def live(self) -> list[AttemptNode]:
-        """Shares that have not ended."""
-        return [node for node in self.nodes if node.state != AttemptNodeState.ENDED]
+        """Shares for whose end the attempt waits."""
+        ended = AttemptNodeState.ENDED
+        return [node for node in self.nodes if node.state != ended and node.lost_at is None]
 
 
 def read_launch(connection: Connection, attempt_id: str) -> Launch:
@@ -72,3 +74,20 @@ def newest_attempt_id(connection: Connection, job_id: str) -> str | None:
         .order_by(attempts.c.number.desc())
         .limit(1)
     )
+
+
+def refuse_while_held(connection: Connection, job: Job) -> None:
+    """Refuse the deletion of a job of which a lost node may run ranks: its rows hold the slots.
+
+    Raises:
+        ConflictError: naming the nodes.
+    """
+    share = attempt_nodes.c
+    query = select(share.node).join(attempts, attempts.c.id == share.attempt_id)
+    unended = query.where(attempts.c.job_id == job.id, share.state != AttemptNodeState.ENDED)
+    held = connection.scalars(unended.order_by(share.node)).all()
+    if held:
+        raise ConflictError(
+            f"{', '.join(held)} may still run ranks of {job.name}, whose rows hold the slots until "
+            "the node reports, or until retry.node_lost_after_seconds of silence"
+        )

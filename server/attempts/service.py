@@ -65,6 +65,7 @@ class ReportedShare(TypedRow):
     parent_checkpoint_id: Annotated[str | None, attempts.c.parent_checkpoint_id]
     identity: Identity | None
     unreachable_since: datetime | None
+    lost_at: datetime | None
 
     @property
     def subject(self) -> Subject:
@@ -153,7 +154,9 @@ def _renew_lease(
             None,
             node_to(row.attempt_id, row.node, AttemptNodeState.RUNNING, **lease),
         )
-        notify(context, connection, row.subject.on(row.node), PhaseEntered(phase=Phase.STARTING))
+        if row.lost_at is None:
+            phase = PhaseEntered(phase=Phase.STARTING)
+            notify(context, connection, row.subject.on(row.node), phase)
         return
     connection.execute(
         update(attempt_nodes)

@@ -16,6 +16,7 @@ from server.database.tables import attempt_nodes, attempts, sessions, tokens
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, UnauthenticatedError
 from server.subject import SCHEDULER, SERVER, TRAINER, Actor
 from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.states import AttemptNodeState
 
 SESSION_LIFETIME = timedelta(days=30)
 DEFAULT_LIFETIME = {
@@ -104,10 +105,12 @@ def check_attempt_token(context: Context, token_hash: str) -> None:
 
     Raises:
         UnauthenticatedError: no attempt has this token.
-        ConflictError: the attempt ended longer than `OUTPUT_TAKEN` ago, and the token with it.
+        ConflictError: the attempt ended longer than `OUTPUT_TAKEN` ago, and the token with it. The
+            token of a lost share is valid until the share has ended too: its exit is the proof that
+            frees its slots.
     """
     query = (
-        select(attempts.c.ended_at)
+        select(attempts.c.ended_at, attempt_nodes.c.state)
         .join(attempt_nodes, attempt_nodes.c.attempt_id == attempts.c.id)
         .where(attempt_nodes.c.token_hash == token_hash)
     )
@@ -115,7 +118,8 @@ def check_attempt_token(context: Context, token_hash: str) -> None:
         row = connection.execute(query).one_or_none()
     if row is None:
         raise UnauthenticatedError("this is no token of an attempt")
-    if row.ended_at is not None and context.now() - row.ended_at >= OUTPUT_TAKEN:
+    over = row.ended_at is not None and row.state == AttemptNodeState.ENDED
+    if over and context.now() - row.ended_at >= OUTPUT_TAKEN:
         raise ConflictError("the attempt has ended, and its token is revoked")
 
 

@@ -23,7 +23,7 @@ from trainyard.protocol.operations import (
     Verification,
 )
 from trainyard.protocol.rest.attempts import Continuity
-from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress, SizeChange
 from trainyard.protocol.rest.nodes import Drain
 from trainyard.protocol.resume_parts import CheckpointPart
 from trainyard.protocol.states import (
@@ -127,6 +127,9 @@ class Job(JobHead):
     attempt: int
     retries_used: int
     world_size: int
+    min_world_size: int | None
+    max_world_size: int | None
+    size_change: SizeChange | None
     layout: str
     forked_from: str | None
     fork_parts: tuple[CheckpointPart, ...] | None
@@ -221,6 +224,7 @@ class AttemptNode(TypedRow):
     claimed_at: datetime | None
     last_report_at: datetime | None
     unreachable_since: datetime | None
+    lost_at: datetime | None
     exit: ExitRecord | None
 
 

@@ -30,7 +30,7 @@ from trainyard.protocol.operations import (
     Verification,
 )
 from trainyard.protocol.rest.attempts import Continuity
-from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress, SizeChange
 from trainyard.protocol.rest.metrics_and_logs import RankTimes
 from trainyard.protocol.rest.nodes import Drain
 from trainyard.protocol.resume_parts import CheckpointPart
@@ -73,6 +73,9 @@ jobs = Table(
     Column("attempt", Integer, nullable=False, default=0),  # number of the newest attempt
     Column("retries_used", Integer, nullable=False, default=0),
     Column("world_size", Integer, nullable=False),
+    Column("min_world_size", Integer),  # of an elastic job, as are all three
+    Column("max_world_size", Integer),
+    Column("size_change", Record(SizeChange)),  # the last one that the scheduler decided
     Column("layout", String(100), nullable=False),  # in words
     Column("storage", String(64)),  # UUID of the storage root on which its last attempt ran
     Column("forked_from", String(200), index=True),  # checkpoint of another job
@@ -159,6 +162,7 @@ attempt_nodes = Table(
     Column("claimed_at", UtcDateTime),
     Column("last_report_at", UtcDateTime),
     Column("unreachable_since", UtcDateTime),
+    Column("lost_at", UtcDateTime),  # since when its attempt does not wait for its end
     Column("exit", Record(ExitRecord)),
     one_of("state", AttemptNodeState),
     Index(None, "node", "state"),

@@ -159,7 +159,8 @@ class _Walk:
                 if self._open is None:
                     self._waits(mark)
             case _:
-                if self._open is not None:
+                # A lost share of an attempt that has ended may report during the next one.
+                if self._open is not None and self._open.number == mark.attempt:
                     _note(self._open, mark.kind, mark.node, at)
 
     def finish(self) -> Ledger:

@@ -13,7 +13,12 @@ from sqlalchemy.exc import DataError, DBAPIError, StatementError
 from server.attempts.finish import end_nodes
 from server.attempts.launch import effective_spec
 from server.attempts.retry_policy import NodeEnd
-from server.attempts.service import ReportedShare, check_identity, read_reported_share
+from server.attempts.service import (
+    ReportedShare,
+    check_identity,
+    read_reported_share,
+    record_heartbeat,
+)
 from server.context import Context
 from server.database.tables import events, requests, spool_offsets
 from server.database.upsert import insert_or_replace
@@ -84,7 +89,7 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
         if present != offsets:  # a copy of this report came in between
             content = parse_chunks(chunks, present, share)
         incoming = IncomingReport(context, connection, share, report, content)
-        if share.node_state == AttemptNodeState.ENDED:
+        if share.node_state == AttemptNodeState.ENDED or share.lost_at is not None:
             return _take_output(incoming, before=present)
         _drop_steps_beyond(incoming, last_step=last_step)
         _store_content(incoming)
@@ -191,9 +196,10 @@ def _read_offsets(connection: Connection, attempt_id: str, node: str) -> dict[st
 
 
 def _take_output(incoming: IncomingReport, *, before: Mapping[str, int]) -> ReportReply:
-    """Store the output of a share that has ended, drop all else, and order what runs to end.
+    """Store the output of a share that has ended or is lost, drop all else, and order its end.
 
-    What is dropped is acknowledged, so that the supervisor gets to its exit.
+    What is dropped is acknowledged, so that the supervisor gets to its exit, which ends a lost
+    share. Until then its reports renew the lease: a node that reports is not ended by silence.
     """
     report, content = incoming.report, incoming.content
     check_identity(incoming.share, report.identity)
@@ -201,6 +207,11 @@ def _take_output(incoming: IncomingReport, *, before: Mapping[str, int]) -> Repo
     incoming.content = ReportContent(chunks=output, output=content.output)
     _store_content(incoming)
     notify_logs(incoming)
+    if incoming.share.node_state != AttemptNodeState.ENDED:
+        record_heartbeat(
+            incoming.context, incoming.connection, incoming.share, None, report.identity
+        )
+        _end_share(incoming)
     stored = dict(before) | {chunk.file: chunk.end for chunk in output}
     acknowledged = {
         chunk.file: chunk.end if chunk.file in {"metrics", "events"} else stored.get(chunk.file, 0)

@@ -51,6 +51,8 @@ class ListedJob(TypedRow):
     reason: Annotated[str | None, shown_reason]
     attempt: int
     world_size: int
+    min_world_size: int | None
+    max_world_size: int | None
     layout: str
     priority: int
     progress: Annotated[str, type_coerce(jobs.c.progress, Text).label("progress")]

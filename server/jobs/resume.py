@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
@@ -37,6 +37,7 @@ from trainyard.protocol.rest.resume import (
     ResumeRequest,
 )
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
+from trainyard.spec.layout import Layout
 
 EVERY_SIZE_UP_TO = 64
 """Resume options name every world size up to this one, and only multiples of eight beyond it: nodes
@@ -108,12 +109,26 @@ def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePrev
         return _preview(_prepare(context, connection, job_id, request))
 
 
-def resume(context: Context, job_id: str, request: ResumeRequest, *, actor: Actor) -> ResumePreview:
+def resume(
+    context: Context,
+    job_id: str,
+    request: ResumeRequest,
+    *,
+    actor: Actor,
+    note: Callable[[Connection, Job, Layout], None] | None = None,
+) -> ResumePreview:
     """Queue the next attempt of a job that has ended, or resize a running one.
 
     A running job stops first: its pending launch waits on the job until the attempt has saved. The
     parent checkpoint of the preview is not stored, except where the request names it: placement
     decides again, because the catalog may change while the job waits.
+
+    Args:
+        context: the server's surroundings.
+        job_id: the job.
+        request: the fields that change.
+        actor: who orders it.
+        note: called in the same transaction with the job as it was and its next layout.
 
     Raises:
         NotFoundError: there is no such job.
@@ -134,6 +149,8 @@ def resume(context: Context, job_id: str, request: ResumeRequest, *, actor: Acto
             checkpoint_id=request.checkpoint_id,
             allow_code_change=request.allow_code_change,
         )
+        if note is not None:
+            note(connection, prepared.job, pending.layout)
         if running:  # its end queues the pending launch
             _record(context, connection, prepared, actor=actor)
             why = f"resize to {prepared.next.plan.name}"
@@ -254,6 +271,8 @@ def _queued(context: Context, prepared: PreparedResume, pending: PendingLaunch) 
         retries_used=0,  # the budget counts from the last start by a person
         priority=prepared.next.effective.resources.priority,
         world_size=plan.world_size,
+        min_world_size=prepared.next.effective.resources.min_world_size,
+        max_world_size=prepared.next.effective.resources.max_world_size,
         layout=plan.name,
     )
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from server.attempts.finish import order
-from server.attempts.launch import newest_attempt_id, read_launch
+from server.attempts.launch import newest_attempt_id, read_launch, refuse_while_held
 from server.attempts.parent import parent_checkpoint
 from server.checkpoints.deletion import remove_with_job
 from server.checkpoints.guards import refuse_while_needed
@@ -25,7 +25,7 @@ from server.jobs.idempotency import job_of_key, submission_digest
 from server.jobs.queries import reason_of_group
 from server.lifecycle import job_to, lock_job, move
 from server.projects.service import keep_project
-from server.subject import Actor, Subject
+from server.subject import SCHEDULER, Actor, Subject
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, PriorityChanged, Submitted
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.resume_parts import CheckpointPart, parts_not_loaded
@@ -166,6 +166,7 @@ def delete(
         job = _locked(connection, job_id)
         if job.state not in TERMINAL_JOB_STATES:
             raise ConflictError(f"{job.name} is {job.state}; stop or cancel it first")
+        refuse_while_held(connection, job)
         refuse_while_needed(connection, job_id)
         if checkpoints == "delete":
             operations = remove_with_job(context, connection, job, actor=actor)
@@ -219,7 +220,7 @@ def end_running(
 ) -> None:
     """Order the current attempt to end; `pending` is the launch that follows a stop."""
     values: dict[str, Any] = {"desired": desired.value, "pending": pending}
-    if pending is not None:
+    if pending is not None and actor != SCHEDULER:
         values["retries_used"] = 0  # a start by a person renews the budget
     moves = []
     if job.state == JobState.STOPPING:
@@ -311,6 +312,8 @@ def insert_job(
         ),
         "queued_at": now,
         "world_size": layout.world_size,
+        "min_world_size": spec.resources.min_world_size,
+        "max_world_size": spec.resources.max_world_size,
         "layout": str(layout),
         "progress": Progress(step=ancestor.start_step, steps=spec.training.steps),
         "forked_from": checkpoint_id,

@@ -38,6 +38,7 @@ class _Held(TypedRow):
     attempt_id: str
     node: str
     slots: list[int]
+    lost_at: datetime | None
     desired: Annotated[DesiredState, attempts.c.desired]
     job_id: Annotated[str, jobs.c.id]
     job_name: Annotated[str, jobs.c.name]
@@ -51,10 +52,12 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
 
     Args:
         connection: a transaction.
-        without_job: a job whose slots count as free, as they will when it is resized.
+        without_job: a job whose slots count as free, as they will when it is resized; those of its
+            lost shares do not.
     """
     held = _read_held(connection)
-    return _offers(connection, [share for share in held if share.job_id != without_job])
+    stays = [share for share in held if share.lost_at or share.job_id != without_job]
+    return _offers(connection, stays)
 
 
 def read_capacity(connection: Connection, now: datetime) -> Capacity:
@@ -106,11 +109,15 @@ def _offers(connection: Connection, held: Iterable[_Held]) -> list[Offer]:
 
 
 def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
-    """Return what an attempt holds, with its expected end: the steps left at its own pace."""
+    """Return what an attempt holds, with its expected end: the steps left at its own pace.
+
+    No end is known of a lost share.
+    """
     first, seconds_left = shares[0], None
-    if first.desired != DesiredState.RUN:
+    lost = any(share.lost_at for share in shares)
+    if not lost and first.desired != DesiredState.RUN:
         seconds_left = LEAVES_WITHIN.total_seconds()
-    elif first.job_state == JobState.RUNNING:
+    elif not lost and first.job_state == JobState.RUNNING:
         seconds_left = first.progress.get("seconds_left")
     return Holding(
         {share.node: tuple(share.slots) for share in shares},

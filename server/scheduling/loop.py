@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from server.context import Context
+from server.elastic.growth import Growth
+from server.elastic.waiting import SizeFitter
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
 from server.scheduling.drain import run_drain
 from server.scheduling.leader import Leader, LeadLostError, leading
@@ -64,6 +66,8 @@ class Scheduler:
             Reconciler(context, self._dispatcher).run,
             lambda: run_drain(context),
             Placer(context, self._dispatcher).run,
+            SizeFitter(context).run,
+            Growth(context).run,
             OperationKeeper(context, self._dispatcher).run,
         )
 

@@ -14,13 +14,14 @@ from typing import Annotated, ClassVar
 
 from sqlalchemy import Table, select, tuple_, update
 
-from server.attempts.finish import end_nodes
+from server.attempts.finish import end_nodes, lose_node
 from server.attempts.retry_policy import NodeEnd
 from server.auth.throttle import forget_failed_logins
 from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.elastic.jobs import can_continue
 from server.errors import UnreadableError
 from server.events.store import NewEvent, append_event
 from server.jobs.idempotency import forget_old_keys
@@ -55,10 +56,12 @@ class SilentShare(TypedRow):
     node: str
     heard_at: Annotated[datetime, NODE_LEASES.heard_at]
     unreachable_since: datetime | None
+    lost_at: datetime | None
     job_id: Annotated[str, attempts.c.job_id]
     number: Annotated[int, attempts.c.number]
     overrides: Annotated[StoredRecord[Overrides], attempts.c.overrides]
     spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
+    min_world_size: Annotated[int | None, jobs.c.min_world_size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +156,21 @@ class Reconciler:
                 append_event(context, connection, event)
 
     def _expire(self, share: SilentShare, heard: Hearing) -> None:
-        """Mark a silent share as unreachable; end it after the job's `node_lost_after_seconds`."""
+        """Mark a silent share as unreachable; end it after the job's `node_lost_after_seconds`.
+
+        An elastic job continues without it after `shrink_after_seconds`.
+        """
         silence = heard.silence(share.heard_at)
-        if silence >= timedelta(seconds=_retry(share).node_lost_after_seconds):
+        spec = _effective_spec(share)
+        retry = RetrySection() if spec is None else spec.retry
+        if silence >= timedelta(seconds=retry.node_lost_after_seconds):
             self._end_lost(share, silence)
         elif share.unreachable_since is None:
             self._mark_unreachable(share, silence)
+        elif spec is not None and share.lost_at is None and share.min_world_size is not None:
+            limit = spec.resources.shrink_after_seconds or 0.0  # the lease has run out already
+            if silence >= timedelta(seconds=limit):
+                self._continue_without(share, silence)
 
     def _mark_unreachable(self, share: SilentShare, silence: timedelta) -> None:
         context = self._context
@@ -179,13 +191,23 @@ class Reconciler:
                 )
                 append_event(context, connection, event)
 
+    def _continue_without(self, share: SilentShare, silence: timedelta) -> None:
+        context = self._context
+        with context.database.read() as connection:
+            if not can_continue(connection, share.job_id, share.attempt_id):
+                return
+        with context.database.write() as connection:
+            lock_job(connection, share.job_id)
+            silent = select(attempt_nodes.c.lost_at).where(NODE_LEASES.unheard_since(share))
+            row = connection.execute(silent).one_or_none()
+            if row is None or row.lost_at is not None:
+                return  # a report or the end came between the read and the lock
+            failure = _lost(share, silence)
+            lose_node(context, connection, share.attempt_id, failure, actor=SCHEDULER)
+
     def _end_lost(self, share: SilentShare, silence: timedelta) -> None:
         context = self._context
-        failure = Failure(
-            reason=FailureReason.NODE_LOST,
-            message=f"{share.node} has been silent for {silence.total_seconds():.0f} s",
-            node=share.node,
-        )
+        failure = _lost(share, silence)
         with context.database.write() as connection:
             lock_job(connection, share.job_id)
             silent = select(attempt_nodes.c.node).where(NODE_LEASES.unheard_since(share))
@@ -240,12 +262,20 @@ class Reconciler:
             self._dispatcher.send(LaunchMessage(attempt_id=row.attempt_id, node=row.node))
 
 
-def _retry(share: SilentShare) -> RetrySection:
-    """Return the job's section `retry`; the default one where its launch cannot be read."""
+def _lost(share: SilentShare, silence: timedelta) -> Failure:
+    return Failure(
+        reason=FailureReason.NODE_LOST,
+        message=f"{share.node} has been silent for {silence.total_seconds():.0f} s",
+        node=share.node,
+    )
+
+
+def _effective_spec(share: SilentShare) -> JobSpec | None:
+    """Return the spec with the attempt's overrides; None where one of them cannot be read."""
     try:
         overrides = share.overrides.read(f"overrides of attempt {share.attempt_id}")
-        return overrides.apply(share.spec.read(f"spec of job {share.job_id}")).retry
+        return overrides.apply(share.spec.read(f"spec of job {share.job_id}"))
     except UnreadableError as error:
         if share.unreachable_since is None:  # once, not in each round
             logger.error("%s", error)
-        return RetrySection()
+        return None

@@ -265,6 +265,8 @@ def _write_attempt(
         "desired": DesiredState.RUN.value,
         "attempt": number,
         "world_size": pending.layout.world_size,
+        "min_world_size": spec.resources.min_world_size,
+        "max_world_size": spec.resources.max_world_size,
         "layout": str(pending.layout),
         "storage": first.roots.get(spec.checkpoint.root),
         "started_at": job.started_at or now,

@@ -23,6 +23,8 @@ from server.database.tables import (
     nodes,
     operations,
 )
+from server.elastic.growth import Growth
+from server.elastic.waiting import SizeFitter
 from server.ingest.receive import store_report
 from server.jobs.queries import shown_reason
 from server.jobs.service import submit
@@ -118,6 +120,7 @@ class Harness:
         self.dispatcher = RecordingDispatcher()
         self.placer = Placer(context, self.dispatcher)
         self.reconciler = Reconciler(context, self.dispatcher)
+        self.fitter = SizeFitter(context)
         self.keeper = OperationKeeper(context, self.dispatcher)
 
     def add_node(
@@ -168,6 +171,14 @@ class Harness:
     def place(self) -> int:
         """Run one round of placing."""
         return self.placer.run()
+
+    def fit(self) -> int:
+        """Run one round of giving waiting elastic jobs the size that fits."""
+        return self.fitter.run()
+
+    def grow(self) -> int:
+        """Run one look at running elastic jobs that could grow."""
+        return Growth(self.context).run()
 
     def empty(self) -> int:
         """Run one round of having attempts leave drained nodes."""

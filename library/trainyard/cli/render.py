@@ -54,7 +54,8 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
             ("phase", job.progress.phase if running else None),
             ("saves", _failed_save(attempt)),
             ("slow", _stragglers(attempt)),
-            ("runs as", f"{job.layout} on {formats.counted(job.world_size, 'slot')}"),
+            ("runs as", f"{job.layout} on {formats.counted(job.world_size, 'slot')}{_range(job)}"),
+            ("size", _size_change(job)),
             ("priority", priority_words(job.priority)),
             ("device", attempt.device if attempt else None),
             ("auto", formats.auto(attempt.auto) if attempt else None),
@@ -72,6 +73,23 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
     if attempt and attempt.failure and job.state != JobState.SUCCEEDED:
         parts += _failure(attempt)
     return Group(*parts, *_next(job))
+
+
+def _range(job: JobView) -> str:
+    """Return ` of 4 to 6` for an elastic job."""
+    if job.min_world_size is None:
+        return ""
+    return f" of {job.min_world_size:,} to {job.max_world_size:,}"
+
+
+def _size_change(job: JobView) -> str | None:
+    """Return `shrunk to 4 slots 2m ago: c has been silent for 12 s`."""
+    change = job.size_change
+    if change is None:
+        return None
+    verb = "shrunk" if change.world_size < change.before else "grew"
+    slots = formats.counted(change.world_size, "slot")
+    return f"{verb} to {slots} {formats.age(change.at)} ago: {change.reason}"
 
 
 def _failed_save(attempt: AttemptView | None) -> Text | None:

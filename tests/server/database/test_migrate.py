@@ -18,7 +18,7 @@ from server.database.engine import Database
 from server.database.metric_and_log_tables import metric_chunks
 from server.database.migrate import alembic_config, is_current, upgrade
 from server.database.schema import metadata
-from server.database.tables import attempts, demands, events, jobs, nodes
+from server.database.tables import attempt_nodes, attempts, demands, events, jobs, nodes
 from server.goodput.step_sums import RecordedSteps, read_trainings
 from server.jobs.service import set_priority
 from server.metrics.points import CHUNK_POINTS, Points
@@ -217,6 +217,26 @@ def test_a_downgrade_deletes_the_events_that_the_former_version_cannot_read(
         assert connection.scalars(kinds).all() == before
     upgrade(database)
     assert harness.job(job_id).priority == 10
+
+
+def test_a_downgrade_ends_lost_shares_and_forgets_the_range_of_a_job(
+    database: Database, harness: Harness
+) -> None:
+    harness.add_node("node-1", slots=2)
+    resources = {"world_size": 2, "min_world_size": 1, "shrink_after_seconds": 20.0}
+    job_id, _ = harness.running(resources=resources)
+    share = attempt_nodes.c
+    with database.write() as connection:
+        connection.execute(sa.update(attempt_nodes).values(lost_at=harness.clock.now()))
+        command.downgrade(alembic_config(connection), "0029")
+        stored = json.loads(connection.exec_driver_sql("SELECT spec FROM jobs").scalar_one())
+        states = connection.exec_driver_sql("SELECT state FROM attempt_nodes").scalars().all()
+    assert stored["resources"].keys() == {"world_size", "nodes", "device", "priority"}
+    assert states == ["ended"]
+    upgrade(database)
+    assert harness.job(job_id).spec.resources.size_range is None
+    with database.read() as connection:
+        assert connection.scalars(sa.select(share.lost_at)).all() == [None]
 
 
 def test_queued_jobs_of_former_groups_keep_their_reason_and_get_groups_anew(

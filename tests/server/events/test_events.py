@@ -36,7 +36,7 @@ from trainyard.protocol.rest.events import (
     StreamItem,
     UnknownEvent,
 )
-from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.rest.jobs import Progress, SizeChange
 from trainyard.protocol.rest.projects import ProjectChanged, ProjectSettings
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault
@@ -67,6 +67,7 @@ EXAMPLES: tuple[EventData, ...] = (
     data.StopAgreed(step=4, time=1.0),
     data.CancelRequested(reason="enough", lost="4 steps"),
     data.PriorityChanged(before=0, priority=50),
+    SizeChange(at=NOW, before=6, world_size=4, reason="c is silent"),
     data.RolledBack(
         checkpoint_id=None, step=0, window=(8, 16), reason=FailureReason.NON_FINITE_LOSS
     ),

@@ -60,6 +60,8 @@ class AttemptNodeView(RecordModel):
     """State."""
     unreachable_since: datetime | None
     """Since when its supervisor has been silent for longer than its lease."""
+    lost_at: datetime | None = None
+    """When its attempt went on to its end without it; its slots are held until it has ended."""
     outcome: AttemptOutcome | None
     """How it ended."""
 

@@ -14,6 +14,7 @@ from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind
 from trainyard.protocol.manifest import SaveFailed, SaveSettled
 from trainyard.protocol.rest import event_data as data
 from trainyard.protocol.rest import metrics_and_logs as ranks
+from trainyard.protocol.rest.jobs import SizeChange
 from trainyard.protocol.rest.projects import ProjectChanged
 
 Kind = TypeVar("Kind", bound=str)
@@ -81,6 +82,7 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.ROLLED_BACK], data.RolledBack]
         | Event[Literal[EventKind.RESUME_REQUESTED], data.ResumeRequested]
         | Event[Literal[EventKind.PRIORITY_CHANGED], data.PriorityChanged]
+        | Event[Literal[EventKind.SIZE_CHANGED], SizeChange]
         | Event[Literal[EventKind.NODE_ENDED], data.NodeEnded]
         | Event[Literal[EventKind.ATTEMPT_ENDED], data.AttemptEnded]
         | Event[Literal[EventKind.JOB_ENDED], data.JobEnded]

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from trainyard.base.model_base import RecordModel, SpecModel, Text
 from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.resume_parts import CheckpointPart
 from trainyard.protocol.resume_rules import Difference
@@ -41,6 +42,19 @@ class Progress(RecordModel):
     """Time of the trainer's last sign of life."""
 
 
+class SizeChange(EventData):
+    """A change of the number of slots of an elastic job, decided by the scheduler."""
+
+    at: datetime
+    """When it was decided."""
+    before: int
+    """Slots until then."""
+    world_size: int
+    """Slots from the next attempt on."""
+    reason: str
+    """Why."""
+
+
 class JobSummary(RecordModel):
     """A row of the jobs table."""
 
@@ -60,6 +74,10 @@ class JobSummary(RecordModel):
     """Number of the current attempt; 0 before the first."""
     world_size: int
     """Slots of the current attempt, or those requested."""
+    min_world_size: int | None = None
+    """Fewest slots of an elastic job; null for a job of a fixed size."""
+    max_world_size: int | None = None
+    """Most slots of an elastic job; null for a job of a fixed size."""
     layout: str
     """Layout in words, such as `HSDP 2x2`."""
     priority: int
@@ -131,6 +149,8 @@ class JobView(JobSummary):
     """Desired state of its current attempt."""
     pending: PendingLaunch | None
     """Launch that was requested and is not placed yet."""
+    size_change: SizeChange | None = None
+    """The last change of its number of slots that the scheduler decided."""
     forked_from: str | None
     """Checkpoint of another job from which this one was forked."""
     fork_parts: tuple[CheckpointPart, ...] | None

@@ -114,6 +114,7 @@ function Nodes({ attempt }: { attempt: Attempt }) {
             <StateBadge
               state={node.outcome ?? (node.state === "claimed" ? "starting" : node.state)}
             />{" "}
+            {node.lost_at && node.state !== "ended" && <Badge tone="warn">lost, slots held</Badge>}{" "}
             {node.unreachable_since && (
               <Badge tone="warn">
                 unreachable for <RelativeTime at={node.unreachable_since} />

@@ -38,7 +38,18 @@ function JobFacts({ job }: { job: Job }) {
     <ul className="job-facts" aria-label="About the job">
       {job.attempt > 0 && <li>attempt {job.attempt}</li>}
       <li>{job.layout}</li>
-      <li>{plural(job.world_size, "slot")}</li>
+      <li>
+        {plural(job.world_size, "slot")}
+        {job.min_world_size !== null &&
+          ` of ${count(job.min_world_size)} to ${count(job.max_world_size ?? job.world_size)}`}
+      </li>
+      {job.size_change && (
+        <li>
+          {job.size_change.world_size < job.size_change.before ? "shrunk" : "grew"} to{" "}
+          {count(job.size_change.world_size)} <RelativeTime at={job.size_change.at} isSentence />:{" "}
+          {job.size_change.reason}
+        </li>
+      )}
       {nodes.length > 0 && (
         <li title={nodes.join(", ")}>
           on {nodes.length > 2 ? `${count(nodes.length)} nodes` : nodes.join(" and ")}

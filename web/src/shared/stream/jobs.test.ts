@@ -15,6 +15,8 @@ function job(id: string, changes: Partial<JobSummary> = {}): JobSummary {
     reason: null,
     attempt: 1,
     world_size: 2,
+    min_world_size: null,
+    max_world_size: null,
     layout: "FSDP 2",
     priority: 0,
     progress: {

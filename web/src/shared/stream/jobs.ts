@@ -43,6 +43,7 @@ const STALE = new Set<ItemKind>([
   "stop_requested",
   "cancel_requested",
   "resume_requested",
+  "size_changed",
 ]);
 
 /** Whether the job must be read again after this event. */

@@ -1,0 +1,132 @@
+"""Elastic jobs as rows: the settings that a person chose, and what another size of them needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import Connection, select, update
+
+from server.attempts.launch import newest_attempt_id
+from server.context import Context
+from server.database.rows import Attempt, Job
+from server.database.tables import attempt_nodes, attempts, jobs
+from server.elastic.sizes import best_size
+from server.events.store import NewEvent, append_event
+from server.jobs.checks import known_slots
+from server.jobs.next_attempt import Baseline
+from server.nodes.capacity import read_offers
+from server.placement.demand import Demand
+from server.placement.fit import fits
+from server.queue.groups import demand_of
+from server.subject import SCHEDULER, Subject
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.jobs import SizeChange
+from trainyard.protocol.states import AttemptCause, DesiredState
+from trainyard.spec.layout import Layout
+
+BY_A_PERSON = (AttemptCause.RESUME, AttemptCause.RESIZE)
+"""Causes of launches whose settings a person may have chosen; a retry repeats others."""
+
+
+def chosen_by_a_person(connection: Connection, job: Job) -> Baseline:
+    """Return the settings that a person chose last, those of the submission if no later ones.
+
+    Each change of size starts from them, not from the size before. So a micro-batch size that was
+    lowered for fewer ranks is the former one again when they are back.
+
+    Raises:
+        UnreadableError: another version wrote the spec or the overrides.
+    """
+    resumed = (
+        Attempt.select()
+        .where(
+            attempts.c.job_id == job.id,
+            attempts.c.cause.in_(BY_A_PERSON),
+            attempts.c.actor != SCHEDULER.name,
+        )
+        .order_by(attempts.c.number.desc())
+        .limit(1)
+    )
+    row = Attempt.one_or_none(connection, resumed)
+    pending = job.pending
+    if pending is not None and pending.cause in BY_A_PERSON and pending.actor != SCHEDULER.name:
+        overrides, layout = pending.overrides, pending.layout
+    elif row is not None:
+        overrides, layout = row.overrides, row.layout
+    else:
+        overrides, layout = Overrides(), job.spec.layout()
+    return Baseline(job.spec, overrides.with_priority(job.spec, job.priority), layout)
+
+
+def size_range_of(baseline: Baseline) -> tuple[int, int]:
+    """Return the fewest and the most slots of an elastic job."""
+    found = baseline.effective.resources.size_range
+    assert found is not None, "the row of an elastic job has a range"
+    return found
+
+
+def demand_on(job: Job, baseline: Baseline, layout: Layout) -> Demand:
+    """Return what a job that has run needs on a layout."""
+    return demand_of(job.spec, baseline.overrides, layout, bound=job.storage)
+
+
+def on_layout(demand: Demand, layout: Layout) -> Demand:
+    """Return the demand of the same job on another layout."""
+    return replace(demand, world_size=layout.world_size, units=layout.node_units)
+
+
+def can_continue(connection: Connection, job_id: str, attempt_id: str) -> bool:
+    """Return whether an elastic job fits in some size, without the silent nodes of its attempt.
+
+    Its other slots count as free, as they are once the attempt has ended. A job that is to end does
+    not continue.
+
+    Raises:
+        UnreadableError: another version wrote the spec or the overrides.
+    """
+    job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
+    if job.desired != DesiredState.RUN and job.pending is None:
+        return False
+    baseline = chosen_by_a_person(connection, job)
+    low, high = size_range_of(baseline)
+    share = attempt_nodes.c
+    silent = connection.scalars(
+        select(share.node).where(
+            share.attempt_id == attempt_id, share.unreachable_since.is_not(None)
+        )
+    ).all()
+    offers = read_offers(connection, without_job=job_id)
+    offers = [offer for offer in offers if offer.node not in silent]
+    free = sum(len(offer.free) for offer in offers)
+    size = best_size(
+        baseline,
+        range(low, min(high, free) + 1),
+        fits=lambda layout: fits(demand_on(job, baseline, layout), offers),
+        slots=known_slots(connection),
+    )
+    return size is not None
+
+
+def newest_attempt(connection: Connection, job: Job) -> Attempt | None:
+    """Return the newest attempt of a job; None before the first."""
+    attempt_id = newest_attempt_id(connection, job.id)
+    if attempt_id is None:
+        return None
+    return Attempt.one(connection, Attempt.select().where(attempts.c.id == attempt_id))
+
+
+def record_change(
+    context: Context, connection: Connection, job: Job, layout: Layout, *, reason: str
+) -> None:
+    """Store a change of size that the scheduler decided, with its event; the job is locked."""
+    before, now = job.world_size, layout.world_size
+    change = SizeChange(at=context.now(), before=before, world_size=now, reason=reason)
+    connection.execute(update(jobs).where(jobs.c.id == job.id).values(size_change=change))
+    verb = "shrinks" if now < before else "grows"
+    event = NewEvent(
+        change,
+        SCHEDULER,
+        Subject(job.id),
+        f"{job.name} {verb} from {before} to {layout.slots_in_words} as {layout}: {reason}",
+    )
+    append_event(context, connection, event)

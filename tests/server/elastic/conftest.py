@@ -1,0 +1,14 @@
+"""Fixtures of the tests of elastic jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.context import Context
+from server.liveness import beat
+
+
+@pytest.fixture(autouse=True)
+def up(context: Context) -> None:
+    """Servers are up, and have been for long."""
+    beat(context)
