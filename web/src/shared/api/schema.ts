@@ -489,6 +489,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/ranks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The ranks of a job
+         * @description Return how the ranks of the newest attempt spent the last window, and its stragglers.
+         */
+        get: operations["metrics_ranks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/logs": {
         parameters: {
             query?: never;
@@ -1672,6 +1692,12 @@ export interface components {
             continuity: components["schemas"]["Continuity"] | null;
             /** @description The last save, where it failed and is retried; absent once a save is committed. */
             save_failed: components["schemas"]["SaveFailed"] | null;
+            /**
+             * Stragglers
+             * @description Its ranks that are slower than their peers, the costliest first; empty once it has ended.
+             * @default []
+             */
+            stragglers: components["schemas"]["StragglerView"][];
             /**
              * Nodes
              * @description Its nodes, by node rank.
@@ -3026,7 +3052,7 @@ export interface components {
              */
             running?: "move" | "finish";
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"];
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -4545,6 +4571,98 @@ export interface components {
             /** @description Its details. */
             data: components["schemas"]["StopRequested"];
         };
+        /** Event[Literal[<EventKind.STRAGGLER_FOUND: 'straggler_found'>], StragglerFound] */
+        Event_Literal_STRAGGLER_FOUND__StragglerFound_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "straggler_found";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["StragglerFound"];
+        };
+        /** Event[Literal[<EventKind.STRAGGLER_GONE: 'straggler_gone'>], StragglerGone] */
+        Event_Literal_STRAGGLER_GONE__StragglerGone_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "straggler_gone";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["StragglerGone"];
+        };
         /** Event[Literal[<EventKind.SUBMITTED: 'submitted'>], Submitted] */
         Event_Literal_SUBMITTED__Submitted_: {
             /**
@@ -4706,6 +4824,19 @@ export interface components {
              * @description Unix time, seconds.
              */
             time: number;
+            /**
+             * Positions
+             * @description Where the ranks were when the attempt had made no progress for most of the limit of a hang;
+             *     empty without such a silence at the end.
+             * @default []
+             */
+            positions?: components["schemas"]["RankPosition"][];
+            /**
+             * False Alarms
+             * @description Silences so long that were followed by progress.
+             * @default 0
+             */
+            false_alarms?: number;
         };
         /**
          * ExportRequest
@@ -7326,6 +7457,12 @@ export interface components {
              */
             notice: string | null;
             /**
+             * Slow Slots
+             * @description Slots whose ranks were slower than their peers in several jobs.
+             * @default []
+             */
+            slow_slots: components["schemas"]["SlowSlot"][];
+            /**
              * Free Slots
              * @description Free slots.
              */
@@ -7358,7 +7495,7 @@ export interface components {
              */
             heartbeat_at: string;
         };
-        NoticeView: components["schemas"]["Notice_Literal_WAITING__Waiting_"] | components["schemas"]["Notice_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Notice_Literal_METRICS__MetricsStored_"] | components["schemas"]["Notice_Literal_LOG__LogStored_"] | components["schemas"]["Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Notice_Literal_OPERATION_WAITING__OperationWaiting_"] | components["schemas"]["Notice_Literal_OPERATION_PROGRESS__OperationProgressed_"];
+        NoticeView: components["schemas"]["Notice_Literal_WAITING__Waiting_"] | components["schemas"]["Notice_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Notice_Literal_METRICS__MetricsStored_"] | components["schemas"]["Notice_Literal_RANK_TIMES__RankTimesStored_"] | components["schemas"]["Notice_Literal_LOG__LogStored_"] | components["schemas"]["Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Notice_Literal_OPERATION_WAITING__OperationWaiting_"] | components["schemas"]["Notice_Literal_OPERATION_PROGRESS__OperationProgressed_"];
         /** Notice[Literal[<NoticeKind.CHECKPOINT_SETTLED: 'checkpoint_settled'>], SaveSettled] */
         Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_: {
             /**
@@ -7544,6 +7681,37 @@ export interface components {
             node: string | null;
             /** @description Its details. */
             data: components["schemas"]["PhaseEntered"];
+        };
+        /** Notice[Literal[<NoticeKind.RANK_TIMES: 'rank_times'>], RankTimesStored] */
+        Notice_Literal_RANK_TIMES__RankTimesStored_: {
+            /**
+             * At
+             * Format: date-time
+             * @description When it changed.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "rank_times";
+            /**
+             * Job Id
+             * @description Job that it is about.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /** @description Its details. */
+            data: components["schemas"]["RankTimesStored"];
         };
         /** Notice[Literal[<NoticeKind.WAITING: 'waiting'>], Waiting] */
         Notice_Literal_WAITING__Waiting_: {
@@ -8516,6 +8684,38 @@ export interface components {
             total: number;
         };
         /**
+         * PendingCollective
+         * @description A collective that has not ended on a rank.
+         */
+        PendingCollective: {
+            /**
+             * Group
+             * @description Its process group, equal on all ranks of the group.
+             */
+            group: string;
+            /**
+             * Ranks
+             * @description Global ranks of the group; empty where they are not known.
+             * @default []
+             */
+            ranks?: number[];
+            /**
+             * Number
+             * @description Its position among the collectives of the group, equal on all ranks.
+             */
+            number: number;
+            /**
+             * Op
+             * @description Such as `all_reduce`.
+             */
+            op: string;
+            /**
+             * Sizes
+             * @description Shapes of its input.
+             */
+            sizes: string;
+        };
+        /**
          * PendingLaunch
          * @description A launch that was requested and is not placed yet.
          */
@@ -9237,6 +9437,126 @@ export interface components {
              * @description Unix time, seconds.
              */
             time: number;
+        };
+        /**
+         * RankPosition
+         * @description `positions/rank-<r>.json`: where a rank is, written when the supervisor requests it.
+         */
+        RankPosition: {
+            /**
+             * Rank
+             * @description Global rank.
+             */
+            rank: number;
+            /**
+             * Time
+             * @description Unix time, seconds.
+             */
+            time: number;
+            /**
+             * Step
+             * @description Completed optimizer steps; absent for a rank that did not answer.
+             */
+            step?: number | null;
+            /**
+             * Place
+             * @description Innermost frame that belongs to neither Python nor a package, such as
+             *     `data/batches.py:113 in __next__`; absent for a rank that did not answer.
+             */
+            place?: string | null;
+            /** @description The oldest collective that has not ended there. */
+            collective?: components["schemas"]["PendingCollective"] | null;
+            /**
+             * Process
+             * @description State of its process where it did not answer, such as `stopped`.
+             */
+            process?: string | null;
+        };
+        /**
+         * RankSpan
+         * @description Neighbouring ranks, by the one of them with the longest own time.
+         */
+        RankSpan: {
+            /**
+             * First Rank
+             * @description First rank of the span.
+             */
+            first_rank: number;
+            /**
+             * Last Rank
+             * @description Last rank of it.
+             */
+            last_rank: number;
+            /**
+             * Rank
+             * @description The slowest of them, to which the times belong.
+             */
+            rank: number;
+            /**
+             * Compute Seconds
+             * @description All of a step but the next two.
+             */
+            compute_seconds: number;
+            /**
+             * Data Seconds
+             * @description Waiting for the next batch.
+             */
+            data_seconds: number;
+            /**
+             * Wait Seconds
+             * @description Waiting for other ranks, in collectives.
+             */
+            wait_seconds: number;
+        };
+        /**
+         * RankTimes
+         * @description How the ranks spent the steps of the last window, as means for each step.
+         */
+        RankTimes: {
+            /**
+             * Step
+             * @description Completed optimizer steps at its end.
+             */
+            step: number;
+            /**
+             * Time
+             * @description Its end, Unix time in seconds, by the clock of global rank 0's node.
+             */
+            time: number;
+            /**
+             * Ranks
+             * @description All ranks, in at most 64 spans.
+             */
+            ranks: components["schemas"]["RankSpan"][];
+        };
+        /**
+         * RankTimesStored
+         * @description The times of the ranks of an attempt changed.
+         */
+        RankTimesStored: {
+            /**
+             * Step
+             * @description Completed optimizer steps at the end of their window.
+             */
+            step: number;
+        };
+        /**
+         * RanksView
+         * @description The ranks of a job's newest attempt.
+         */
+        RanksView: {
+            /**
+             * Attempt
+             * @description Number of the attempt; null before the first.
+             */
+            attempt: number | null;
+            /** @description Their times; null before the first window, and for a single rank. */
+            times: components["schemas"]["RankTimes"] | null;
+            /**
+             * Stragglers
+             * @description Stragglers, the newest first; at most 100.
+             */
+            stragglers: components["schemas"]["StragglerView"][];
         };
         /**
          * Reachable
@@ -10168,6 +10488,22 @@ export interface components {
             reason: string;
         };
         /**
+         * SlowSlot
+         * @description A slot whose ranks were slower than their peers in several jobs of the last 30 days.
+         */
+        SlowSlot: {
+            /**
+             * Slot
+             * @description The slot.
+             */
+            slot: number;
+            /**
+             * Jobs
+             * @description Number of jobs.
+             */
+            jobs: number;
+        };
+        /**
          * StopAgreed
          * @description All ranks agreed to save and leave.
          */
@@ -10211,6 +10547,127 @@ export interface components {
              * @default false
              */
             goes_on?: boolean;
+        };
+        /**
+         * StragglerFound
+         * @description A rank is slower than its peers for most of a window.
+         */
+        StragglerFound: {
+            /**
+             * Step
+             * @description Completed optimizer steps.
+             */
+            step: number;
+            /**
+             * Time
+             * @description Unix time in seconds.
+             */
+            time: number;
+            /**
+             * Rank
+             * @description Global rank.
+             */
+            rank: number;
+            /**
+             * Kind
+             * @description Whether it computes longer, or waits longer for data.
+             * @enum {string}
+             */
+            kind: "compute" | "data";
+            /**
+             * Factor
+             * @description Its own time as a multiple of the median of its peers.
+             */
+            factor: number;
+            /**
+             * Share
+             * @description Part of each step that it costs the job.
+             */
+            share: number;
+            /**
+             * Node
+             * @description Its node; absent in the trainer's own record, as is the next one.
+             */
+            node?: string | null;
+            /**
+             * Slot
+             * @description Its slot there.
+             */
+            slot?: number | null;
+        };
+        /**
+         * StragglerGone
+         * @description A straggler is as fast as its peers again.
+         */
+        StragglerGone: {
+            /**
+             * Step
+             * @description Completed optimizer steps.
+             */
+            step: number;
+            /**
+             * Time
+             * @description Unix time in seconds.
+             */
+            time: number;
+            /**
+             * Rank
+             * @description Global rank.
+             */
+            rank: number;
+        };
+        /**
+         * StragglerView
+         * @description A rank that is, or was, slower than its peers.
+         */
+        StragglerView: {
+            /**
+             * Rank
+             * @description Global rank.
+             */
+            rank: number;
+            /**
+             * Node
+             * @description Its node.
+             */
+            node: string;
+            /**
+             * Slot
+             * @description Its slot there.
+             */
+            slot: number;
+            /**
+             * Kind
+             * @description Whether it computes longer, or waits longer for data.
+             * @enum {string}
+             */
+            kind: "compute" | "data";
+            /**
+             * Factor
+             * @description Its own time as a multiple of the median of its peers.
+             */
+            factor: number;
+            /**
+             * Share
+             * @description Part of each step that it costs the job, from 0 to 1.
+             */
+            share: number;
+            /**
+             * Step
+             * @description Step at which it was found.
+             */
+            step: number;
+            /**
+             * Found At
+             * Format: date-time
+             * @description When it was found.
+             */
+            found_at: string;
+            /**
+             * Gone At
+             * @description When it was found to be as fast as its peers again.
+             */
+            gone_at: string | null;
         };
         StreamItem: components["schemas"]["EventView"] | components["schemas"]["NoticeView"];
         /**
@@ -12503,6 +12960,74 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["GoodputView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    metrics_ranks: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RanksView"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -15605,6 +16130,8 @@ export const event_Literal_SAVE_FAILED__SaveFailed_KindValues: ReadonlyArray<Fla
 export const event_Literal_SIZE_CHANGED__SizeChange_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"]["kind"]> = ["size_changed"];
 export const event_Literal_STOP_AGREED__StopAgreed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"]["kind"]> = ["stop_agreed"];
 export const event_Literal_STOP_REQUESTED__StopRequested_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"]["kind"]> = ["stop_requested"];
+export const event_Literal_STRAGGLER_FOUND__StragglerFound_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"]["kind"]> = ["straggler_found"];
+export const event_Literal_STRAGGLER_GONE__StragglerGone_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"]["kind"]> = ["straggler_gone"];
 export const event_Literal_SUBMITTED__Submitted_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SUBMITTED__Submitted_"]["kind"]> = ["submitted"];
 export const event_Literal_UNREACHABLE__Unreachable_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"]["kind"]> = ["unreachable"];
 export const event_Literal_WEIGHTS_LOADED__WeightsLoaded_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"]["kind"]> = ["weights_loaded"];
@@ -15645,6 +16172,7 @@ export const notice_Literal_METRICS__MetricsStored_KindValues: ReadonlyArray<Fla
 export const notice_Literal_OPERATION_PROGRESS__OperationProgressed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_OPERATION_PROGRESS__OperationProgressed_"]["kind"]> = ["operation_progress"];
 export const notice_Literal_OPERATION_WAITING__OperationWaiting_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_OPERATION_WAITING__OperationWaiting_"]["kind"]> = ["operation_waiting"];
 export const notice_Literal_PHASE__PhaseEntered_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_PHASE__PhaseEntered_"]["kind"]> = ["phase"];
+export const notice_Literal_RANK_TIMES__RankTimesStored_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_RANK_TIMES__RankTimesStored_"]["kind"]> = ["rank_times"];
 export const notice_Literal_WAITING__Waiting_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_WAITING__Waiting_"]["kind"]> = ["waiting"];
 export const operationKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationKind"]> = ["verify", "scrub", "delete", "export", "sample", "recover"];
 export const operationOutcomeOutcomeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationOutcome"]["outcome"]> = ["succeeded", "failed"];
@@ -15675,6 +16203,8 @@ export const resourcesSectionInputDeviceValues: ReadonlyArray<FlattenedDeepRequi
 export const resourcesSectionInputPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["priority"]> = ["low", "normal", "high"];
 export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SampleEnd"]> = ["end_of_text", "max_tokens", "time"];
 export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api"];
+export const stragglerFoundKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerFound"]["kind"]> = ["compute", "data"];
+export const stragglerViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerView"]["kind"]> = ["compute", "data"];
 export const timeCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TimeCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "queued", "requeued", "backoff", "paused", "lost", "idle_after_failure", "unreachable", "other"];
 export const tokenRequestKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenRequest"]["kind"]> = ["api", "join", "login"];
 export const tokenViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenView"]["kind"]> = ["admin", "api", "join", "login", "node"];
