@@ -11,7 +11,7 @@ from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.metrics.stragglers import FOUND_LINES, WINDOW
 from trainyard.spec.layout import Layout
 
-SLOW = 0.1
+SLOW = 0.2
 EXACT = ("train/loss", "train/grad_norm")
 
 
@@ -32,14 +32,16 @@ def test_the_slow_rank_has_the_own_time_and_the_others_wait(layout: Layout, tmp_
     attempt = run_of(tmp_path, layout, Meddling(slow=(1, SLOW)), steps=8)
     # The first line of an attempt has none.
     assert list(attempt.values("ranks/own_seconds/0")) == list(range(2, 9))
-    assert own(attempt, 1) - own(attempt, 0) == pytest.approx(SLOW, abs=0.05)
-    least = median(attempt.values("ranks/wait_seconds_min").values())
-    middle = median(attempt.values("ranks/wait_seconds_median").values())
-    assert 2 * (middle - least) == pytest.approx(SLOW, abs=0.05), "the median of two is their mean"
+    # Bounds for a busy machine, where either rank loses tens of milliseconds to other processes.
+    assert SLOW / 2 < own(attempt, 1) - own(attempt, 0) < 2 * SLOW
+    if layout.pp == 1:  # the bubble of a pipeline differs from stage to stage
+        least = median(attempt.values("ranks/wait_seconds_min").values())
+        middle = median(attempt.values("ranks/wait_seconds_median").values())
+        assert SLOW / 2 < 2 * (middle - least) < 2 * SLOW, "the median of two is their mean"
 
 
 def test_a_straggler_is_found_by_name(tmp_path: Path) -> None:
-    slow = Meddling(slow=(1, 3 * SLOW))
+    slow = Meddling(slow=(1, 1.5 * SLOW))
     attempt = run_of(tmp_path, Layout(dp_shard=2), slow, steps=WINDOW + 5)
     (found,) = [event for event in attempt.events if event.kind == "straggler_found"]
     assert (found.data["rank"], found.data["kind"]) == (1, "compute")
