@@ -57,6 +57,11 @@ class Settings(BaseSettings):
     storage."""
     grow_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time for which an attempt of an elastic job trains before the job grows onto free slots."""
+    preemption: bool = True
+    """Whether a waiting job preempts attempts of lower priority: they save, leave and are queued
+    again."""
+    preempt_after_seconds: Annotated[float, Field(ge=0)] = 600.0
+    """Time since its first step after which an attempt may be preempted."""
     resend_seconds: Annotated[float, Field(gt=0)] = 5.0
     """Pause before an unclaimed launch message is sent again."""
     log_quota_bytes: Annotated[int, Field(ge=1_000_000)] = 64 * 1024 * 1024

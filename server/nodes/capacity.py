@@ -13,11 +13,8 @@ from sqlalchemy import Connection, Table, select, type_coerce
 from server.database.column_types import Json
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
-from server.placement.demand import Holding, Offer
+from server.placement.demand import LEAVES_WITHIN, Holding, Offer
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
-
-LEAVES_WITHIN = timedelta(seconds=60)
-"""Expected time until an attempt that is ordered to leave has done so, its save included."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +37,11 @@ class _Held(TypedRow):
     slots: list[int]
     lost_at: datetime | None
     desired: Annotated[DesiredState, attempts.c.desired]
+    first_step_at: Annotated[datetime | None, attempts.c.started_at]
     job_id: Annotated[str, jobs.c.id]
     job_name: Annotated[str, jobs.c.name]
     job_state: Annotated[JobState, jobs.c.state]
+    priority: Annotated[int, jobs.c.priority]
     progress: Annotated[dict[str, Any], type_coerce(jobs.c.progress, Json)]
     """Not validated: a round reads that of every job that runs."""
 
@@ -122,4 +121,8 @@ def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
     return Holding(
         {share.node: tuple(share.slots) for share in shares},
         None if seconds_left is None else now + timedelta(seconds=seconds_left),
+        first.attempt_id,
+        first.job_id,
+        first.priority,
+        first.first_step_at,
     )

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from server.placement.backfill import Keeper, needed_before, without
-from server.placement.demand import Demand, Holding, Offer
+from server.placement.demand import LEAVES_WITHIN, Demand, Holding, Offer
 from server.placement.fit import choose, could_hold, eligible_for, groups, unit_on
+from server.placement.preempt import victims
 from server.placement.reasons import why_job_waits, why_operation_waits
 from trainyard.protocol.attempt import NodeAllocation
 
@@ -25,6 +26,7 @@ class QueuedJob:
     """Expected time from its placement to its end; None where that is not known."""
     lasts_on: str | None = None
     """Kind of slot on which it lasts so long; None for any."""
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Decisions:
     """Why each other one waits, by job id."""
     backfilled: Mapping[str, str]
     """Name of the first waiting job on whose nodes it starts, of each that is backfilled."""
+    victims: Mapping[str, Sequence[Holding]]
+    """The attempts that are to leave for each job that preempts, by job id."""
 
 
 def decide(
@@ -55,6 +59,7 @@ def decide(
     *,
     holdings: Sequence[Holding] = (),
     now: datetime | None = None,
+    preempt_after: timedelta | None = None,
     cut: Collection[Demand] = (),
 ) -> Decisions:
     """Place the jobs, in their order, on the offers: each whole or not at all.
@@ -63,33 +68,41 @@ def decide(
     that a large job does not wait for ever; one that is larger than what is online keeps nothing.
     A job behind it starts there all the same (is backfilled) when its expected end is not after the
     earliest start of each job that keeps one of its nodes. Where one does not fit, none behind it
-    with the same demand does.
+    with the same demand does. A job that keeps nodes preempts attempts of lower priority on those
+    that no job ahead keeps, if it then fits.
 
     Args:
         jobs: the jobs, in the order of the queue.
         offers: the nodes.
         holdings: what attempts hold on them.
-        now: the present time; nothing is backfilled without it.
+        now: the present time; nothing is backfilled or preempted without it.
+        preempt_after: time since its first step after which an attempt may be preempted; None for
+            never.
         cut: demands of which the queue holds more than `jobs` has. When the last job of such a
             demand is placed, nothing behind it is decided: it could overtake one that is left out.
     """
-    turns = _Turns(offers, holdings, now)
+    turns = _Turns(offers, holdings, now, preempt_after)
     last = {job.demand: job.id for job in jobs if job.demand in cut}
     for job in jobs:
         if turns.place(job) and last.get(job.demand) == job.id:
             break
-    return Decisions(turns.placed, turns.waiting, turns.backfilled)
+    return Decisions(turns.placed, turns.waiting, turns.backfilled, turns.victims)
 
 
 class _Turns:
     """The jobs of one round, each in its turn: what is left for it, and what became of it."""
 
     def __init__(
-        self, offers: Sequence[Offer], holdings: Sequence[Holding], now: datetime | None
+        self,
+        offers: Sequence[Offer],
+        holdings: Sequence[Holding],
+        now: datetime | None,
+        preempt_after: timedelta | None,
     ) -> None:
         self._offers = offers
         self._by_name = {offer.node: offer for offer in offers}
         self._now = now
+        self._preempt_after = preempt_after
         self._left = list(offers)
         self._holdings = list(holdings)
         self._keepers: list[Keeper] = []
@@ -98,6 +111,7 @@ class _Turns:
         self.placed: dict[str, tuple[NodeAllocation, ...]] = {}
         self.waiting: dict[str, str] = {}
         self.backfilled: dict[str, str] = {}
+        self.victims: dict[str, Sequence[Holding]] = {}
 
     def place(self, job: QueuedJob) -> bool:
         """Give a job its slots where it fits, and return whether it does."""
@@ -141,6 +155,29 @@ class _Turns:
             self.backfilled[job.id] = first.name
         return chosen
 
+    def _preempt(self, job: QueuedJob, pairs: Sequence[tuple[Sequence[Offer], int]]) -> None:
+        """Order attempts to leave for a job, on nodes that no job ahead keeps."""
+        if self._now is None or self._preempt_after is None:
+            return
+        found = victims(
+            job.demand,
+            without((group for group, _ in pairs), self._kept_for.keys()),
+            units=[unit for _, unit in pairs],
+            holdings=self._holdings,
+            offers=self._by_name,
+            priority=job.priority,
+            now=self._now,
+            running_since=self._now - self._preempt_after,
+        )
+        if not found:
+            return
+        self.victims[job.id] = found
+        leaving, ends_at = {holding.attempt_id for holding in found}, self._now + LEAVES_WITHIN
+        self._holdings = [
+            replace(holding, ends_at=ends_at) if holding.attempt_id in leaving else holding
+            for holding in self._holdings
+        ]
+
     def _keep(
         self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
     ) -> None:
@@ -151,6 +188,7 @@ class _Turns:
         ]
         if not pairs:
             return
+        self._preempt(job, pairs)
         keeper = Keeper(
             job.name,
             job.demand,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from trainyard.protocol.worker_messages import PROTOCOL
 
 Device = Literal["auto", "cpu", "cuda"]
+
+LEAVES_WITHIN = timedelta(seconds=60)
+"""Expected time until an attempt that is ordered to leave has done so, its save included."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,12 @@ class Holding:
     """Indices of its slots on each node."""
     ends_at: datetime | None
     """Expected end of the attempt; None where its pace is not known, as if it never ended."""
+    attempt_id: str = ""
+    job_id: str = ""
+    priority: int = 0
+    """Of its job."""
+    first_step_at: datetime | None = None
+    """When it began to train; None before."""
 
     def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
         """Return how many slots of each node a demand could use once the attempt has ended.

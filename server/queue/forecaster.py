@@ -17,7 +17,7 @@ from server.database.tables import demands, jobs
 from server.nodes.capacity import Capacity, read_capacity
 from server.placement.decide import QueuedJob
 from server.placement.forecast import FORECAST_JOBS, Forecast, forecast
-from server.queue.groups import ORDER, demand_of_shape, queued_job
+from server.queue.groups import ORDER, demand_of_shape
 from server.queue.queries import WAITS
 
 FORECAST_KEPT = timedelta(seconds=5)
@@ -88,7 +88,8 @@ class _Head(TypedRow):
     def job(self) -> QueuedJob:
         """The job, as it is placed."""
         demand = demand_of_shape(self.shape)
-        return queued_job(self.id, self.name, demand, self.lasts_seconds, self.lasts_on)
+        lasts = None if self.lasts_seconds is None else timedelta(seconds=self.lasts_seconds)
+        return QueuedJob(self.id, self.name, demand, lasts, self.lasts_on, self.priority)
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,7 @@ class HeadJob(TypedRow):
     """Why its group waits, as stored."""
     lasts_seconds: float | None
     lasts_on: str | None
+    priority: int
 
     @property
     def demand(self) -> Demand:
@@ -113,7 +114,8 @@ class HeadJob(TypedRow):
     @property
     def queued(self) -> QueuedJob:
         """The job, as it is placed."""
-        return queued_job(self.id, self.name, self.demand, self.lasts_seconds, self.lasts_on)
+        lasts = None if self.lasts_seconds is None else timedelta(seconds=self.lasts_seconds)
+        return QueuedJob(self.id, self.name, self.demand, lasts, self.lasts_on, self.priority)
 
 
 @dataclass(frozen=True)
@@ -123,14 +125,6 @@ class Heads:
     rows: Sequence[HeadJob]
     cut: frozenset[Demand]
     """Demands of groups that hold more jobs than are here."""
-
-
-def queued_job(
-    job_id: str, name: str, demand: Demand, lasts_seconds: float | None, lasts_on: str | None
-) -> QueuedJob:
-    """Return a job of the queue from its stored columns."""
-    lasts = None if lasts_seconds is None else timedelta(seconds=lasts_seconds)
-    return QueuedJob(job_id, name, demand, lasts, lasts_on)
 
 
 def demand_of_shape(shape: Any) -> Demand:

@@ -26,6 +26,7 @@ from server.queue.groups import enter_groups, explain, group_sizes, put_off, rea
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.leader import LeadLostError
 from server.scheduling.recovery_wait import held_back
+from server.scheduling.victims import order_to_leave
 from server.secrets import KeyFileError
 from server.subject import SCHEDULER, Subject
 from trainyard.base.problems import Problem
@@ -59,7 +60,7 @@ class Placer:
         self._context = context
         self._dispatcher = dispatcher
         # The last round placed nothing: the next cannot either while groups and offers are equal,
-        # until expected ends have changed so much that a job can be backfilled.
+        # until time has passed: expected ends change, and attempts may be preempted.
         self._hopeless: tuple[dict[str, int], list[Offer]] | None = None
         self._hopeless_until = datetime.min.replace(tzinfo=UTC)
 
@@ -79,7 +80,17 @@ class Placer:
             free = sum(len(offer.free) for offer in offers)
             heads = read_heads(connection, free_slots=free)
         queue = [row.queued for row in heads.rows]
-        decisions = decide(queue, offers, holdings=capacity.holdings, now=now, cut=heads.cut)
+        settings = context.settings
+        decisions = decide(
+            queue,
+            offers,
+            holdings=capacity.holdings,
+            now=now,
+            preempt_after=timedelta(seconds=settings.preempt_after_seconds)
+            if settings.preemption
+            else None,
+            cut=heads.cut,
+        )
         messages: list[LaunchMessage] = []
         for row in heads.rows:
             allocation = decisions.placed.get(row.id)
@@ -99,6 +110,8 @@ class Placer:
             except Exception:  # an error of one job must not keep the others from their slots
                 logger.exception("job %s could not be placed", row.id)
         explain(context, heads, decisions.waiting, new=new)
+        for job_id, holdings in decisions.victims.items():
+            order_to_leave(context, job_id, holdings)
         self._hopeless = None if decisions.placed else (sizes, offers)
         self._hopeless_until = now + DECIDE_AGAIN_AFTER
         for message in messages:  # after the commits: a claim must find its attempt

@@ -1,0 +1,100 @@
+"""Preemption in the scheduler's rounds: who leaves saves, waits, and continues later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from server.context import Context
+from server.jobs.service import cancel, set_priority
+from server.nodes.capacity import read_capacity
+from server.scheduling.round import DECIDE_AGAIN_AFTER, Placer
+from server.scheduling.victims import order_to_leave
+from tests.actors import ADA
+from tests.server.harness import Harness, Supervisor
+from trainyard.protocol.states import DesiredState, JobState
+from trainyard.run.failures import FailureReason
+
+
+def low_and_high(harness: Harness) -> tuple[str, Supervisor, str]:
+    """Return a job of all slots that trained for long enough, and one that waits for them."""
+    harness.add_node("a")
+    low, (supervisor,) = harness.running(
+        name="low", resources={"world_size": 4, "priority": "low"}, retry={"max_retries": 0}
+    )
+    harness.clock.advance(harness.context.settings.preempt_after_seconds)
+    high = harness.submit(name="llama-7", resources={"world_size": 2, "priority": "high"})
+    return low, supervisor, high
+
+
+def test_a_job_of_lower_priority_saves_leaves_and_continues_later(harness: Harness) -> None:
+    low, supervisor, high = low_and_high(harness)
+    assert harness.place() == 0
+    job = harness.job(low)
+    assert (job.state, job.desired) == (JobState.STOPPING, DesiredState.RUN)
+    assert job.reason == "preempted by llama-7 of priority high"
+    assert supervisor.train(7) == DesiredState.STOP
+    saved = harness.commit_checkpoint(low, 8)
+    supervisor.end("stopped")
+    attempt, job = harness.attempt(low), harness.job(low)
+    assert (attempt.outcome, attempt.failure.reason) == ("failed", FailureReason.PREEMPTED)
+    assert (job.state, job.retries_used, job.not_before) == (JobState.QUEUED, 0, None)
+    assert harness.place() == 1
+    (above,) = harness.claim_all(high)
+    above.train()
+    assert harness.job(low).reason == "needs 4 slots, 2 free, 2 held by llama-7"
+    above.end("succeeded")
+    assert harness.place() == 1
+    (again,) = harness.claim_all(low)
+    assert again.reply.attempt.resume is not None
+    assert again.reply.attempt.resume.checkpoint_id == saved
+
+
+def test_an_attempt_is_left_alone_until_it_has_run_for_a_while(harness: Harness) -> None:
+    harness.add_node("a", slots=1)
+    low, _ = harness.running(name="low")
+    harness.submit(resources={"priority": 1})
+    minimum = harness.context.settings.preempt_after_seconds
+    harness.clock.advance(minimum - 1)
+    assert harness.place() == 0
+    assert harness.job(low).state == JobState.RUNNING
+    harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds())
+    assert harness.place() == 0
+    assert harness.job(low).state == JobState.STOPPING
+
+
+def test_no_further_attempt_leaves_while_the_first_one_does(harness: Harness) -> None:
+    harness.add_node("a", slots=2)
+    first, _ = harness.running(name="first")
+    second, _ = harness.running(name="second")
+    harness.clock.advance(harness.context.settings.preempt_after_seconds)
+    harness.submit(name="high", resources={"priority": "high"})
+    for _ in range(3):
+        harness.place()
+        harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds())
+    states = {harness.job(first).state, harness.job(second).state}
+    assert states == {JobState.STOPPING, JobState.RUNNING}
+
+
+def test_nothing_leaves_where_preemption_is_off(harness: Harness, context: Context) -> None:
+    low, _, _ = low_and_high(harness)
+    settings = context.settings.model_copy(update={"preemption": False})
+    placer = Placer(replace(context, settings=settings), harness.dispatcher)
+    assert placer.run() == 0
+    assert harness.job(low).state == JobState.RUNNING
+
+
+@pytest.mark.parametrize("change", ["gone", "raised"])
+def test_an_order_is_not_given_when_its_cause_is_gone(
+    harness: Harness, context: Context, change: str
+) -> None:
+    low, _, high = low_and_high(harness)
+    with context.database.read() as connection:
+        victims = read_capacity(connection, context.now()).holdings
+    if change == "gone":
+        cancel(context, high, actor=ADA, reason="")
+    else:
+        set_priority(context, low, 50, actor=ADA)
+    assert order_to_leave(context, high, victims) == 0
+    assert harness.job(low).state == JobState.RUNNING
