@@ -52,6 +52,11 @@ class Settings(BaseSettings):
     """Pause between two heartbeats of a worker; after six without one its node is offline."""
     claim_seconds: Annotated[float, Field(gt=0)] = 120.0
     """Time within which an attempt must be claimed by all of its nodes."""
+    cordon_after_failures: Annotated[int, Field(ge=0)] = 3
+    """Attempts that fail because of a node within `cordon_window_seconds`, after which nothing new
+    is placed there; never when 0."""
+    cordon_window_seconds: Annotated[float, Field(gt=0)] = 21_600.0
+    """Time within which failures of a node are counted together."""
     recovery_seconds: Annotated[float, Field(ge=0)] = 120.0
     """Longest wait of a job until the commits of its lost attempt are found, once a node sees its
     storage."""
@@ -66,6 +71,9 @@ class Settings(BaseSettings):
     """Pause before an unclaimed launch message is sent again."""
     log_quota_bytes: Annotated[int, Field(ge=1_000_000)] = 64 * 1024 * 1024
     """Bytes of output that are kept for each rank of an attempt; the oldest are dropped."""
+    device_gauges: bool = False
+    """Whether `/metrics` has gauges of each GPU, in place of one for those of a node: 15 gauges a
+    GPU, 120,000 for a thousand nodes of eight."""
     scrub_interval_days: Annotated[float, Field(ge=0)] = 0.0
     """Days without a check after which an idle node compares a checkpoint with its checksums; never
     when 0."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
+from trainyard.base.labels import parse_labels
 from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import PROTOCOL, Registration, RegistrationReply
 from trainyard.run.atomic import replace_file
@@ -24,8 +25,8 @@ ANOTHER_WORKER_SECONDS = 1.0
 
 def register(
     settings: Settings, node: LocalNode, api: WorkerApi, *, roots: Mapping[str, str]
-) -> float:
-    """Register the node, waiting as long as it takes; return the heartbeat's period.
+) -> RegistrationReply:
+    """Register the node, waiting as long as it takes; return the server's answer.
 
     It waits for the server, and while the server holds that another worker serves the node, as
     after a reboot (docs/lifecycle.md, 46). Afterwards `api` carries the node's token.
@@ -42,6 +43,7 @@ def register(
         roots=dict(roots),
         worker=node.worker,
         version=_version(),
+        labels=parse_labels(settings.labels),
     )
     own = own_token(node.store)
     if own is None and settings.join_token is None:
@@ -62,7 +64,7 @@ def register(
         replace_file(node.store.token, f"{reply.node_token}\n", mode=0o600)
         api.token = reply.node_token
     node.store.remember_server(settings.url)
-    return reply.heartbeat_seconds
+    return reply
 
 
 def own_token(store: NodeStore) -> str | None:

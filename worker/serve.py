@@ -62,7 +62,10 @@ def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerI
         allow_code=settings.allow_code,
         run_as=run_as,
     )
-    seconds = register(settings, node, api, roots=identify_roots(node.roots))
+    reply = register(settings, node, api, roots=identify_roots(node.roots))
+    if reply.slots:
+        node = replace(node, devices=replace(node.devices, visible=reply.slots))
+    seconds = reply.heartbeat_seconds
     logger.info("node %s offers %d slots (%s)", node.name, hardware.slots, hardware.device_name)
     for attempt_id in adopt(store):
         logger.info("attempt %s is supervised", attempt_id)
@@ -70,7 +73,12 @@ def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerI
     if settings.preemption_notice_file is not None:
         notices.append(settings.preemption_notice_file)
     folders = folders_of(store.data_dir, node.roots)
-    sampler = Sampler(accelerators, folders, seconds=max(seconds, SAMPLE_SECONDS))
+    sampler = Sampler(
+        accelerators,
+        folders,
+        seconds=max(seconds, SAMPLE_SECONDS),
+        supervisors=store.supervisors,
+    )
     heart = Heart(node, api, seconds=seconds, notices=notices, sampler=sampler)
     heart.beat()
     if heart.refusal is not None:

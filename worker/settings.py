@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from trainyard.base.labels import parse_labels
 from trainyard.base.redaction import hide_credentials
 from trainyard.protocol.worker_messages import NodeName
 from trainyard.spec.storage_uri import ROOT_PATTERN, is_object_store, split_object_store
@@ -22,6 +23,11 @@ def _node_name() -> str:
 
 def _check_roots(text: str) -> str:
     parse_roots(text)
+    return text
+
+
+def _check_labels(text: str) -> str:
+    parse_labels(text)
     return text
 
 
@@ -77,6 +83,9 @@ class Settings(BaseSettings):
     roots: Annotated[str, AfterValidator(_check_roots)] = ""
     """Storage roots as `name=path,name=s3://bucket/prefix`; `checkpoints` and `data` in `data_dir`
     when empty."""
+    labels: Annotated[str, AfterValidator(_check_labels)] = ""
+    """Labels of the node as `key=value,key=value`, which jobs select by; `fabric`, `block` and
+    `rack` have a meaning of their own. Labels that people set for the node win."""
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Slots that the node offers; when absent its GPUs, or without any its cores but at least 4."""
     allow_code: bool = False

@@ -18,7 +18,7 @@ from server.context import Context
 from server.database.rows import Node
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.events.tail import Tail, newest_id
-from server.nodes.series import device_values, host_values
+from server.nodes.series import device_values, host_values, node_values
 from server.ranks.store import live_stragglers
 from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 
@@ -73,7 +73,8 @@ class _Cluster(Collector):
             yield _by_state(connection, "jobs", jobs.c.state, JobState)
             yield _by_state(connection, "attempts", attempts.c.state, AttemptState)
             yield from _slots(connection)
-            yield from _node_samples(connection)
+            every_device = self._context.settings.device_gauges
+            yield from _node_samples(connection, every_device=every_device)
             yield _stragglers(connection)
             lag = max(0, newest_id(connection) - self._tail.position)
         yield GaugeMetricFamily(
@@ -102,13 +103,20 @@ def _slots(connection: Connection) -> Iterable[Metric]:
     held = sum(
         len(slots) for slots in connection.scalars(select(attempt_nodes.c.slots).where(live))
     )
+    withheld = sum(map(len, connection.scalars(select(nodes.c.withheld))))
     gauge.add_metric(("held",), held)
-    gauge.add_metric(("free",), (total or 0) - held)
+    gauge.add_metric(("withheld",), withheld)
+    gauge.add_metric(("free",), max((total or 0) - held - withheld, 0))
     yield gauge
 
 
-def _node_samples(connection: Connection) -> Iterable[Metric]:
-    """Return the newest sample of each node that is online, as one gauge for each series."""
+def _node_samples(connection: Connection, *, every_device: bool) -> Iterable[Metric]:
+    """Return the newest sample of each node that is online, as one gauge for each series.
+
+    Args:
+        connection: a transaction.
+        every_device: whether each device has gauges of its own, in place of those of its node.
+    """
     gauges: dict[str, GaugeMetricFamily] = {}
     for node in Node.all(connection, Node.select().where(nodes.c.offline_since.is_(None))):
         if node.sample is None:
@@ -116,6 +124,10 @@ def _node_samples(connection: Connection) -> Iterable[Metric]:
         for name, disk, value in host_values(node.sample):
             labels = {"node": node.name} | ({"disk": disk} if disk else {})
             _gauge(gauges, name, labels).add_metric(tuple(labels.values()), value)
+        if not every_device:
+            for name, value in node_values(node.sample):
+                _gauge(gauges, name, ("node",)).add_metric((node.name,), value)
+            continue
         slots = {device.uuid: str(slot) for slot, device in enumerate(node.hardware.accelerators)}
         for device in node.sample.accelerators:
             labels = {

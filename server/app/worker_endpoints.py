@@ -18,7 +18,8 @@ from server.http.path_params import OperationId
 from server.http.request_body import JsonBody
 from server.http.responses import JSON
 from server.ingest.receive import store_report
-from server.nodes import service as nodes
+from server.nodes.register import check_protocol
+from server.nodes.register import register as register_node
 from server.operations.service import claim_operation, report_operation
 from server.protocol_2 import PATH as CHORE_PATH
 from server.protocol_2 import reply_text
@@ -49,7 +50,7 @@ def register(
     body: Annotated[Registration, Depends(JsonBody(Registration))],
 ) -> Response:
     """Register a node by a join token, or again by its own token."""
-    return _reply(nodes.register(context, body, principal=principal), body.protocol)
+    return _reply(register_node(context, body, principal=principal), body.protocol)
 
 
 @router.post("/heartbeat", response_model=NodeHeartbeatReply, summary="Heartbeat of a worker")
@@ -141,6 +142,6 @@ def _reply(model: BaseModel, protocol: int) -> Response:
 
 
 def _check(principal: Principal, node: str, protocol: int) -> None:
-    nodes.check_protocol(protocol)
+    check_protocol(protocol)
     if principal.node != node:
         raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {node!r}")

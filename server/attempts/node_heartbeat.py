@@ -13,10 +13,13 @@ from server.errors import NotFoundError
 from server.events.store import NewEvent, append_event
 from server.leases import NODE_LEASES
 from server.lifecycle import lock_job_of
+from server.nodes.drain import cordon_by_server
+from server.nodes.health import device_faults
 from server.nodes.series import store_sample
+from server.nodes.slots import withheld_slots
 from server.nodes.workers import check_worker, proves_gone
 from server.subject import Actor, Subject
-from trainyard.protocol.rest.event_data import NodeDrained, NodeOnline
+from trainyard.protocol.rest.nodes import NodeDrained, NodeOnline
 from trainyard.protocol.states import AttemptOutcome
 from trainyard.protocol.worker_messages import NodeHeartbeat, NodeHeartbeatReply, WorkerIdentity
 from trainyard.run.failures import Failure, FailureReason
@@ -45,7 +48,7 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
 def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbeat) -> None:
     node, notice = heartbeat.node, heartbeat.notice
     before = connection.execute(
-        select(nodes.c.offline_since, nodes.c.notice)
+        select(nodes.c.offline_since, nodes.c.notice, nodes.c.hardware, nodes.c.trusted_since)
         .where(nodes.c.name == node)
         .with_for_update(key_share=True)
     ).one_or_none()
@@ -56,10 +59,20 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
     connection.execute(
         update(nodes)
         .where(nodes.c.name == node)
-        .values(heartbeat_at=now, offline_since=None, notice=notice, sample=sample)
+        .values(
+            heartbeat_at=now,
+            offline_since=None,
+            notice=notice,
+            sample=sample,
+            withheld=withheld_slots(before.hardware, sample),
+        )
     )
     if sample is not None:
         store_sample(connection, node, sample, now=now)
+        since = before.trusted_since
+        faults = device_faults(before.hardware, sample, now=now, trusted_since=since)
+        if faults:
+            cordon_by_server(context, connection, node, faults)
     if before.notice != notice:
         event = NewEvent(
             NodeDrained(draining=notice is not None, notice=notice),

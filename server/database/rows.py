@@ -251,6 +251,10 @@ class Node(TypedRow):
     device: DeviceKind
     slots: int
     roots: dict[str, str]
+    withheld: dict[str, str]
+    """Why slots are withheld, by their number as text."""
+    worker_labels: dict[str, str]
+    set_labels: dict[str, str]
     version: str
     worker: WorkerIdentity | None
     drain: Drain | None
@@ -259,6 +263,11 @@ class Node(TypedRow):
     registered_at: datetime
     heartbeat_at: datetime
     offline_since: datetime | None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels: those that people set win over those of its worker."""
+        return {**self.worker_labels, **self.set_labels}
 
 
 @dataclass(frozen=True, slots=True)

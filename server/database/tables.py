@@ -142,6 +142,7 @@ attempts = Table(
     UniqueConstraint("job_id", "number"),
     one_of("state", AttemptState),
     one_of("desired", DesiredState),
+    Index(None, "ended_at"),
     Index(None, "state"),
 )
 
@@ -204,10 +205,14 @@ nodes = Table(
     Column("slots", Integer, nullable=False),
     Column("partitions", Json, nullable=False, server_default="[]"),  # slots that are MIG instances
     Column("roots", Json, nullable=False),  # name -> UUID
+    Column("worker_labels", Json, nullable=False, server_default="{}"),  # from its settings
+    Column("set_labels", Json, nullable=False, server_default="{}"),  # by people, which win
     Column("version", String(50), nullable=False),
     Column("protocol", Integer, nullable=False, server_default="2"),  # of its worker
     Column("worker", Record(WorkerIdentity)),  # that registered; the others get 409
     Column("drain", Record(Drain)),  # nothing new is placed while this is set
+    Column("withheld", Json, nullable=False, server_default="{}"),  # slot -> why it is not offered
+    Column("trusted_since", UtcDateTime),  # end of the last drain: older faults count no more
     Column("notice", Text),  # nor while this is set: the machine is about to go away
     Column("sample", Record(NodeSample)),  # of the last heartbeat
     Column("registered_at", UtcDateTime, nullable=False),

@@ -11,7 +11,7 @@ from trainyard.protocol.rest.access import SessionRequest, TokenRequest
 from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.jobs import JobRequest, PriorityRequest, StopRequest
 from trainyard.protocol.rest.metrics_and_logs import ComparisonView
-from trainyard.protocol.rest.nodes import DrainRequest
+from trainyard.protocol.rest.nodes import CordonRequest, DrainRequest, LabelChange
 from trainyard.protocol.rest.operations import ExportRequest, SampleRequest
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.protocol.rest.resume import ResumeRequest
@@ -60,6 +60,8 @@ EXAMPLES: Examples = {
         "weights_alone": {"parts": ["model"], "changes": {"optimizer": {"lr": 1e-4}}},
         "what_would_hold": {"changes": {"training": {"seed": 1}}, "dry_run": True},
     },
+    CordonRequest: {"with_a_reason": {"reason": "waits for a new power supply"}},
+    LabelChange: {"set_one_withdraw_one": {"labels": {"zone": "a", "rack": None}}},
     DrainRequest: {"save_and_move": {}, "let_it_finish": {"running": "finish"}},
     PriorityRequest: {"by_name": {"priority": "high"}, "by_number": {"priority": -20}},
     ProjectRequest: {

@@ -29,7 +29,7 @@ from server.ingest.subscribers import SUBSCRIBERS, notify_logs
 from server.lifecycle import lock_job
 from server.logs.store import close_output, store_output
 from server.metrics.store import MAX_SERIES, store_metrics
-from server.nodes.service import check_protocol
+from server.nodes.register import check_protocol
 from server.subject import SERVER, Actor
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.event_data import MetricsDropped

@@ -83,6 +83,8 @@ def options(context: Context, job_id: str) -> ResumeOptions:
             device=spec.resources.device,
             roots=roots_of(spec),
             new_fields=lacking(job.spec, baseline.overrides),
+            node_selector=tuple(sorted(spec.resources.node_selector.items())),
+            exclude_nodes=tuple(sorted({*spec.resources.exclude_nodes})),
         )
         units = {given.layout.node_units for given in option.layouts} or {()}
         views.append(

@@ -54,9 +54,7 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
         without_job: a job whose slots count as free, as they will when it is resized; those of its
             lost shares do not.
     """
-    held = _read_held(connection)
-    stays = [share for share in held if share.lost_at or share.job_id != without_job]
-    return _offers(connection, stays)
+    return _offers(connection, _read_held(connection), without_job=without_job)
 
 
 def read_capacity(connection: Connection, now: datetime) -> Capacity:
@@ -79,32 +77,48 @@ def _read_held(connection: Connection) -> Sequence[_Held]:
     )
 
 
-def _offers(connection: Connection, held: Iterable[_Held]) -> list[Offer]:
+def _offers(
+    connection: Connection, held: Iterable[_Held], *, without_job: str | None = None
+) -> list[Offer]:
     holders: dict[str, Counter[str]] = {}
     taken: dict[str, set[int]] = {}
+    in_use: dict[str, set[int]] = {}
     for share in held:
-        holders.setdefault(share.node, Counter())[share.job_name] += len(share.slots)
-        taken.setdefault(share.node, set()).update(share.slots)
+        in_use.setdefault(share.node, set()).update(share.slots)
+        if share.lost_at or share.job_id != without_job:
+            holders.setdefault(share.node, Counter())[share.job_name] += len(share.slots)
+            taken.setdefault(share.node, set()).update(share.slots)
     node = nodes.c
     columns = (node.name, node.device, node.slots, node.roots, node.protocol, node.partitions)
+    more = (node.worker_labels, node.set_labels, node.withheld)
     rows = connection.execute(
-        select(*columns).where(
+        select(*columns, *more).where(
             nodes.c.offline_since.is_(None), nodes.c.drain.is_(None), nodes.c.notice.is_(None)
         )
     )
-    return [
-        Offer(
+    offers = []
+    for row in rows:
+        # Seen from outside a container, the ranks of an attempt may look like foreign processes.
+        withheld = {
+            int(slot): why
+            for slot, why in row.withheld.items()
+            if int(slot) not in in_use.get(row.name, ())
+        }
+        usable = [slot for slot in range(row.slots) if slot not in withheld]
+        offer = Offer(
             node=row.name,
             device=row.device,
-            slots=row.slots,
-            free=tuple(s for s in range(row.slots) if s not in taken.get(row.name, ())),
+            slots=len(usable),
+            free=tuple(slot for slot in usable if slot not in taken.get(row.name, ())),
             roots=row.roots,
             holders=holders.get(row.name, {}),
             protocol=row.protocol,
-            partitions=tuple(row.partitions),
+            partitions=tuple(slot for slot in row.partitions if slot not in withheld),
+            labels={**row.worker_labels, **row.set_labels},
+            withheld=withheld,
         )
-        for row in rows
-    ]
+        offers.append(offer)
+    return offers
 
 
 def _holding(shares: Sequence[_Held], now: datetime) -> Holding:

@@ -12,11 +12,21 @@ from server.http.paging import PageRequest, page_by
 from server.http.path_params import NodeName
 from server.http.request_body import JsonBody
 from server.http.responses import reply, reply_rows
-from server.nodes import series, service
+from server.nodes import series
+from server.nodes.drain import set_drain
+from server.nodes.labeling import set_labels
+from server.nodes.queries import list_nodes
 from trainyard.base.names import NAME
 from trainyard.protocol.rest.common import Page
-from trainyard.protocol.rest.nodes import DrainRequest, NodeMetrics, NodeView
+from trainyard.protocol.rest.nodes import (
+    CordonRequest,
+    DrainRequest,
+    LabelChange,
+    NodeMetrics,
+    NodeView,
+)
 
+CordonBody = Annotated[CordonRequest, Depends(JsonBody(CordonRequest, default=CordonRequest()))]
 DrainBody = Annotated[DrainRequest, Depends(JsonBody(DrainRequest, default=DrainRequest()))]
 
 router = APIRouter(prefix="/nodes", tags=["nodes"], dependencies=[person])
@@ -27,7 +37,7 @@ def list_(
     context: ServerContext, page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NAME))]
 ) -> Response:
     """List nodes by name: what they offer, who holds it, whether they live."""
-    views = service.list_nodes(context, after=page.after, limit=page.limit)
+    views = list_nodes(context, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.name)
     return reply(Page[NodeView](items=tuple(shown), next_page_token=next_page_token))
 
@@ -61,10 +71,34 @@ def metrics(
 )
 def drain(context: ServerContext, principal: Person, name: NodeName, body: DrainBody) -> Response:
     """Have what runs there save and go on elsewhere, or let it finish; place nothing new."""
-    return reply(service.set_drain(context, name, body.running, actor=principal.actor))
+    return reply(set_drain(context, name, body.running, actor=principal.actor))
 
 
 @router.post("/{name}/undrain", response_model=NodeView, summary="Place on a node again")
 def undrain(context: ServerContext, principal: Person, name: NodeName) -> Response:
     """Take the node back into use."""
-    return reply(service.set_drain(context, name, None, actor=principal.actor))
+    return reply(set_drain(context, name, None, actor=principal.actor))
+
+
+@router.post("/{name}/cordon", response_model=NodeView, summary="Place nothing new on a node")
+def cordon(context: ServerContext, principal: Person, name: NodeName, body: CordonBody) -> Response:
+    """Let what runs there finish, and place nothing new; the reason is shown with the node."""
+    reasons = () if body.reason is None else (body.reason,)
+    return reply(set_drain(context, name, "finish", actor=principal.actor, reasons=reasons))
+
+
+@router.post("/{name}/uncordon", response_model=NodeView, summary="End a cordon or a drain")
+def uncordon(context: ServerContext, principal: Person, name: NodeName) -> Response:
+    """Take the node back into use; its earlier failures and errors no longer count."""
+    return reply(set_drain(context, name, None, actor=principal.actor))
+
+
+@router.post("/{name}/labels", response_model=NodeView, summary="Change labels of a node")
+def label(
+    context: ServerContext,
+    principal: Person,
+    name: NodeName,
+    body: Annotated[LabelChange, Depends(JsonBody(LabelChange))],
+) -> Response:
+    """Set labels that jobs select by; attempts that run on the node stay there."""
+    return reply(set_labels(context, name, body.labels, actor=principal.actor))

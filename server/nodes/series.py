@@ -36,8 +36,15 @@ MAX_POINTS = 20_000
 """Points of one answer, about 100 bytes each."""
 
 HOST_SERIES = ("load", "memory_bytes", "memory_used_bytes", "disk_bytes", "disk_free_bytes")
-NOT_NUMBERS = {"uuid", "problem", "throttle_reasons", "xids"}
+NOT_NUMBERS = {"uuid", "problem", "throttle_reasons", "xids", "foreign"}
 """Fields of a device's sample that are no series of their own."""
+HIGHEST = {
+    "gpu_temperature_celsius",
+    "gpu_throttled",
+    "gpu_row_remap_pending",
+    "gpu_row_remap_failed",
+}
+"""Series whose highest value stands for all devices of a node."""
 SERIES = frozenset(
     {*HOST_SERIES, "gpu_throttled"}
     | {f"gpu_{name}" for name in AcceleratorSample.model_fields if name not in NOT_NUMBERS}
@@ -57,6 +64,22 @@ def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
             yield f"gpu_{name}", float(value)
     if sample.throttle_reasons is not None:
         yield "gpu_throttled", float(bool(sample.throttle_reasons))
+
+
+def node_values(sample: NodeSample) -> Iterator[tuple[str, float]]:
+    """Return the numbers of all devices of a node together, by the names of `device_values`.
+
+    The highest of temperatures and flags, the mean of ratios and clocks, the sum of the rest.
+    """
+    values: dict[str, list[float]] = {}
+    for device in sample.accelerators:
+        for name, value in device_values(device):
+            values.setdefault(name, []).append(value)
+    for name, each in values.items():
+        if name in HIGHEST:
+            yield name, max(each)
+        else:
+            yield name, sum(each) / (len(each) if name.endswith(("_ratio", "_hertz")) else 1)
 
 
 def host_values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:

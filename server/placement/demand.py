@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
+from trainyard.base.labels import BLOCK, FABRIC, RACK
 from trainyard.protocol.worker_messages import PROTOCOL
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -32,6 +33,10 @@ class Demand:
     """Fields of its spec or task that a worker of an older protocol cannot read."""
     units: tuple[int, ...] = ()
     """Each share is a multiple of the first of these with which the nodes hold it, else of 1."""
+    node_selector: tuple[tuple[str, str], ...] = ()
+    """Labels that each node must have, by key."""
+    exclude_nodes: tuple[str, ...] = ()
+    """Names of nodes that it never runs on, in order."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Offer:
     node: str
     device: Literal["cpu", "cuda"]
     slots: int
+    """Slots that it has, without those that are withheld."""
     free: tuple[int, ...]
     """Indices of the slots that are free."""
     roots: Mapping[str, str]
@@ -51,6 +57,25 @@ class Offer:
     """Protocol of its worker."""
     partitions: tuple[int, ...] = ()
     """Slots that are parts of a GPU: a rank there reaches no other rank."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the node; one without `fabric`, `block` or `rack` has the empty value."""
+    withheld: Mapping[int, str] = field(default_factory=dict)
+    """Why further slots are withheld, by their index."""
+
+    @property
+    def indices(self) -> frozenset[int]:
+        """Indices of the slots that are not withheld."""
+        return frozenset(range(self.slots + len(self.withheld))) - self.withheld.keys()
+
+    @property
+    def fabric(self) -> str:
+        """The network that its attempts never leave."""
+        return self.labels.get(FABRIC, "")
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Block and rack."""
+        return self.labels.get(BLOCK, ""), self.labels.get(RACK, "")
 
     def without_partitions(self) -> Offer:
         """Return what it offers to a demand of several slots."""

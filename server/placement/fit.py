@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -35,14 +35,21 @@ def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
         for offer in offers
         if offer.slots > 0
         and demand.device in {"auto", offer.device}
+        and offer.node not in demand.exclude_nodes
+        and has_labels(demand, offer)
         and all(root in offer.roots for root in demand.roots)
         and (demand.storage is None or offer.roots.get(demand.storage[0]) == demand.storage[1])
         and (offer.protocol == PROTOCOL or not demand.new_fields)
     ]
 
 
+def has_labels(demand: Demand, offer: Offer) -> bool:
+    """Return whether a node has the labels that a demand selects by."""
+    return all(offer.labels.get(key) == value for key, value in demand.node_selector)
+
+
 def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
-    """Return the sets of nodes that one attempt may span: one kind of slot, the same roots."""
+    """Return the sets of nodes that one attempt may span: of one kind, fabric and storage."""
     eligible = eligible_for(demand, offers)
     if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
         eligible = [offer for offer in eligible if offer.device == "cuda"]
@@ -51,7 +58,7 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
         eligible = [offer for offer in whole if offer.slots > 0]
     groups: dict[tuple[str, ...], list[Offer]] = {}
     for offer in eligible:
-        key = (offer.device, *(offer.roots[root] for root in demand.roots))
+        key = (offer.device, offer.fabric, *(offer.roots[root] for root in demand.roots))
         groups.setdefault(key, []).append(offer)
     return [groups[key] for key in sorted(groups)]
 
@@ -74,21 +81,24 @@ def could_hold(demand: Demand, group: Sequence[Offer], *, unit: int) -> bool:
 def choose(
     demand: Demand, groups: Sequence[Sequence[Offer]], *, units: Sequence[int]
 ) -> tuple[NodeAllocation, ...] | None:
-    """Return the allocation on the fewest nodes, those with least to spare; None when none fits.
+    """Return the allocation on the fewest nodes; None when none fits.
+
+    Of those on equally few nodes it is one within a block, if any is, then one within a rack, then
+    one with the least to spare.
 
     Args:
         demand: what is placed, of one slot or more.
         groups: sets of nodes that one attempt may span.
         units: for each group the number of slots of which each share is a multiple.
     """
-    spreads = [
-        spread(demand, group, unit=unit, free=lambda offer: len(offer.free))
+    fitting = [
+        shares
         for group, unit in zip(groups, units, strict=True)
+        for shares in _spreads(demand, group, unit=unit)
     ]
-    fitting = [shares for shares in spreads if shares is not None]
     if not fitting:
         return None
-    best = min(fitting, key=lambda shares: (len(shares), sum(len(s.offer.free) for s in shares)))
+    best = min(fitting, key=_cost)
     return tuple(
         NodeAllocation(node=offer.node, node_rank=rank, slots=offer.free[:size])
         for rank, (offer, size) in enumerate(best)
@@ -118,6 +128,37 @@ def fits_with(
         spread(demand, group, unit=unit, free=free) is not None
         for group, unit in zip(groups, units, strict=True)
     )
+
+
+def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[list[NodeShare]]:
+    """Yield the shares on a set of nodes; where that takes several, also those within a place."""
+
+    def free(offer: Offer) -> int:
+        return len(offer.free)
+
+    shares = spread(demand, group, unit=unit, free=free)
+    if shares is None:
+        return
+    yield shares
+    if len(shares) == 1 or _cost(shares)[1:3] == (1, 1):
+        return
+    places: dict[tuple[str, ...], list[Offer]] = {}
+    for offer in group:
+        if offer.free:
+            places.setdefault(offer.place, []).append(offer)
+            places.setdefault(offer.place[:1], []).append(offer)
+    for place in places.values():
+        if sum(map(free, place)) >= demand.world_size:
+            within = spread(demand, place, unit=unit, free=free)
+            if within is not None:
+                yield within
+
+
+def _cost(shares: Sequence[NodeShare]) -> tuple[int, int, int, int]:
+    """Return nodes, blocks, racks and free slots of an allocation: the lowest is the best."""
+    places = {share.offer.place for share in shares}
+    blocks = {block for block, _ in places}
+    return len(shares), len(blocks), len(places), sum(len(share.offer.free) for share in shares)
 
 
 def spread(

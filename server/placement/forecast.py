@@ -86,7 +86,7 @@ def forecast(
         if unseen:
             break
         moment = min(ends)
-    empty = [replace(offer, free=tuple(range(offer.slots))) for offer in offers]
+    empty = [replace(offer, free=tuple(sorted(offer.indices))) for offer in offers]
     why = NOT_SOON if unseen else UNKNOWN_END
     unknown = {job.id: why if fits(job.demand, empty) else TOO_LARGE for job in left}
     return Forecast(starts, waiting, unknown, backfilled)
@@ -103,9 +103,7 @@ def _freed(offers: Iterable[Offer], ended: Iterable[Holding]) -> list[Offer]:
         for node, held in holding.shares.items():
             slots.setdefault(node, set()).update(held)
     return [
-        replace(
-            offer, free=tuple(sorted({*offer.free, *slots[offer.node]} & {*range(offer.slots)}))
-        )
+        replace(offer, free=tuple(sorted({*offer.free, *slots[offer.node]} & offer.indices)))
         if offer.node in slots
         else offer
         for offer in offers

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from server.placement.demand import Demand, Offer
-from server.placement.fit import could_hold, eligible_for
+from server.placement.fit import could_hold, eligible_for, has_labels
+from trainyard.base.labels import in_words
 from trainyard.protocol.worker_messages import PROTOCOL
 
 NO_NODE = "no node is online that takes new work"
@@ -33,7 +34,8 @@ def why_job_waits(
         lacking = ""
         if demand.nodes is None and sum(slots) >= demand.world_size:
             lacking = f"; shares of different sizes need workers of protocol {PROTOCOL}"
-        return f"{_needs(demand)}, {sum(slots)} are online{_by_node(slots)}{lacking}"
+        online = f"{_needs(demand)}, {sum(slots)} are online{_by_node(slots)}{lacking}"
+        return ", ".join([online, *_withheld(group)])
     free = [offer for offer in group if offer.free and offer.node not in kept_for]
     count = sum(len(offer.free) for offer in free)
     kept: Counter[str] = Counter()
@@ -44,7 +46,7 @@ def why_job_waits(
     if kept and not count:
         parts = []  # no "0 free" next to slots that are free and kept
     parts += [f"{slots} free, kept for {name}, which is ahead" for name, slots in kept.items()]
-    return ", ".join([_needs(demand, unit=unit), *parts, *_held(group)])
+    return ", ".join([_needs(demand, unit=unit), *parts, *_held(group), *_withheld(group)])
 
 
 def why_operation_waits(
@@ -77,7 +79,7 @@ def _needs(demand: Demand, *, unit: int = 1) -> str:
 
 
 def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
-    """Return what of a demand's needs no node has: slots of its kind, then roots, then its storage.
+    """Return what of a demand's needs no node has: its kind of slot, labels, roots, then storage.
 
     Where nodes have all of these, a demand of several slots lacks GPUs that are not divided.
     """
@@ -87,6 +89,18 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
     if not able:
         return f"has {demand.device} slots"
     such = "" if demand.device == "auto" else "has such slots and "
+    usable = [offer for offer in able if offer.slots > 0]
+    if not usable:
+        return f"offers a slot: {', '.join(_withheld(able))}"
+    able = usable
+    able = [offer for offer in able if has_labels(demand, offer)]
+    if not able:
+        return f"{such}has the labels {in_words(dict(demand.node_selector))}"
+    able = [offer for offer in able if offer.node not in demand.exclude_nodes]
+    if not able:
+        labels = f"has the labels {in_words(dict(demand.node_selector))} and "
+        which = labels if demand.node_selector else ""
+        return f"{such}{which}is not in resources.exclude_nodes"
     if demand.new_fields:
         able = [offer for offer in able if offer.protocol == PROTOCOL]
         if not able:
@@ -112,6 +126,17 @@ def _held(group: Sequence[Offer], most: int = 3) -> list[str]:
     named = [f"{slots} held by {name}" for name, slots in holders.most_common(most)]
     others = sum(slots for _, slots in holders.most_common()[most:])
     return [*named, *([f"{others} by others"] if others else [])]
+
+
+def _withheld(offers: Sequence[Offer], most: int = 2) -> list[str]:
+    """Return which slots are withheld and why: the first ones, and how many more."""
+    found = [
+        f"slot {slot} of {offer.node} is withheld ({reason})"
+        for offer in offers
+        for slot, reason in offer.withheld.items()
+    ]
+    more = [f"{len(found) - most} more are withheld"] if len(found) > most else []
+    return [*found[:most], *more]
 
 
 def _names(offers: Sequence[Offer], most: int = 3) -> str:

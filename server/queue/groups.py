@@ -129,7 +129,7 @@ class Heads:
 
 def demand_of_shape(shape: Any) -> Demand:
     """Return a demand from its stored fields, in their order."""
-    size, nodes, device, roots, storage, new_fields, units = shape
+    size, nodes, device, roots, storage, new_fields, units, selector, exclude = shape
     return Demand(
         size,
         nodes,
@@ -138,6 +138,8 @@ def demand_of_shape(shape: Any) -> Demand:
         storage and tuple(storage),
         tuple(new_fields),
         tuple(units),
+        tuple((key, value) for key, value in selector),
+        tuple(exclude),
     )
 
 
@@ -161,6 +163,8 @@ def demand_of(
         storage=(spec.checkpoint.root, bound) if bound is not None else None,
         new_fields=lacking(submitted, overrides),
         units=layout.node_units,
+        node_selector=tuple(sorted(spec.resources.node_selector.items())),
+        exclude_nodes=tuple(sorted({*spec.resources.exclude_nodes})),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from server.context import Context
 from server.elastic.growth import Growth
 from server.elastic.waiting import SizeFitter
+from server.scheduling.cordon import NodeWatch
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
 from server.scheduling.drain import run_drain
 from server.scheduling.leader import Leader, LeadLostError, leading
@@ -65,6 +66,7 @@ class Scheduler:
         return (
             Reconciler(context, self._dispatcher).run,
             lambda: run_drain(context),
+            NodeWatch(context).run,
             Placer(context, self._dispatcher).run,
             SizeFitter(context).run,
             Growth(context).run,

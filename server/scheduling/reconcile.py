@@ -34,7 +34,8 @@ from server.queue.groups import forget_groups
 from server.scheduling.dispatch import Dispatcher
 from server.subject import SCHEDULER, Subject
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.rest.event_data import NodeOffline, Unreachable
+from trainyard.protocol.rest.event_data import Unreachable
+from trainyard.protocol.rest.nodes import NodeOffline
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
 from trainyard.protocol.worker_messages import LaunchMessage
 from trainyard.run.failures import Failure, FailureReason

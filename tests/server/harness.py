@@ -351,12 +351,14 @@ class Supervisor:
         *,
         bad_window: BadWindow | None = None,
         load: LoadFailure | None = None,
+        names_node: bool = False,
     ) -> None:
-        """Send the last report."""
+        """Send the last report; its failure names the node where that is at fault."""
         failure = (
             Failure(
                 reason=reason,
                 message=f"{reason} on {self.node}",
+                node=self.node if names_node else None,
                 bad_window=bad_window,
                 load=load,
             )

@@ -17,7 +17,7 @@ from server.context import Context
 from server.ingest.receive import store_report
 from server.jobs.resume import resume
 from server.jobs.service import stop
-from server.nodes.service import register
+from server.nodes.register import register
 from server.settings import Settings
 from server.subject import Actor
 from tests.manifests import make_manifest, state_at

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from tests.worker.conftest import Place
 from tests.worker.fake_server import JOIN_TOKEN, NODE_TOKEN
 from trainyard.base.ids import make_id
+from trainyard.base.labels import parse_labels
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.node_samples import Accelerator, AcceleratorSample
 from trainyard.protocol.rest.errors import UnauthenticatedError
@@ -55,9 +56,16 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("TRAINYARD_NODE_NAME", "gpu-01")
     monkeypatch.setenv("TRAINYARD_ROOTS", "checkpoints=s3://bucket/c, data=/srv/d")
     monkeypatch.setenv("TRAINYARD_SLOTS", "3")
+    monkeypatch.setenv("TRAINYARD_LABELS", "zone=a,fabric=ib-1")
     settings = Settings()
     assert (settings.node_name, settings.slots) == ("gpu-01", 3)
+    assert parse_labels(settings.labels) == {"zone": "a", "fabric": "ib-1"}
     assert settings.root_paths() == {"checkpoints": "s3://bucket/c", "data": "/srv/d"}
+
+
+def test_malformed_labels_are_refused() -> None:
+    with pytest.raises(ValidationError, match="'zone' is not key=value"):
+        Settings(labels="zone")
 
 
 def test_without_roots_the_data_folder_holds_them(tmp_path: Path) -> None:
@@ -138,6 +146,43 @@ def test_a_cgroup_limits_cores_and_memory(tmp_path: Path) -> None:
     assert cgroup_limits(tmp_path) == CgroupLimits()
 
 
+@pytest.mark.parametrize("in_container", [False, True])
+def test_cgroups_of_version_1_limit_cores_and_memory(tmp_path: Path, *, in_container: bool) -> None:
+    cpu, memory = tmp_path / "cpu,cpuacct", tmp_path / "memory"
+    inner, root = ("", "/slice/worker") if in_container else ("slice/worker", "/")
+    files = {
+        cpu / inner: {"cpu.cfs_quota_us": "350000", "cpu.cfs_period_us": "100000"},
+        memory / inner: {
+            "memory.limit_in_bytes": "8000",
+            "memory.usage_in_bytes": "5000",
+            "memory.stat": "inactive_file 1\ntotal_inactive_file 1500",
+        },
+    }
+    if not in_container:
+        files[cpu / "slice"] = {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}
+        files[memory] = {"memory.limit_in_bytes": "9223372036854771712"}
+    for folder, content in files.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in (folder, *folder.parents):
+            if each.is_relative_to(cpu) or each.is_relative_to(memory):
+                (each / "cgroup.procs").touch()
+        for name, text in content.items():
+            (folder / name).write_text(f"{text}\n")
+    process = tmp_path / "self"
+    process.mkdir()
+    (process / "cgroup").write_text(
+        "5:memory:/slice/worker\n4:cpu,cpuacct:/slice/worker\n1:name=systemd:/init\n"
+    )
+    mount = "30 25 0:26 {root} {folder} rw,nosuid shared:9 - cgroup cgroup rw,{controllers}\n"
+    (process / "mountinfo").write_text(
+        mount.format(root=root, folder=cpu, controllers="cpu,cpuacct")
+        + mount.format(root=root, folder=memory, controllers="memory")
+    )
+    assert cgroup_limits(process=process) == CgroupLimits(3, 8000, 3500)
+    (process / "cgroup").write_text("1:name=systemd:/init\n")
+    assert cgroup_limits(process=process) == CgroupLimits()
+
+
 def test_ranks_get_the_kind_of_slot_that_was_allocated(place: Place) -> None:
     def prepared(allocated: DeviceKind, *, offers: str) -> AttemptSpec:
         hardware = place.local.devices.hardware.model_copy(update={"device": offers})
@@ -159,11 +204,12 @@ def test_ranks_get_the_kind_of_slot_that_was_allocated(place: Place) -> None:
 def test_a_node_whose_token_was_revoked_joins_anew(place: Place) -> None:
     node, url = place.local, place.server.url
     node.store.token.write_text("revoked")
-    settings = Settings(url=url, join_token=JOIN_TOKEN)
+    settings = Settings(url=url, join_token=JOIN_TOKEN, labels="zone=a")
     with WorkerApi(url, token=None) as api:
-        assert register(settings, node, api, roots={}) == 0.2
+        assert register(settings, node, api, roots={}).heartbeat_seconds == 0.2
         assert own_token(node.store) == api.token == NODE_TOKEN
         assert node.store.server_url == url
+        assert place.server.registrations[-1].labels == {"zone": "a"}
         node.store.token.write_text("revoked")
         with pytest.raises(UnauthenticatedError):
             register(Settings(url=url), node, api, roots={})

@@ -1,4 +1,4 @@
-"""Cgroups (version 2): the limits of the worker's own, and one for the processes of an attempt.
+"""Cgroups: the limits of the worker's own, and one (version 2) for the processes of an attempt.
 
 What the processes of a cgroup start stays in it whatever they do, and the kernel ends all of it at
 once. Where none can be had, subreaper, parent-death signals and the environment's mark do the same
@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+PROCESS = Path("/proc/self")
+UNLIMITED_BYTES = 1 << 62
+"""Limit of memory from which on it is none: version 1 has no other word for that."""
 
 
 @dataclass(frozen=True)
@@ -24,21 +29,44 @@ class CgroupLimits:
     memory_used_bytes: int | None = None
     """What the cgroup of that limit uses, without file pages that the kernel can drop."""
 
+    def with_quota(self, quota: str, period: str) -> CgroupLimits:
+        """Return these limits with those of a CPU quota, where it is one and is tighter."""
+        if not quota.isdigit() or not period.isdigit():  # `max`, or -1 in version 1
+            return self
+        cores = max(1, int(quota) // int(period))
+        return replace(self, cores=min(cores, self.cores or cores))
 
-def cgroup_limits(cgroup: Path | None = None) -> CgroupLimits:
-    """Return the limits of a cgroup and those above it; of this process's own when absent."""
+    def with_memory(self, limit: str, used: int) -> CgroupLimits:
+        """Return these limits with one of memory, where it is one and is tighter."""
+        if not limit.isdigit() or int(limit) >= (self.memory_bytes or UNLIMITED_BYTES):
+            return self
+        return replace(self, memory_bytes=int(limit), memory_used_bytes=max(0, used))
+
+
+def cgroup_limits(cgroup: Path | None = None, *, process: Path = PROCESS) -> CgroupLimits:
+    """Return the limits of a cgroup of version 2 and those above it.
+
+    Without one they are those of a process: its cgroups of version 2 and of version 1.
+
+    Args:
+        cgroup: folder of the cgroup.
+        process: folder of the process below `/proc`.
+    """
     limits = CgroupLimits()
-    folder = cgroup or _own_cgroup()
-    while folder is not None and (folder / "cgroup.controllers").exists():
+    for folder in _upwards(cgroup or _own_cgroup(process), holding="cgroup.controllers"):
         quota, _, period = _first_line(folder / "cpu.max").partition(" ")
-        if quota.isdigit() and period.isdigit():
-            cores = max(1, int(quota) // int(period))
-            limits = replace(limits, cores=min(cores, limits.cores or cores))
-        limit = _first_line(folder / "memory.max")
-        if limit.isdigit() and int(limit) < (limits.memory_bytes or 1 << 63):
-            used = max(0, _number(folder / "memory.current") - _droppable(folder))
-            limits = replace(limits, memory_bytes=int(limit), memory_used_bytes=used)
-        folder = folder.parent
+        limits = limits.with_quota(quota, period)
+        used = _number(folder / "memory.current") - _droppable(folder, "inactive_file")
+        limits = limits.with_memory(_first_line(folder / "memory.max"), used)
+    if cgroup is not None:
+        return limits
+    for folder in _upwards(_own_cgroup(process, controller="cpu"), holding="cgroup.procs"):
+        quota, period = (_first_line(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        limits = limits.with_quota(quota, period)
+    for folder in _upwards(_own_cgroup(process, controller="memory"), holding="cgroup.procs"):
+        used = _number(folder / "memory.usage_in_bytes")
+        used -= _droppable(folder, "total_inactive_file")
+        limits = limits.with_memory(_first_line(folder / "memory.limit_in_bytes"), used)
     return limits
 
 
@@ -71,24 +99,37 @@ def remove_cgroup(cgroup: Path) -> None:
         cgroup.rmdir()
 
 
-def _own_cgroup() -> Path | None:
-    """Return the folder of this process's cgroup in the version 2 hierarchy."""
-    own = next(
-        (line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::")),
-        None,
-    )
-    for line in _lines("/proc/self/mountinfo"):
+def _own_cgroup(process: Path = PROCESS, *, controller: str = "") -> Path | None:
+    """Return the folder of a process's cgroup: in the hierarchy of a controller of version 1.
+
+    Without a controller it is that of version 2.
+    """
+    lines = (line.split(":", 2) for line in _lines(process / "cgroup"))
+    own = next((path for _, names, path in lines if controller in names.split(",")), None)
+    if own is None:
+        return None
+    for line in _lines(process / "mountinfo"):
         before, _, after = line.partition(" - ")
-        if own is not None and after.startswith("cgroup2 "):
+        kind, _, options = after.split(" ", 2)
+        if (kind == "cgroup" and controller in options.split(",")) or (
+            kind == "cgroup2" and not controller
+        ):
             root, mount_point = before.split()[3:5]
             return Path(mount_point) / os.path.relpath(own, root)
     return None
 
 
-def _droppable(cgroup: Path) -> int:
+def _upwards(folder: Path | None, *, holding: str) -> Iterator[Path]:
+    """Yield a cgroup and those above it: the folders that hold a file of each cgroup."""
+    while folder is not None and (folder / holding).exists():
+        yield folder
+        folder = folder.parent
+
+
+def _droppable(cgroup: Path, name: str) -> int:
     """Return the bytes of file pages that were not used lately."""
     counts = (line.split() for line in _lines(cgroup / "memory.stat"))
-    return next((int(count) for name, count in counts if name == "inactive_file"), 0)
+    return next((int(count) for key, count in counts if key == name), 0)
 
 
 def _number(path: Path) -> int:

@@ -33,6 +33,7 @@ from trainyard.run.atomic import replace_file
 from trainyard.run.directory import Entry, RunDirectory
 from worker.node.files import read_record
 from worker.node.hardware.devices import Devices
+from worker.node.process_identity import is_alive
 from worker.node.users import RankUser, RunAs
 
 
@@ -212,6 +213,12 @@ class NodeStore:
     def run_of(self, attempt_id: str) -> WorkerRun | None:
         """Return the run directory of an attempt that is not over here, once it has one."""
         return _read_run(self.attempts / attempt_id)
+
+    def supervisors(self) -> frozenset[int]:
+        """Return the pids of the supervisors of the attempts that are not over here."""
+        runs = filter(None, map(self.run_of, self.live()))
+        identities = (identity_of(run) for run in runs)
+        return frozenset(each.pid for each in identities if each is not None and is_alive(each))
 
     def is_held(self, attempt_id: str) -> bool:
         """Return whether some process launches or supervises the attempt."""

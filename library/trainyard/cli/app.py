@@ -44,7 +44,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (show.queue, "List the jobs that wait, and when they may start."),
     (show.show, "Show one job whole."),
     (show.events, "List what happened to a job."),
-    (show.nodes, "List the machines; drain or undrain one."),
+    (show.nodes, "List the machines; cordon, drain or label one."),
     (projects.projects, "List the projects; create, change or delete one."),
     (watch.watch, "Follow a job live, to its end."),
     (metrics.metrics, "Show a job's metrics, or write them as CSV."),

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trainyard.base.labels import in_words
 from trainyard.cli import formats
 from trainyard.cli.output import state_text
 from trainyard.cli.table import Listing
@@ -118,10 +119,12 @@ def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
     if not nodes:
         return Text("No nodes. A worker joins with a join token; `trainyard up` starts one here.")
     rows = Listing("NAME", "STATE", "FREE", "SLOTS", "DEVICE", "MEMORY", "ISOLATION", "SEEN",
-                   "JOBS", right=("FREE", "SLOTS", "SEEN"),
-                   spare=("SEEN", "ISOLATION", "MEMORY", "DEVICE"), elastic="JOBS")  # fmt: skip
+                   "LABELS", "JOBS", right=("FREE", "SLOTS", "SEEN"), elastic="JOBS",
+                   spare=("SEEN", "ISOLATION", "MEMORY", "LABELS", "DEVICE"))  # fmt: skip
     for node in nodes:
         state = "draining" if node.draining else "online"
+        if node.drain is not None and node.drain.running == "finish" and node.notice is None:
+            state = "cordoned"
         hardware = node.hardware
         rows.add(
             node.name,
@@ -132,6 +135,7 @@ def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
             f"{formats.size(hardware.device_memory_bytes)} a slot",
             hardware.isolation,
             formats.age(node.heartbeat_at),
+            in_words(node.labels),
             ", ".join(f"{a.job_name} ({len(a.allocation.slots)})" for a in node.allocations),
         )
     return rows

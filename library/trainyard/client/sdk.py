@@ -11,6 +11,7 @@ import httpx
 
 from trainyard.client.checkpoints import CatalogCalls
 from trainyard.client.job_list import JobListCalls
+from trainyard.client.nodes import NodeCalls
 from trainyard.client.projects import ProjectCalls
 from trainyard.client.settings import resolve
 from trainyard.client.stream import EventStream, Resync
@@ -36,7 +37,6 @@ from trainyard.protocol.rest.metrics_and_logs import (
     LogPage,
     MetricsView,
 )
-from trainyard.protocol.rest.nodes import DrainRequest, NodeView, Running
 from trainyard.protocol.rest.operations import JobDeletedView, OperationView
 from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply
 from trainyard.protocol.states import TERMINAL_JOB_STATES
@@ -47,7 +47,7 @@ Spec = JobSpec | Mapping[str, Any]
 """A job spec, or the same as a parsed TOML, YAML or JSON document."""
 
 
-class Client(CatalogCalls, JobListCalls, ProjectCalls):
+class Client(CatalogCalls, JobListCalls, NodeCalls, ProjectCalls):
     """A connection to one server.
 
     Every method raises a `trainyard.client.errors.TrainyardError`: `ApiError` (by status) for an
@@ -340,18 +340,6 @@ class Client(CatalogCalls, JobListCalls, ProjectCalls):
         return self.transport.get(GoodputView, f"/jobs/{job_id}/goodput")
 
     # ---- machines and access -------------------------------------------------------------------
-
-    def nodes(self) -> Iterator[NodeView]:
-        """Iterate over the nodes."""
-        return self.transport.pages(Page[NodeView], "/nodes")
-
-    def drain(self, node: str, *, running: Running = "move") -> NodeView:
-        """Place nothing new on a node; its attempts save and move, or finish."""
-        return self.transport.post(NodeView, f"/nodes/{node}/drain", DrainRequest(running=running))
-
-    def undrain(self, node: str) -> NodeView:
-        """Place on a node again."""
-        return self.transport.post(NodeView, f"/nodes/{node}/undrain")
 
     def session(self) -> SessionView:
         """Return who the token belongs to."""

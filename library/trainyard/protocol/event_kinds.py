@@ -49,6 +49,7 @@ class EventKind(StrEnum):
     NODE_ONLINE = "node_online"
     NODE_OFFLINE = "node_offline"
     NODE_DRAINED = "node_drained"
+    NODE_LABELED = "node_labeled"
     JOB_DELETED = "job_deleted"
     PROJECT_CHANGED = "project_changed"
 

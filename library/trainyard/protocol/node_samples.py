@@ -15,6 +15,8 @@ MAX_ACCELERATORS = 256
 """Most devices in one sample: 16 GPUs of 7 MIG instances, twice."""
 MAX_DISKS = 64
 """Most folders in one sample."""
+MAX_PROCESSES = 16
+"""Most foreign processes of a device in a sample."""
 XIDS_KEPT = 16
 """Newest Xid errors of a device in a sample."""
 
@@ -40,6 +42,31 @@ class Accelerator(RecordModel):
     parent: Name | None = None
     """UUID of the GPU of which a MIG instance is a part; absent for a whole GPU. Ranks on
     instances reach no other rank, so a job on one has world size 1."""
+    listed: bool = True
+    """Whether the driver lists it. One that it lists no more keeps its slot for as long as an
+    attempt holds slots of the node, so that the other slots keep their numbers."""
+
+
+class DeviceProcess(RecordModel):
+    """A process that holds memory of a device."""
+
+    pid: Count
+    """Its id, in the PID namespace of the driver."""
+    memory_bytes: Count | None = None
+    """Memory of the device that it holds; null where the driver gives none."""
+    user: Name | None = None
+    """Its user; null where the worker sees no such process, as from inside a container."""
+    command: Name | None = None
+    """Its name."""
+
+
+class XidError(RecordModel):
+    """An error that the driver of NVIDIA reported of a GPU."""
+
+    code: Count
+    """Its number in the catalog of Xid errors."""
+    age_seconds: Annotated[float, Field(ge=0)]
+    """Time since it was reported."""
 
 
 class AcceleratorSample(RecordModel):
@@ -79,8 +106,10 @@ class AcceleratorSample(RecordModel):
     """Whether a reset is needed to replace a damaged row of memory."""
     row_remap_failed: bool | None = None
     """Whether a damaged row could not be replaced: the board is to be exchanged."""
-    xids: Annotated[tuple[Count, ...], Field(max_length=XIDS_KEPT)] = ()
-    """The newest Xid errors since the worker started, the oldest first."""
+    xids: Annotated[tuple[XidError, ...], Field(max_length=XIDS_KEPT)] = ()
+    """The newest Xid errors of the last day since the worker started, the oldest first."""
+    foreign: Annotated[tuple[DeviceProcess, ...], Field(max_length=MAX_PROCESSES)] = ()
+    """Processes that hold much of its memory and that no supervisor of this node started."""
 
 
 class DiskSample(RecordModel):
@@ -114,5 +143,7 @@ class NodeSample(RecordModel):
     """The host."""
     accelerators: Annotated[tuple[AcceleratorSample, ...], Field(max_length=MAX_ACCELERATORS)] = ()
     """The devices, whole GPUs whose instances are offered included."""
+    accelerators_problem: Problem | None = None
+    """Why no device could be sampled, such as a driver that does not answer."""
     problems: Annotated[tuple[Problem, ...], Field(max_length=16)] = ()
-    """What could not be sampled, such as a driver that does not answer."""
+    """What else could not be sampled, such as a file system that does not answer."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from trainyard.base.labels import Labels
 from trainyard.base.model_base import RecordModel, Text
 from trainyard.base.names import NAME
 from trainyard.protocol.attempt import AttemptSpec
@@ -86,6 +87,8 @@ class Registration(RecordModel):
     """The sender."""
     version: str
     """Version of Trainyard on the node."""
+    labels: Labels = Field(default_factory=dict)
+    """Labels from the worker's settings."""
 
 
 class RegistrationReply(RecordModel):
@@ -95,6 +98,9 @@ class RegistrationReply(RecordModel):
     """Token of the node, sent once, when it joined; absent when it registered with its own."""
     heartbeat_seconds: float
     """Period in which the worker sends heartbeats."""
+    slots: tuple[str, ...] = ()
+    """UUID of the device of each slot, where the server numbers them in another order than the
+    registration: attempts hold slots of this node, whose numbers stay."""
 
 
 class Identity(RecordModel):

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from server.attempts.node_heartbeat import node_heartbeat
 from server.auth.tokens import hash_token
 from server.ingest.receive import store_report
 from tests.library.conftest import Run, Yard, acting
-from tests.server.harness import WORKER, Supervisor
+from tests.server.harness import Supervisor
 from trainyard.cli.commands.watch import JsonPrinter
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.metrics_and_logs import LogPage
-from trainyard.protocol.worker_messages import PROTOCOL, Chunk, NodeHeartbeat, Report
+from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Report
 from trainyard.run.failures import FailureReason
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.toml"))
@@ -192,29 +191,6 @@ def test_show_tells_the_story_of_a_job(yard: Yard, run: Run) -> None:
     assert events.index("requests 2 slots") < events.index("out_of_memory")
     assert run("checkpoints", "story").stdout.count(job_id) == 2
     assert "story (4)" in run("nodes").stdout
-
-
-def test_a_node_is_drained_and_what_runs_there_named(yard: Yard, run: Run) -> None:
-    yard.harness.running(name="story")
-    drained = run("nodes", "drain", "node-1", "--json")
-    assert "story" in drained.stderr
-    assert json.loads(drained.stdout)[0]["drain"]["running"] == "move"
-    finishing = run("nodes", "drain", "node-1", "--finish", "--json")
-    assert (finishing.stderr, json.loads(finishing.stdout)[0]["drain"]["running"]) == ("", "finish")
-    assert "draining" in run("nodes").stdout
-    assert "online" in run("nodes", "undrain", "node-1").stdout
-    for wrong in (("kill", "node-1"), ("drain",), ("undrain", "node-1", "--finish")):
-        refused = run("nodes", *wrong)
-        assert refused.exit_code == 2
-        assert "nodes drain NODE" in refused.stderr
-
-
-def test_a_node_that_is_about_to_leave_gives_its_reason(yard: Yard, run: Run) -> None:
-    going = NodeHeartbeat(protocol=PROTOCOL, node="node-1", worker=WORKER, notice="ends [12:00]")
-    node_heartbeat(yard.harness.context, going)
-    shown = run("nodes", "undrain", "node-1").stdout
-    assert "draining" in shown
-    assert "node-1 is about to leave: ends [12:00]" in shown
 
 
 def test_a_dry_run_compares_and_changes_nothing(yard: Yard, run: Run) -> None:

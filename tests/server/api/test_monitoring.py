@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import update
 
+from server.app.monitoring import Monitoring
 from server.attempts.node_heartbeat import node_heartbeat
+from server.context import Context
 from server.database.tables import nodes
 from tests.server.api.in_process import TestClient
 from tests.server.harness import WORKER, Harness
@@ -30,6 +37,20 @@ def scraped(client: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]],
         for family in text_string_to_metric_families(response.text)
         for sample in family.samples
     }
+
+
+@contextmanager
+def every_device(client: TestClient) -> Iterator[None]:
+    """Have a server list the gauges of each device."""
+    app = client.app
+    assert isinstance(app, FastAPI)
+    state = app.state
+    before = state.monitoring
+    context: Context = state.context
+    settings = context.settings.model_copy(update={"device_gauges": True})
+    state.monitoring = Monitoring(replace(context, settings=settings), state.tail)
+    yield
+    state.monitoring = before
 
 
 def test_the_cluster_is_counted(client: TestClient, harness: Harness) -> None:
@@ -75,9 +96,14 @@ def test_the_samples_of_nodes_are_gauges(client: TestClient, harness: Harness) -
     sample = NodeSample(host=host, accelerators=(gpu,))
     heartbeat = NodeHeartbeat(protocol=PROTOCOL, node="node-1", worker=WORKER, sample=sample)
     node_heartbeat(harness.context, heartbeat)
-    found = scraped(client)
     node = ("node", "node-1")
     labels = (node, ("slot", ""), ("uuid", "GPU-a"))
+    found = scraped(client)
+    assert found["trainyard_node_gpu_power_watts", (node,)] == 612.5
+    assert ("trainyard_node_gpu_power_watts", labels) not in found
+    with every_device(client):
+        found = scraped(client)
+    assert ("trainyard_node_gpu_power_watts", (node,)) not in found
     assert found["trainyard_node_gpu_utilization_ratio", labels] == 0.5
     assert found["trainyard_node_gpu_power_watts", labels] == 612.5
     assert found["trainyard_node_gpu_throttled", labels] == 1
@@ -89,4 +115,4 @@ def test_the_samples_of_nodes_are_gauges(client: TestClient, harness: Harness) -
     assert answer["seconds"] == 900
     with harness.context.database.write() as connection:
         connection.execute(update(nodes).values(offline_since=harness.context.now()))
-    assert ("trainyard_node_gpu_power_watts", labels) not in scraped(client)
+    assert ("trainyard_node_gpu_power_watts", (node,)) not in scraped(client)

@@ -23,6 +23,7 @@ from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
 from tests.server.harness import Harness
 from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.worker_messages import PROTOCOL
 
 WORKERS = "/api/v1/workers"
 ROOT = "11111111-2222-4333-8444-555555555555"
@@ -144,6 +145,11 @@ class NodeOfProtocol2:
         client = TestClient(self._app, base_url=BASE_URL, headers=headers)
         return client.post(f"{WORKERS}/{path}", json=body)
 
+    def upgrade(self) -> None:
+        """Register again with the present protocol, whose replies have further fields."""
+        reply = self.send("register", REGISTRATION | {"protocol": PROTOCOL})
+        assert reply.status_code == 200, reply.text
+
 
 @pytest.fixture
 def old(app: FastAPI, context: Context) -> NodeOfProtocol2:
@@ -223,7 +229,7 @@ def test_an_upgraded_worker_gets_the_present_message(
     stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     client.post("/api/v1/nodes/node-1/drain", json={})
-    old.post("register", "RegistrationReply", REGISTRATION | {"protocol": 3})
+    old.upgrade()
     client.post(f"/api/v1/checkpoints/{checkpoint_id}/verify")
     harness.keeper.run()
     assert [message.node for message in harness.dispatcher.operations] == ["gpu-01"]
@@ -259,7 +265,7 @@ def test_a_job_with_a_new_field_waits_for_a_newer_worker(
     assert waits == (
         "needs 1 slot; no node that is online has a worker of protocol 3, for training.seed"
     )
-    old.post("register", "RegistrationReply", REGISTRATION | {"protocol": 3})
+    old.upgrade()
     assert harness.place() == 1
     assert client.get(f"/api/v1/jobs/{seeded}").json()["state"] == "starting"
 
@@ -269,7 +275,7 @@ def test_a_claim_of_protocol_2_leaves_a_share_with_a_new_field_unclaimed(
     old: NodeOfProtocol2, client: TestClient, harness: Harness
 ) -> None:
     """A worker of the older version may have replaced the one that was chosen."""
-    old.post("register", "RegistrationReply", REGISTRATION | {"protocol": 3})
+    old.upgrade()
     job_id = harness.submit(training={"seed": 7})
     assert harness.place() == 1
     attempt_id = harness.attempt(job_id).id
@@ -318,7 +324,7 @@ def test_a_kind_of_operation_that_protocol_2_lacks_waits_for_a_newer_worker(
     assert client.get(f"/api/v1/operations/{operation_id}").json()["waiting"] == (
         "no node that is online has a worker of protocol 3, for kind=verify"
     )
-    old.post("register", "RegistrationReply", REGISTRATION | {"protocol": 3})
+    old.upgrade()
     harness.keeper.run()
     assert [message.node for message in harness.dispatcher.operations] == ["gpu-01"]
 

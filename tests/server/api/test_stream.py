@@ -28,7 +28,8 @@ from tests.actors import TESTER
 from tests.server.api.serving import PATIENCE, serving, until
 from tests.server.harness import FakeClock
 from trainyard.protocol.event_kinds import EventKind
-from trainyard.protocol.rest.event_data import NodeOnline, Waiting
+from trainyard.protocol.rest.event_data import Waiting
+from trainyard.protocol.rest.nodes import NodeOnline
 
 
 @dataclass

@@ -23,8 +23,9 @@ from server.goodput.step_sums import RecordedSteps, read_trainings
 from server.jobs.service import set_priority
 from server.metrics.points import CHUNK_POINTS, Points
 from server.metrics.store import store_points
+from server.nodes.labeling import set_labels
+from server.nodes.queries import list_nodes
 from server.nodes.series import read_metrics
-from server.nodes.service import list_nodes
 from server.projects.queries import list_projects
 from server.projects.service import create_project
 from server.scheduling.leader import Leader
@@ -271,6 +272,23 @@ def test_jobs_from_before_projects_belong_to_the_default_one(
     assert harness.job(old).project == "default"
     assert [view.name for view in list_projects(harness.context)] == ["default"]
     harness.submit(project="default")
+
+
+def test_a_downgrade_deletes_labels_and_groups_with_selectors(
+    database: Database, harness: Harness
+) -> None:
+    harness.add_node("node-1", slots=2)
+    waiting = harness.submit(resources={"node_selector": {"zone": "a"}})
+    harness.place()
+    reason = harness.job(waiting).reason
+    set_labels(harness.context, "node-1", {"zone": "b"}, actor=ADA)
+    with database.write() as connection:
+        command.downgrade(alembic_config(connection), "0030")
+        assert connection.scalars(sa.select(demands.c.key)).all() == []
+        assert "node_labeled" not in connection.scalars(sa.select(events.c.kind)).all()
+    upgrade(database)
+    assert harness.job(waiting).reason == reason
+    assert list_nodes(harness.context)[0].labels == {}
 
 
 def _forget_fields(connection: Connection, name: str, column: str, path: tuple[str, ...]) -> None:

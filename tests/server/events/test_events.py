@@ -37,6 +37,13 @@ from trainyard.protocol.rest.events import (
     UnknownEvent,
 )
 from trainyard.protocol.rest.jobs import Progress, SizeChange
+from trainyard.protocol.rest.nodes import (
+    NodeDrained,
+    NodeLabeled,
+    NodeOffline,
+    NodeOnline,
+    NodeRegistered,
+)
 from trainyard.protocol.rest.projects import ProjectChanged, ProjectSettings
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault
@@ -90,10 +97,11 @@ EXAMPLES: tuple[EventData, ...] = (
     data.MetricsDropped(what="series", limit=2000, first="train/x"),
     ranks.StragglerFound(rank=1, kind="data", factor=1.5, share=0.2, step=9, time=1.0),
     ranks.StragglerGone(rank=1, step=20, time=1.0),
-    data.NodeRegistered(slots=2, device="cpu"),
-    data.NodeOnline(),
-    data.NodeOffline(),
-    data.NodeDrained(draining=True, running="move"),
+    NodeRegistered(slots=2, device="cpu"),
+    NodeOnline(),
+    NodeOffline(),
+    NodeDrained(draining=True, running="finish", reasons=("Xid 79",)),
+    NodeLabeled(changed={"zone": "a", "rack": None}),
     data.JobDeleted(),
     ProjectChanged(project="vision", before=None, after=ProjectSettings(weight=2.0, max_slots=16)),
 )
@@ -212,7 +220,7 @@ def test_an_event_of_an_older_version_is_read_with_what_it_has(context: Context)
     drained, resumed = [
         LENIENT.validate_json(text, extra="ignore") for text in on_the_wire(context)
     ]
-    assert drained.data == data.NodeDrained(draining=True)
+    assert drained.data == NodeDrained(draining=True)
     assert resumed.data == data.Resumed(checkpoint_id="j.a1.step-4", step=4, time=1.0)
     schema = json.loads(openapi_text())["components"]["schemas"]["NodeDrained"]
     assert schema["required"] == ["draining"]

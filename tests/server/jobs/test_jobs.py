@@ -11,7 +11,7 @@ from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.idempotency import forget_old_keys
 from server.jobs.planning import plan_job
 from server.jobs.service import add_request, cancel, delete, stop, submit
-from server.nodes.service import set_drain
+from server.nodes.drain import set_drain
 from tests.actors import ADA, BOB
 from tests.server.harness import BRINGS_CODE, Harness
 from trainyard.protocol.states import JobState

@@ -12,16 +12,18 @@ from server.database.metric_and_log_tables import node_points
 from server.database.tables import nodes
 from server.errors import InvalidRequestError, NotFoundError
 from server.nodes.endpoints import metrics
+from server.nodes.queries import list_nodes
 from server.nodes.series import (
+    HIGHEST,
     MAX_POINTS,
     MINUTES_KEPT,
     QUARTERS_KEPT,
     SERIES,
     device_values,
     host_values,
+    node_values,
     read_metrics,
 )
-from server.nodes.service import list_nodes
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.node_samples import (
     Accelerator,
@@ -157,7 +159,9 @@ def test_an_answer_is_bounded_whatever_the_number_of_series(harness: Harness) ->
 
 def test_names_are_those_of_the_series_of_a_sample(harness: Harness) -> None:
     harness.add_node()
-    fields = dict.fromkeys(set(AcceleratorSample.model_fields) - {"uuid", "problem", "xids"}, 1)
+    fields = dict.fromkeys(
+        set(AcceleratorSample.model_fields) - {"uuid", "problem", "xids", "foreign"}, 1
+    )
     device = AcceleratorSample.model_validate({"uuid": "GPU-a", **fields, "throttle_reasons": ()})
     disk = DiskSample(name="root", total_bytes=2, free_bytes=1)
     sample = NodeSample(host=HOST.model_copy(update={"disks": (disk,)}))
@@ -169,9 +173,24 @@ def test_names_are_those_of_the_series_of_a_sample(harness: Harness) -> None:
         read(harness, names="load,watts")
 
 
+def test_the_devices_of_a_node_together() -> None:
+    first = AcceleratorSample(
+        uuid="GPU-a", power_watts=100, utilization_ratio=0.2, temperature_celsius=40, xids=()
+    )
+    second = AcceleratorSample(
+        uuid="GPU-b", power_watts=300, utilization_ratio=0.6, temperature_celsius=70
+    )
+    third = AcceleratorSample(uuid="GPU-c", problem="GPU is lost")
+    found = dict(node_values(NodeSample(host=HOST, accelerators=(first, second, third))))
+    assert found == pytest.approx(
+        {"gpu_power_watts": 400, "gpu_utilization_ratio": 0.4, "gpu_temperature_celsius": 70}
+    )
+    assert HIGHEST < SERIES
+
+
 @pytest.mark.usefixtures("gpu_node")
 def test_what_is_wrong_with_a_node_is_shown(harness: Harness) -> None:
-    bad = sample_of(100.0, xids=(79,), row_remap_pending=True)
+    bad = sample_of(100.0, xids=({"code": 79, "age_seconds": 5.0},), row_remap_pending=True)
     beat(harness, bad.model_copy(update={"problems": ("disks of data have not answered",)}))
     (view,) = list_nodes(harness.context)
     assert view.problems == (

@@ -15,7 +15,7 @@ from server.context import Context
 from server.errors import ConflictError
 from server.leases import Hearing, is_recent, lease_expired
 from server.liveness import beat
-from server.nodes.service import register
+from server.nodes.register import register
 from server.nodes.workers import proves_gone
 from server.operations.service import claim_operation
 from tests.actors import ADA

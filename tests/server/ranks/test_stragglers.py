@@ -12,7 +12,7 @@ from server.attempts.queries import attempt_views
 from server.context import Context
 from server.errors import NotFoundError
 from server.events.tail import Tail
-from server.nodes.service import list_nodes
+from server.nodes.queries import list_nodes
 from server.ranks.store import REMEMBERED, read_ranks
 from tests.server.harness import Harness, Supervisor
 from tests.server.reports import chunk, kept_events, send

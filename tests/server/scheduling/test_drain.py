@@ -10,7 +10,8 @@ from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
 from server.database.tables import events
 from server.jobs.service import cancel, stop
-from server.nodes.service import list_nodes, set_drain
+from server.nodes.drain import set_drain
+from server.nodes.queries import list_nodes
 from tests.actors import ADA
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.event_kinds import EventKind

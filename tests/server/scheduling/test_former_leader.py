@@ -16,7 +16,7 @@ from server.database.schema import metadata
 from server.jobs.idempotency import forget_old_keys
 from server.jobs.service import submit
 from server.liveness import beat
-from server.nodes.service import set_drain
+from server.nodes.drain import set_drain
 from server.queue.groups import enter_groups
 from server.scheduling.drain import run_drain
 from server.scheduling.leader import Leader, LeadLostError, leading

@@ -34,7 +34,10 @@ class Accelerators(Protocol):
         ...
 
     def sample(self) -> tuple[AcceleratorSample, ...]:
-        """Return how each device fares; one that does not answer has a problem and no values."""
+        """Return how each device fares; one that does not answer has a problem and no values.
+
+        `foreign` lists all processes that hold much memory of the device, the node's own included.
+        """
         ...
 
 

@@ -9,11 +9,19 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pynvml as nvml
 
-from trainyard.protocol.node_samples import XIDS_KEPT, Accelerator, AcceleratorSample
+from trainyard.protocol.node_samples import (
+    MAX_PROCESSES,
+    XIDS_KEPT,
+    Accelerator,
+    AcceleratorSample,
+    DeviceProcess,
+    XidError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +36,13 @@ ABSENT = frozenset(
     }
 )
 """Errors of a value that this device does not have; all others are a problem of the device."""
+MEMORY_HELD_BYTES = 100 << 20
+"""Memory from which on a process is listed: a CUDA context takes several times as much, the server
+of MPS and a display without windows less."""
 WAIT_MILLISECONDS = 1000
 """Longest wait for an event in one call, after which the thread looks whether it is to end."""
+XID_SECONDS = 86_400.0
+"""Age up to which an Xid error is part of the samples."""
 XID = nvml.nvmlEventTypeXidCriticalError
 THROTTLE_REASONS: Mapping[int, str] = {
     nvml.nvmlClocksEventReasonApplicationsClocksSetting: "application clocks",
@@ -78,7 +91,10 @@ class Nvml:
             self._devices, self._failed = _list_devices()
         except nvml.NVMLError as error:
             raise OSError(str(error)) from error
-        self._xids: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=XIDS_KEPT))
+        # Code and time by the monotonic clock, by UUID.
+        self._xids: dict[str, deque[tuple[int, float]]] = defaultdict(
+            lambda: deque(maxlen=XIDS_KEPT)
+        )
         threading.Thread(target=self._wait_for_xids, name="xid events", daemon=True).start()
 
     def devices(self) -> tuple[Accelerator, ...]:
@@ -91,13 +107,19 @@ class Nvml:
 
     def _sample(self, device: _Device) -> AcceleratorSample:
         uuid = device.accelerator.uuid
-        values: dict[str, Any] = {"uuid": uuid, "xids": tuple(self._xids[uuid])}
+        values: dict[str, Any] = {"uuid": uuid, "xids": self._recent_xids(uuid)}
         try:
             for name, read in READINGS.items():
                 values[name] = _value(read, device.handle)
+            values["foreign"] = () if device.divided else _processes(device.handle)
         except nvml.NVMLError as error:
             values["problem"] = str(error)
         return AcceleratorSample(**values)
+
+    def _recent_xids(self, uuid: str) -> tuple[XidError, ...]:
+        now = time.monotonic()
+        ages = [(code, now - at) for code, at in tuple(self._xids[uuid])]
+        return tuple(XidError(code=c, age_seconds=age) for c, age in ages if age <= XID_SECONDS)
 
     def _wait_for_xids(self) -> None:
         """Collect Xid errors until the process ends; a driver without events has none."""
@@ -127,7 +149,7 @@ class Nvml:
                 time.sleep(WAIT_MILLISECONDS / 1000)
                 continue
             logger.error("GPU %s: Xid %d", uuid, event.eventData)
-            self._xids[uuid].append(event.eventData)
+            self._xids[uuid].append((event.eventData, time.monotonic()))
 
 
 def _list_devices() -> tuple[tuple[_Device, ...], tuple[AcceleratorSample, ...]]:
@@ -214,6 +236,23 @@ def _clock(kind: int) -> Callable[[Any], int]:
 
 def _ecc(kind: int, counter: int) -> Callable[[Any], int]:
     return lambda handle: nvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter)
+
+
+def _processes(handle: Any) -> tuple[DeviceProcess, ...]:
+    """Return the processes that hold much memory, by pid; of unknown memory only those of CUDA.
+
+    The functions are named by version: those without one fail in another way on older drivers.
+    """
+    memory: dict[int, int | None] = {}
+    for process in _value(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or ():
+        memory[process.pid] = process.usedGpuMemory or 0
+    for process in _value(nvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ():
+        memory[process.pid] = process.usedGpuMemory
+    found = sorted(memory.items())
+    held = (pair for pair in found if pair[1] is None or pair[1] >= MEMORY_HELD_BYTES)
+    return tuple(
+        DeviceProcess(pid=pid, memory_bytes=size) for pid, size in islice(held, MAX_PROCESSES)
+    )
 
 
 CORRECTED = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED

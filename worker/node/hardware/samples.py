@@ -14,6 +14,7 @@ from trainyard.protocol.node_samples import MAX_DISKS, DiskSample, HostSample, N
 from trainyard.spec.storage_uri import is_object_store
 from worker.node.cgroup import cgroup_limits
 from worker.node.hardware.accelerators import Accelerators
+from worker.node.hardware.foreign import Supervisors, without_own
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class Sampler:
         *,
         seconds: float,
         overdue_seconds: float = OVERDUE_SECONDS,
+        supervisors: Supervisors = tuple,
     ) -> None:
         """Start the threads.
 
@@ -96,6 +98,8 @@ class Sampler:
             folders: the folders whose room is sampled, by name.
             seconds: pause between two samples.
             overdue_seconds: time after which a call counts as hung.
+            supervisors: returns the pids of the supervisors here: what runs below one is not
+                foreign to the devices.
         """
         limits = {"seconds": seconds, "overdue_seconds": overdue_seconds}
         self._disks = {
@@ -103,7 +107,11 @@ class Sampler:
             for name, folder in folders.items()
         }
         self._accelerators = (
-            None if accelerators is None else Probe("accelerators", accelerators.sample, **limits)
+            None
+            if accelerators is None
+            else Probe(
+                "accelerators", lambda: without_own(accelerators.sample(), supervisors), **limits
+            )
         )
         for probe in (*self._disks.values(), self._accelerators):
             if probe is not None:
@@ -138,10 +146,11 @@ class Sampler:
             memory_used_bytes=used,
             disks=tuple(disk for disk, _ in disks if disk is not None)[:MAX_DISKS],
         )
-        problems = (problem, *(missing for _, missing in disks))
+        problems = (missing for _, missing in disks)
         return NodeSample(
             host=host,
             accelerators=devices or (),
+            accelerators_problem=problem,
             problems=tuple(text for text in problems if text is not None)[:16],
         )
 

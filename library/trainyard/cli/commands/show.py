@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from trainyard.base.labels import parse_labels
 from trainyard.cli.listings import (
     draw_counts,
     draw_events,
@@ -103,42 +104,78 @@ def nodes(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[drain|undrain NODE]",
-            help="Nothing for all machines, or the one to drain or undrain.",
+            metavar="[cordon|uncordon|drain|undrain NODE | label NODE KEY=VALUE...]",
+            help="Nothing for all machines, or what to do with one; `KEY-` withdraws a label.",
         ),
     ] = None,
     finish: Annotated[
         bool, typer.Option("--finish", help="Let what runs on the drained node run to its end.")
     ] = False,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why the node is cordoned.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """List the machines, their slots and who holds them; drain or undrain one.
+    """List the machines, their slots and who holds them; cordon, drain or label one.
+
+    Nothing new is placed on a cordoned node, and what runs there finishes. The server cordons a
+    node whose GPUs are broken or on which attempts keep failing; `uncordon` ends that.
 
     Nothing new is placed on a drained node. Attempts there save at the next step boundary, leave
     and resume on other nodes, or wait in the queue; no retry is used up.
+
+    Labels are what `resources.node_selector` of a spec selects by.
     """
     with Client() as yard:
         if given:
-            _drain(yard, given, finish=finish)
+            _change_node(yard, given, finish=finish, reason=reason)
         shown = list(yard.nodes())
     emit(shown, draw_nodes, as_json=json)
-    for node in shown:
-        if node.notice and not json:
-            write_text(f"{node.name} is about to leave: {node.notice}")
-
-
-def _drain(yard: Client, given: list[str], *, finish: bool) -> None:
-    if len(given) != 2 or given[0] not in {"drain", "undrain"} or (finish and given[0] != "drain"):
-        raise UsageError(
-            f"`nodes {' '.join(given)}` is no command.",
-            remedy="Write `trainyard nodes drain NODE [--finish]` or `trainyard nodes undrain "
-            "NODE`.",
-        )
-    verb, node = given
-    if verb == "undrain":
-        yard.undrain(node)
+    if json:
         return
-    moving = yard.drain(node, running="finish" if finish else "move").allocations
-    if moving and not finish:
-        names = ", ".join(holding.job_name for holding in moving)
-        note(f"Save, leave {node} and resume elsewhere: {names}.")
+    for node in shown:
+        if node.notice:
+            write_text(f"{node.name} is about to leave: {node.notice}")
+        if node.drain is not None and node.drain.reasons:
+            why = "; ".join(node.drain.reasons)
+            write_text(f"{node.name} was cordoned by {node.drain.by}: {why}")
+        for slot in node.withheld:
+            write_text(f"slot {slot.slot} of {node.name} is withheld: {slot.reason}")
+
+
+def _change_node(yard: Client, given: list[str], *, finish: bool, reason: str | None) -> None:
+    match given:
+        case ["cordon", node] if not finish:
+            yard.cordon(node, reason=reason)
+        case ["uncordon", node] if not finish and reason is None:
+            yard.uncordon(node)
+        case ["drain", node] if reason is None:
+            moving = yard.drain(node, running="finish" if finish else "move").allocations
+            if moving and not finish:
+                names = ", ".join(holding.job_name for holding in moving)
+                note(f"Save, leave {node} and resume elsewhere: {names}.")
+        case ["undrain", node] if not finish and reason is None:
+            yard.undrain(node)
+        case ["label", node, *labels] if labels and not finish and reason is None:
+            yard.label_node(node, _labels(labels))
+        case _:
+            raise UsageError(
+                f"`nodes {' '.join(given)}` is no command.",
+                remedy="Write `trainyard nodes drain NODE [--finish]`, "
+                "`trainyard nodes cordon NODE [--reason TEXT]`, `trainyard nodes undrain NODE`, "
+                "`trainyard nodes uncordon NODE` or `trainyard nodes label NODE KEY=VALUE`.",
+            )
+
+
+def _labels(given: list[str]) -> dict[str, str | None]:
+    """Return the changes of `zone=a` and `rack-`.
+
+    Raises:
+        UsageError: a word is neither.
+    """
+    withdrawn = [word[:-1] for word in given if "=" not in word and word.endswith("-")]
+    added = [word for word in given if "=" in word or not word.endswith("-")]
+    try:
+        return {**dict.fromkeys(withdrawn), **parse_labels(",".join(added))}
+    except ValueError as error:
+        raise UsageError(f"{error}.", remedy="`KEY-` withdraws a label.") from None

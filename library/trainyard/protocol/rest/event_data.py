@@ -13,7 +13,6 @@ from trainyard.protocol.manifest import ManifestFile
 from trainyard.protocol.operations import OperationKind, OperationProgress
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.jobs import Progress
-from trainyard.protocol.rest.nodes import Running as DrainMode
 from trainyard.protocol.resume_parts import CheckpointPart
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault
@@ -368,33 +367,3 @@ class OperationEnded(OperationData):
     """How."""
     ok: bool | None = None
     """Result of a verification: whether the checkpoint is undamaged."""
-
-
-class NodeRegistered(EventData):
-    """A node registered, or came back with other hardware or storage."""
-
-    slots: int
-    """Slots that it offers."""
-    device: Literal["cpu", "cuda"]
-    """Kind of device."""
-    other_storage: tuple[str, ...] = ()
-    """Roots under which it sees another storage than most nodes."""
-
-
-class NodeOnline(EventData):
-    """Heartbeats of a node arrive again."""
-
-
-class NodeOffline(EventData):
-    """Heartbeats of a node are overdue."""
-
-
-class NodeDrained(EventData):
-    """A node accepts no new work, or accepts it again."""
-
-    draining: bool
-    """Whether it accepts none."""
-    running: DrainMode | None = None
-    """Effect on its attempts, where a person drained it."""
-    notice: str | None = None
-    """Reason that the machine gave for its shutdown, where it announced one."""

@@ -15,6 +15,13 @@ from trainyard.protocol.manifest import SaveFailed, SaveSettled
 from trainyard.protocol.rest import event_data as data
 from trainyard.protocol.rest import metrics_and_logs as ranks
 from trainyard.protocol.rest.jobs import SizeChange
+from trainyard.protocol.rest.nodes import (
+    NodeDrained,
+    NodeLabeled,
+    NodeOffline,
+    NodeOnline,
+    NodeRegistered,
+)
 from trainyard.protocol.rest.projects import ProjectChanged
 
 Kind = TypeVar("Kind", bound=str)
@@ -101,10 +108,11 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.METRICS_DROPPED], data.MetricsDropped]
         | Event[Literal[EventKind.STRAGGLER_FOUND], ranks.StragglerFound]
         | Event[Literal[EventKind.STRAGGLER_GONE], ranks.StragglerGone]
-        | Event[Literal[EventKind.NODE_REGISTERED], data.NodeRegistered]
-        | Event[Literal[EventKind.NODE_ONLINE], data.NodeOnline]
-        | Event[Literal[EventKind.NODE_OFFLINE], data.NodeOffline]
-        | Event[Literal[EventKind.NODE_DRAINED], data.NodeDrained]
+        | Event[Literal[EventKind.NODE_REGISTERED], NodeRegistered]
+        | Event[Literal[EventKind.NODE_ONLINE], NodeOnline]
+        | Event[Literal[EventKind.NODE_OFFLINE], NodeOffline]
+        | Event[Literal[EventKind.NODE_DRAINED], NodeDrained]
+        | Event[Literal[EventKind.NODE_LABELED], NodeLabeled]
         | Event[Literal[EventKind.JOB_DELETED], data.JobDeleted]
         | Event[Literal[EventKind.PROJECT_CHANGED], ProjectChanged],
         Field(discriminator="kind"),

@@ -1,12 +1,16 @@
-"""Views of the machines."""
+"""Views of the machines, orders to them, and the events about them."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from trainyard.base.model_base import RecordModel, SpecModel
+from pydantic import Field
+
+from trainyard.base.labels import ChangedLabels, Labels
+from trainyard.base.model_base import RecordModel, SpecModel, Text
 from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.node_samples import NodeSample
 from trainyard.protocol.rest.metrics_and_logs import SlowSlot
 from trainyard.protocol.worker_messages import Hardware
@@ -22,8 +26,23 @@ class DrainRequest(SpecModel):
     on other nodes, `finish` lets them run to their end."""
 
 
+class LabelChange(SpecModel):
+    """Body of a change of labels."""
+
+    labels: ChangedLabels
+    """Values by key. They win over those of the worker's settings, also after it registers anew;
+    null withdraws a value that was set in this way, and the worker's own applies again."""
+
+
+class CordonRequest(SpecModel):
+    """Body of cordon; every field is optional."""
+
+    reason: Annotated[Text, Field(max_length=500)] | None = None
+    """Why, for those who look at the node."""
+
+
 class Drain(RecordModel):
-    """A person's order to place nothing new on a node."""
+    """An order to place nothing new on a node, by a person or by the server."""
 
     running: Running
     """Effect on the attempts there."""
@@ -31,6 +50,8 @@ class Drain(RecordModel):
     """Who gave the order."""
     at: datetime
     """When."""
+    reasons: tuple[str, ...] = ()
+    """Why; where the server gave the order, what made the node unreliable."""
 
 
 class NodeHolding(RecordModel):
@@ -42,6 +63,15 @@ class NodeHolding(RecordModel):
     """Its name."""
     allocation: NodeAllocation
     """The slots."""
+
+
+class WithheldSlot(RecordModel):
+    """A slot that no job gets, until its cause is gone."""
+
+    slot: int
+    """Index of the slot."""
+    reason: str
+    """Why: a process of another program holds its memory, or the device does not answer."""
 
 
 class NodePoint(RecordModel):
@@ -107,14 +137,57 @@ class NodeView(RecordModel):
     slow_slots: tuple[SlowSlot, ...] = ()
     """Slots whose ranks were slower than their peers in several jobs."""
     free_slots: int
-    """Free slots."""
+    """Free slots, without those that are withheld."""
+    withheld: tuple[WithheldSlot, ...]
+    """Slots that no job gets, by their index."""
     allocations: tuple[NodeHolding, ...]
     """Jobs that hold the other slots."""
     roots: tuple[str, ...]
     """Storage roots that it sees."""
+    labels: Labels
+    """Its labels: those of its worker's settings, and those that people set, which win."""
     version: str
     """Version of Trainyard on it."""
     registered_at: datetime
     """When it first registered."""
     heartbeat_at: datetime
     """Time of its last heartbeat."""
+
+
+class NodeRegistered(EventData):
+    """A node registered, or came back with other hardware or storage."""
+
+    slots: int
+    """Slots that it offers."""
+    device: Literal["cpu", "cuda"]
+    """Kind of device."""
+    other_storage: tuple[str, ...] = ()
+    """Roots under which it sees another storage than most nodes."""
+
+
+class NodeOnline(EventData):
+    """Heartbeats of a node arrive again."""
+
+
+class NodeOffline(EventData):
+    """Heartbeats of a node are overdue."""
+
+
+class NodeLabeled(EventData):
+    """A person changed the labels of a node."""
+
+    changed: dict[str, str | None]
+    """The new values by key; null where the value of the worker's settings applies again."""
+
+
+class NodeDrained(EventData):
+    """A node accepts no new work, or accepts it again."""
+
+    draining: bool
+    """Whether it accepts none."""
+    running: Running | None = None
+    """Effect on its attempts; absent for a notice."""
+    reasons: tuple[str, ...] = ()
+    """Why."""
+    notice: str | None = None
+    """Reason that the machine gave for its shutdown, where it announced one."""

@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
+from trainyard.base.labels import Labels
 from trainyard.base.model_base import Ranks, SpecModel, Text
+from trainyard.base.names import NAME
 from trainyard.spec.environment import checked_environment
 
 Env = Annotated[
@@ -80,6 +82,13 @@ class ResourcesSection(SpecModel):
     priority: Priority = 0
     """Queued jobs of higher priority start first; among equals the oldest. `low` is -50, `normal`
     0, `high` 50. It can be changed while the job waits or runs."""
+    node_selector: Labels = Field(default_factory=dict)
+    """Labels that each node must have, such as `zone = "a"`."""
+    exclude_nodes: Annotated[
+        tuple[Annotated[str, Field(pattern=NAME, max_length=100)], ...],
+        Field(strict=False, max_length=100),
+    ] = ()
+    """Names of nodes that it never runs on."""
 
     @model_validator(mode="after")
     def _complete_range(self) -> Self:

@@ -205,11 +205,11 @@ int nvmlDeviceGetFieldValues(void *device, int count, struct field *fields) {
 }
 
 struct process { u32 pid; u64 memory; u32 instance, compute; };
-int nvmlDeviceGetComputeRunningProcesses_v3(void *device, u32 *count, struct process *to) {
+static int process(void *device, const char *field, u32 *count, struct process *to) {
     char value[256];
     u32 pid, space = *count;
     u64 memory;
-    int code = get((uintptr_t)device, "process", "nvmlDeviceGetComputeRunningProcesses", value, sizeof value);
+    int code = get((uintptr_t)device, field, "nvmlDeviceGetRunningProcesses", value, sizeof value);
     *count = 0;
     if (code == NOT_SUPPORTED) return OK;
     if (code != OK || sscanf(value, "%u %llu", &pid, &memory) != 2) return code;
@@ -219,6 +219,14 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, u32 *count, struct pro
     to->memory = memory;
     to->instance = to->compute = 0xFFFFFFFF;
     return OK;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, u32 *count, struct process *to) {
+    return process(device, "process", count, to);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, u32 *count, struct process *to) {
+    return process(device, "graphics", count, to);
 }
 
 int nvmlEventSetCreate(void **set) { *set = (void *)1; return OK; }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -85,7 +86,12 @@ def look(
 
 
 def test_a_gpu_gives_its_inventory_and_every_value(library: Path, tmp_path: Path) -> None:
-    found = look(library, tmp_path, FULL | {"driver": "580.65", "event": "0 79"}, wanted="[79]")
+    found = look(
+        library, tmp_path, FULL | {"driver": "580.65", "event": "0 79"}, wanted='"code":79'
+    )
+    (xid,) = found["sample"]["accelerators"][0].pop("xids")
+    assert xid["code"] == 79
+    assert 0 <= xid["age_seconds"] < 30
     assert found["visible"] == ["GPU-0"]
     hardware = found["hardware"]
     assert (hardware["device"], hardware["slots"], hardware["driver"]) == ("cuda", 1, "580.65")
@@ -97,6 +103,7 @@ def test_a_gpu_gives_its_inventory_and_every_value(library: Path, tmp_path: Path
             "memory_bytes": 80 * GIBIBYTE,
             "pci_address": "00000000:1B:00.0",
             "parent": None,
+            "listed": True,
         }
     ]
     assert found["sample"]["accelerators"] == [
@@ -118,7 +125,7 @@ def test_a_gpu_gives_its_inventory_and_every_value(library: Path, tmp_path: Path
             "ecc_uncorrected_lifetime": 3,
             "row_remap_pending": True,
             "row_remap_failed": False,
-            "xids": [79],
+            "foreign": [],
         }
     ]
     assert found["sample"]["problems"] == []
@@ -137,6 +144,20 @@ def test_a_value_that_a_gpu_lacks_is_null(library: Path, tmp_path: Path) -> None
     assert (second["utilization_ratio"], second["power_watts"]) == (None, 100)
     assert second["nvlink_errors"] is None
     assert second["row_remap_failed"] is None
+
+
+def test_a_process_that_holds_much_memory_is_listed(library: Path, tmp_path: Path) -> None:
+    pid = os.getpid()
+    held = {"0.process": f"{pid} {GIBIBYTE}", "1.process": f"{pid} {50 << 20}"}
+    desktop = {"2.graphics": f"{pid} {GIBIBYTE}", "3.graphics": f"{pid} {50 << 20}"}
+    gpus = {key: value for index in range(4) for key, value in gpu(index).items()}
+    found = look(library, tmp_path, {"count": 4, **gpus} | held | desktop)
+    first, second, third, fourth = found["sample"]["accelerators"]
+    (process,) = first["foreign"]
+    assert (process["pid"], process["memory_bytes"]) == (os.getpid(), GIBIBYTE)
+    assert process["user"] == pwd.getpwuid(os.getuid()).pw_name
+    assert [p["pid"] for p in third["foreign"]] == [pid]
+    assert (second["foreign"], fourth["foreign"]) == ([], [])
 
 
 def test_a_gpu_in_mig_mode_offers_its_instances_alone(library: Path, tmp_path: Path) -> None:
@@ -219,15 +240,16 @@ def test_xids_are_collected_of_the_others_when_one_gpu_refuses(
     library: Path, tmp_path: Path
 ) -> None:
     lines = {"count": 2, **gpu(0), "0.events_error": 15, **gpu(1), "event": "1 79"}
-    found = look(library, tmp_path, lines, wanted="[79]")
-    assert [each["xids"] for each in found["sample"]["accelerators"]] == [[], [79]]
+    found = look(library, tmp_path, lines, wanted='"code":79')
+    codes = [[x["code"] for x in each["xids"]] for each in found["sample"]["accelerators"]]
+    assert codes == [[], [79]]
 
 
 def test_a_call_that_hangs_is_a_problem_of_the_node(library: Path, tmp_path: Path) -> None:
     lines = {**FULL, "hang": "nvmlDeviceGetPowerUsage"}
     found = look(library, tmp_path, lines, wanted="have not answered")
     assert found["took"] < 1
-    (problem,) = found["sample"]["problems"]
+    problem = found["sample"]["accelerators_problem"]
     assert problem.startswith("accelerators have not answered for ")
     assert found["sample"]["accelerators"] == []
     (disk,) = found["sample"]["host"]["disks"]

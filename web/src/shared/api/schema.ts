@@ -836,6 +836,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/nodes/{name}/cordon": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Place nothing new on a node
+         * @description Let what runs there finish, and place nothing new; the reason is shown with the node.
+         */
+        post: operations["nodes_cordon"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/nodes/{name}/uncordon": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * End a cordon or a drain
+         * @description Take the node back into use; its earlier failures and errors no longer count.
+         */
+        post: operations["nodes_uncordon"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/nodes/{name}/labels": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Change labels of a node
+         * @description Set labels that jobs select by; attempts that run on the node stay there.
+         */
+        post: operations["nodes_label"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/projects": {
         parameters: {
             query?: never;
@@ -1205,6 +1265,13 @@ export interface components {
              *     instances reach no other rank, so a job on one has world size 1.
              */
             parent: string | null;
+            /**
+             * Listed
+             * @description Whether the driver lists it. One that it lists no more keeps its slot for as long as an
+             *     attempt holds slots of the node, so that the other slots keep their numbers.
+             * @default true
+             */
+            listed: boolean;
         };
         /**
          * Accelerator
@@ -1242,6 +1309,13 @@ export interface components {
              *     instances reach no other rank, so a job on one has world size 1.
              */
             parent?: string | null;
+            /**
+             * Listed
+             * @description Whether the driver lists it. One that it lists no more keeps its slot for as long as an
+             *     attempt holds slots of the node, so that the other slots keep their numbers.
+             * @default true
+             */
+            listed?: boolean;
         };
         /**
          * AcceleratorSample
@@ -1335,10 +1409,16 @@ export interface components {
             row_remap_failed: boolean | null;
             /**
              * Xids
-             * @description The newest Xid errors since the worker started, the oldest first.
+             * @description The newest Xid errors of the last day since the worker started, the oldest first.
              * @default []
              */
-            xids: number[];
+            xids: components["schemas"]["XidError"][];
+            /**
+             * Foreign
+             * @description Processes that hold much of its memory and that no supervisor of this node started.
+             * @default []
+             */
+            foreign: components["schemas"]["DeviceProcess"][];
         };
         /**
          * AcceleratorSample
@@ -1432,10 +1512,16 @@ export interface components {
             row_remap_failed?: boolean | null;
             /**
              * Xids
-             * @description The newest Xid errors since the worker started, the oldest first.
+             * @description The newest Xid errors of the last day since the worker started, the oldest first.
              * @default []
              */
-            xids?: number[];
+            xids?: components["schemas"]["XidError"][];
+            /**
+             * Foreign
+             * @description Processes that hold much of its memory and that no supervisor of this node started.
+             * @default []
+             */
+            foreign?: components["schemas"]["DeviceProcessInput"][];
         };
         /**
          * ActivationCheckpointSection
@@ -2719,6 +2805,17 @@ export interface components {
             summary?: string;
         };
         /**
+         * CordonRequest
+         * @description Body of cordon; every field is optional.
+         */
+        CordonRequest: {
+            /**
+             * Reason
+             * @description Why, for those who look at the node.
+             */
+            reason?: string | null;
+        };
+        /**
          * CurveView
          * @description One curve of a chart: buckets of one series of one attempt (or of the lineage).
          */
@@ -2974,6 +3071,58 @@ export interface components {
          */
         DesiredState: "run" | "stop" | "cancel";
         /**
+         * DeviceProcess
+         * @description A process that holds memory of a device.
+         */
+        DeviceProcess: {
+            /**
+             * Pid
+             * @description Its id, in the PID namespace of the driver.
+             */
+            pid: number;
+            /**
+             * Memory Bytes
+             * @description Memory of the device that it holds; null where the driver gives none.
+             */
+            memory_bytes: number | null;
+            /**
+             * User
+             * @description Its user; null where the worker sees no such process, as from inside a container.
+             */
+            user: string | null;
+            /**
+             * Command
+             * @description Its name.
+             */
+            command: string | null;
+        };
+        /**
+         * DeviceProcess
+         * @description A process that holds memory of a device.
+         */
+        DeviceProcessInput: {
+            /**
+             * Pid
+             * @description Its id, in the PID namespace of the driver.
+             */
+            pid: number;
+            /**
+             * Memory Bytes
+             * @description Memory of the device that it holds; null where the driver gives none.
+             */
+            memory_bytes?: number | null;
+            /**
+             * User
+             * @description Its user; null where the worker sees no such process, as from inside a container.
+             */
+            user?: string | null;
+            /**
+             * Command
+             * @description Its name.
+             */
+            command?: string | null;
+        };
+        /**
          * Difference
          * @description A field whose value differs between two specs.
          */
@@ -3017,7 +3166,7 @@ export interface components {
         };
         /**
          * Drain
-         * @description A person's order to place nothing new on a node.
+         * @description An order to place nothing new on a node, by a person or by the server.
          */
         Drain: {
             /**
@@ -3037,6 +3186,12 @@ export interface components {
              * @description When.
              */
             at: string;
+            /**
+             * Reasons
+             * @description Why; where the server gave the order, what made the node unreliable.
+             * @default []
+             */
+            reasons: string[];
         };
         /**
          * DrainRequest
@@ -3052,7 +3207,7 @@ export interface components {
              */
             running?: "move" | "finish";
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"];
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -3650,6 +3805,52 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["NodeEnded"];
+        };
+        /** Event[Literal[<EventKind.NODE_LABELED: 'node_labeled'>], NodeLabeled] */
+        Event_Literal_NODE_LABELED__NodeLabeled_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "node_labeled";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["NodeLabeled"];
         };
         /** Event[Literal[<EventKind.NODE_OFFLINE: 'node_offline'>], NodeOffline] */
         Event_Literal_NODE_OFFLINE__NodeOffline_: {
@@ -5767,7 +5968,9 @@ export interface components {
              * @default {
              *       "world_size": 1,
              *       "device": "auto",
-             *       "priority": 0
+             *       "priority": 0,
+             *       "node_selector": {},
+             *       "exclude_nodes": []
              *     }
              */
             resources: components["schemas"]["ResourcesSection"];
@@ -5981,7 +6184,9 @@ export interface components {
              * @default {
              *       "world_size": 1,
              *       "device": "auto",
-             *       "priority": 0
+             *       "priority": 0,
+             *       "node_selector": {},
+             *       "exclude_nodes": []
              *     }
              */
             resources?: components["schemas"]["ResourcesSectionInput"];
@@ -6256,6 +6461,20 @@ export interface components {
              * @description Commands that are legal now; the first is the most likely next one.
              */
             verbs: ("stop" | "cancel" | "resume" | "resize" | "save" | "delete")[];
+        };
+        /**
+         * LabelChange
+         * @description Body of a change of labels.
+         */
+        LabelChange: {
+            /**
+             * Labels
+             * @description Values by key. They win over those of the worker's settings, also after it registers anew;
+             *     null withdraws a value that was set in this way, and the worker's own applies again.
+             */
+            labels: {
+                [key: string]: string | null;
+            };
         };
         /**
          * Layout
@@ -7200,9 +7419,15 @@ export interface components {
             draining: boolean;
             /**
              * Running
-             * @description Effect on its attempts, where a person drained it.
+             * @description Effect on its attempts; absent for a notice.
              */
             running?: ("move" | "finish") | null;
+            /**
+             * Reasons
+             * @description Why.
+             * @default []
+             */
+            reasons?: string[];
             /**
              * Notice
              * @description Reason that the machine gave for its shutdown, where it announced one.
@@ -7288,6 +7513,19 @@ export interface components {
             job_name: string;
             /** @description The slots. */
             allocation: components["schemas"]["NodeAllocation"];
+        };
+        /**
+         * NodeLabeled
+         * @description A person changed the labels of a node.
+         */
+        NodeLabeled: {
+            /**
+             * Changed
+             * @description The new values by key; null where the value of the worker's settings applies again.
+             */
+            changed: {
+                [key: string]: string | null;
+            };
         };
         /**
          * NodeMetrics
@@ -7391,8 +7629,13 @@ export interface components {
              */
             accelerators: components["schemas"]["AcceleratorSample"][];
             /**
+             * Accelerators Problem
+             * @description Why no device could be sampled, such as a driver that does not answer.
+             */
+            accelerators_problem: string | null;
+            /**
              * Problems
-             * @description What could not be sampled, such as a driver that does not answer.
+             * @description What else could not be sampled, such as a file system that does not answer.
              * @default []
              */
             problems: string[];
@@ -7411,8 +7654,13 @@ export interface components {
              */
             accelerators?: components["schemas"]["AcceleratorSampleInput"][];
             /**
+             * Accelerators Problem
+             * @description Why no device could be sampled, such as a driver that does not answer.
+             */
+            accelerators_problem?: string | null;
+            /**
              * Problems
-             * @description What could not be sampled, such as a driver that does not answer.
+             * @description What else could not be sampled, such as a file system that does not answer.
              * @default []
              */
             problems?: string[];
@@ -7464,9 +7712,14 @@ export interface components {
             slow_slots: components["schemas"]["SlowSlot"][];
             /**
              * Free Slots
-             * @description Free slots.
+             * @description Free slots, without those that are withheld.
              */
             free_slots: number;
+            /**
+             * Withheld
+             * @description Slots that no job gets, by their index.
+             */
+            withheld: components["schemas"]["WithheldSlot"][];
             /**
              * Allocations
              * @description Jobs that hold the other slots.
@@ -7477,6 +7730,13 @@ export interface components {
              * @description Storage roots that it sees.
              */
             roots: string[];
+            /**
+             * Labels
+             * @description Its labels: those of its worker's settings, and those that people set, which win.
+             */
+            labels: {
+                [key: string]: string;
+            };
             /**
              * Version
              * @description Version of Trainyard on it.
@@ -9621,6 +9881,13 @@ export interface components {
              * @description Version of Trainyard on the node.
              */
             version: string;
+            /**
+             * Labels
+             * @description Labels from the worker's settings.
+             */
+            labels?: {
+                [key: string]: string;
+            };
         };
         /**
          * RegistrationReply
@@ -9637,6 +9904,13 @@ export interface components {
              * @description Period in which the worker sends heartbeats.
              */
             heartbeat_seconds: number;
+            /**
+             * Slots
+             * @description UUID of the device of each slot, where the server numbers them in another order than the
+             *     registration: attempts hold slots of this node, whose numbers stay.
+             * @default []
+             */
+            slots: string[];
         };
         /**
          * Remedy
@@ -9869,6 +10143,19 @@ export interface components {
              * @default 0
              */
             priority: number;
+            /**
+             * Node Selector
+             * @description Labels that each node must have, such as `zone = "a"`.
+             */
+            node_selector: {
+                [key: string]: string;
+            };
+            /**
+             * Exclude Nodes
+             * @description Names of nodes that it never runs on.
+             * @default []
+             */
+            exclude_nodes: string[];
         };
         /**
          * ResourcesSection
@@ -9919,6 +10206,19 @@ export interface components {
              * @default 0
              */
             priority?: number | ("low" | "normal" | "high");
+            /**
+             * Node Selector
+             * @description Labels that each node must have, such as `zone = "a"`.
+             */
+            node_selector?: {
+                [key: string]: string;
+            };
+            /**
+             * Exclude Nodes
+             * @description Names of nodes that it never runs on.
+             * @default []
+             */
+            exclude_nodes?: string[];
         };
         /**
          * ResumeOptionView
@@ -11149,6 +11449,22 @@ export interface components {
             unknown_because: string | null;
         };
         /**
+         * WithheldSlot
+         * @description A slot that no job gets, until its cause is gone.
+         */
+        WithheldSlot: {
+            /**
+             * Slot
+             * @description Index of the slot.
+             */
+            slot: number;
+            /**
+             * Reason
+             * @description Why: a process of another program holds its memory, or the device does not answer.
+             */
+            reason: string;
+        };
+        /**
          * WorkerIdentity
          * @description Identity of the worker that serves a node: its data folder and the boot of its kernel.
          *
@@ -11165,6 +11481,22 @@ export interface components {
              * @description Boot id of the kernel.
              */
             boot_id: string;
+        };
+        /**
+         * XidError
+         * @description An error that the driver of NVIDIA reported of a GPU.
+         */
+        XidError: {
+            /**
+             * Code
+             * @description Its number in the catalog of Xid errors.
+             */
+            code: number;
+            /**
+             * Age Seconds
+             * @description Time since it was reported.
+             */
+            age_seconds: number;
         };
     };
     responses: never;
@@ -14402,6 +14734,281 @@ export interface operations {
             };
         };
     };
+    nodes_cordon: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the node. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["CordonRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    nodes_uncordon: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the node. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    nodes_label: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the node. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LabelChange"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     projects_list: {
         parameters: {
             query?: {
@@ -16110,6 +16717,7 @@ export const event_Literal_LINE_SKIPPED__LineSkipped_KindValues: ReadonlyArray<F
 export const event_Literal_METRICS_DROPPED__MetricsDropped_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"]["kind"]> = ["metrics_dropped"];
 export const event_Literal_NODE_DRAINED__NodeDrained_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"]["kind"]> = ["node_drained"];
 export const event_Literal_NODE_ENDED__NodeEnded_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"]["kind"]> = ["node_ended"];
+export const event_Literal_NODE_LABELED__NodeLabeled_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"]["kind"]> = ["node_labeled"];
 export const event_Literal_NODE_OFFLINE__NodeOffline_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"]["kind"]> = ["node_offline"];
 export const event_Literal_NODE_ONLINE__NodeOnline_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"]["kind"]> = ["node_online"];
 export const event_Literal_NODE_REGISTERED__NodeRegistered_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"]["kind"]> = ["node_registered"];

@@ -1,38 +1,39 @@
-"""Nodes: how they join, what they offer and who holds it, and draining."""
+"""Registration of nodes: who may join, what a node offers, and the token that it is given."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, exists, insert, select, update
 
 from server.auth.service import Principal
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
 from server.database.rows import Node
-from server.database.tables import attempt_nodes, attempts, jobs, nodes, tokens
+from server.database.tables import attempt_nodes, nodes, tokens
 from server.errors import (
     ConflictError,
     ForbiddenError,
     InvalidRequestError,
-    NotFoundError,
     UnauthenticatedError,
 )
 from server.events.store import NewEvent, append_event
+from server.nodes.slots import keep_slots, uuids, withheld_slots
 from server.nodes.workers import refuse_second_worker
-from server.ranks.store import slow_slots
 from server.subject import Actor, Subject
 from trainyard.base.names import LEGAL, ROOT
 from trainyard.base.problems import Problem
-from trainyard.protocol.attempt import NodeAllocation
-from trainyard.protocol.rest.event_data import NodeDrained, NodeRegistered
-from trainyard.protocol.rest.metrics_and_logs import SlowSlot
-from trainyard.protocol.rest.nodes import Drain, NodeHolding, NodeView, Running
+from trainyard.protocol.rest.nodes import NodeRegistered
 from trainyard.protocol.states import AttemptNodeState
-from trainyard.protocol.worker_messages import PROTOCOL, Registration, RegistrationReply
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    Hardware,
+    Registration,
+    RegistrationReply,
+)
 from trainyard.spec.storage_uri import ROOT_PATTERN
 
 ADDRESS = re.compile(r"[A-Za-z0-9._:-]{1,255}")
@@ -81,50 +82,14 @@ def register(
             token = _join(context, connection, registration, principal, before)
         if before is not None:
             refuse_second_worker(context, connection, before, registration.worker)
-        _store(context, connection, registration, before)
-    return RegistrationReply(node_token=token, heartbeat_seconds=context.settings.heartbeat_seconds)
-
-
-def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
-    """Return at most `limit` nodes after a name, by name."""
-    query = Node.select().order_by(nodes.c.name).limit(limit)
-    if after is not None:
-        query = query.where(nodes.c.name > after)
-    with context.database.read() as connection:
-        return _views(context, connection, Node.all(connection, query))
-
-
-def set_drain(context: Context, name: str, running: Running | None, *, actor: Actor) -> NodeView:
-    """Place nothing new on a node, or place on it again; the same order again changes nothing.
-
-    Args:
-        context: the server's context.
-        name: the node.
-        running: whether what runs there moves (the scheduler sees to it) or finishes; None ends
-            the drain.
-        actor: who requests it.
-
-    Raises:
-        NotFoundError: no node has this name.
-    """
-    drain = None if running is None else Drain(running=running, by=actor.name, at=context.now())
-    with context.database.write() as connection:
-        found = select(nodes.c.drain).where(nodes.c.name == name)
-        row = connection.execute(found.with_for_update(key_share=True)).one_or_none()
-        if row is None:
-            raise NotFoundError(f"no node has the name {name!r}")
-        before: Drain | None = row.drain
-        if (before and before.running) != running:
-            connection.execute(update(nodes).where(nodes.c.name == name).values(drain=drain))
-            event = NewEvent(
-                NodeDrained(draining=drain is not None, running=running),
-                actor,
-                Subject(node=name),
-                f"{name}: {_in_words(running)}",
-            )
-            append_event(context, connection, event)
-        node = Node.one(connection, Node.select().where(nodes.c.name == name))
-        return _views(context, connection, [node])[0]
+        hardware = _numbered(connection, registration, before)
+        _store(context, connection, registration, hardware, before)
+    sent = registration.hardware
+    return RegistrationReply(
+        node_token=token,
+        heartbeat_seconds=context.settings.heartbeat_seconds,
+        slots=uuids(hardware) if uuids(hardware) != uuids(sent) else (),
+    )
 
 
 def _check(registration: Registration) -> None:
@@ -191,10 +156,27 @@ def _join(
     return token
 
 
+def _numbered(connection: Connection, registration: Registration, before: Node | None) -> Hardware:
+    """Return the hardware of a registration, with the slot numbers that live attempts use.
+
+    A worker of an older protocol numbers its slots itself.
+    """
+    if before is None or registration.protocol != PROTOCOL:
+        return registration.hardware
+    live = (attempt_nodes.c.node == before.name, attempt_nodes.c.state != AttemptNodeState.ENDED)
+    if not connection.scalar(select(exists().where(*live))):
+        return registration.hardware
+    return keep_slots(before.hardware, registration.hardware)
+
+
 def _store(
-    context: Context, connection: Connection, registration: Registration, before: Node | None
+    context: Context,
+    connection: Connection,
+    registration: Registration,
+    hardware: Hardware,
+    before: Node | None,
 ) -> None:
-    now, name, hardware = context.now(), registration.node, registration.hardware
+    now, name = context.now(), registration.node
     row = {
         "address": registration.address,
         "hardware": hardware,
@@ -202,6 +184,8 @@ def _store(
         "slots": hardware.slots,
         "partitions": [s for s, gpu in enumerate(hardware.accelerators) if gpu.parent is not None],
         "roots": registration.roots,
+        "withheld": withheld_slots(hardware, None),
+        "worker_labels": registration.labels,
         "version": registration.version,
         "protocol": registration.protocol,
         "worker": registration.worker,
@@ -216,13 +200,12 @@ def _store(
         others = connection.scalars(select(nodes.c.roots).where(nodes.c.name != name))
         elsewhere = _other_storage(registration.roots, others)
         note = f"; sees another storage than others as {', '.join(elsewhere)}" if elsewhere else ""
+        slots = registration.hardware.slots
         event = NewEvent(
-            NodeRegistered(
-                slots=hardware.slots, device=hardware.device, other_storage=tuple(elsewhere)
-            ),
+            NodeRegistered(slots=slots, device=hardware.device, other_storage=tuple(elsewhere)),
             Actor(name),
             Subject(node=name),
-            f"{name} offers {hardware.slots} {hardware.device} slots{note}",
+            f"{name} offers {slots} {hardware.device} slots{note}",
         )
         append_event(context, connection, event)
 
@@ -239,67 +222,3 @@ def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]])
         for root, uuids in seen.items()
         if uuids and uuids.most_common(1)[0][1] > uuids[mine[root]]
     ]
-
-
-def _in_words(running: Running | None) -> str:
-    if running is None:
-        return "in use again"
-    if running == "finish":
-        return "nothing new is placed; what runs goes on to its end"
-    return "nothing new is placed; what runs saves, leaves and goes on elsewhere"
-
-
-def _views(context: Context, connection: Connection, rows: Sequence[Node]) -> list[NodeView]:
-    names = [row.name for row in rows]
-    holdings, slow = _holdings(connection, names), slow_slots(context, connection, names)
-    return [_view(row, holdings.get(row.name, []), slow.get(row.name, ())) for row in rows]
-
-
-def _holdings(connection: Connection, names: list[str]) -> dict[str, list[NodeHolding]]:
-    """Return who holds slots of these nodes: shares that have not ended."""
-    share = attempt_nodes.c
-    query = (
-        select(share.node, share.node_rank, share.slots, jobs.c.id, jobs.c.name)
-        .join(attempts, attempts.c.id == share.attempt_id)
-        .join(jobs, jobs.c.id == attempts.c.job_id)
-        .where(share.node.in_(names), share.state != AttemptNodeState.ENDED.value)
-        .order_by(share.claimed_at)
-    )
-    held: dict[str, list[NodeHolding]] = {}
-    for row in connection.execute(query):
-        allocation = NodeAllocation(node=row.node, node_rank=row.node_rank, slots=tuple(row.slots))
-        holding = NodeHolding(job_id=row.id, job_name=row.name, allocation=allocation)
-        held.setdefault(row.node, []).append(holding)
-    return held
-
-
-def _view(row: Node, holdings: list[NodeHolding], slow: Sequence[SlowSlot]) -> NodeView:
-    taken = sum(len(holding.allocation.slots) for holding in holdings)
-    computed = {
-        "online": row.offline_since is None,
-        "draining": row.drain is not None or row.notice is not None,
-        "free_slots": max(row.slots - taken, 0),
-        "allocations": tuple(holdings),
-        "roots": tuple(sorted(row.roots)),
-        "problems": tuple(_problems(row)),
-        "slow_slots": tuple(slow),
-    }
-    return NodeView(**row.values_for(NodeView) | computed)
-
-
-def _problems(node: Node) -> Iterator[str]:
-    """Return what is wrong with a node by its last sample."""
-    if node.sample is None:
-        return
-    yield from node.sample.problems
-    slots = {device.uuid: slot for slot, device in enumerate(node.hardware.accelerators)}
-    for device in node.sample.accelerators:
-        name = f"slot {slots[device.uuid]}" if device.uuid in slots else device.uuid
-        if device.problem is not None:
-            yield f"{name}: {device.problem}"
-        if device.xids:
-            yield f"{name}: Xid {', '.join(map(str, device.xids))}"
-        if device.row_remap_pending:
-            yield f"{name}: a reset is needed to replace a damaged row of memory"
-        if device.row_remap_failed:
-            yield f"{name}: a damaged row of memory could not be replaced"

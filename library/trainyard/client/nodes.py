@@ -1,0 +1,48 @@
+"""The SDK's calls about nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from trainyard.client.transport import Transport
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.nodes import (
+    CordonRequest,
+    DrainRequest,
+    LabelChange,
+    NodeView,
+    Running,
+)
+
+
+class NodeCalls:
+    """Calls of `Client` about nodes."""
+
+    transport: Transport
+    """Sends the requests."""
+
+    def nodes(self) -> Iterator[NodeView]:
+        """Iterate over the nodes."""
+        return self.transport.pages(Page[NodeView], "/nodes")
+
+    def drain(self, node: str, *, running: Running = "move") -> NodeView:
+        """Place nothing new on a node; its attempts save and move, or finish."""
+        return self.transport.post(NodeView, f"/nodes/{node}/drain", DrainRequest(running=running))
+
+    def undrain(self, node: str) -> NodeView:
+        """Place on a node again."""
+        return self.transport.post(NodeView, f"/nodes/{node}/undrain")
+
+    def cordon(self, node: str, *, reason: str | None = None) -> NodeView:
+        """Place nothing new on a node; what runs there finishes."""
+        body = CordonRequest(reason=reason)
+        return self.transport.post(NodeView, f"/nodes/{node}/cordon", body)
+
+    def uncordon(self, node: str) -> NodeView:
+        """End a cordon or a drain; what the node did before no longer counts against it."""
+        return self.transport.post(NodeView, f"/nodes/{node}/uncordon")
+
+    def label_node(self, node: str, labels: Mapping[str, str | None]) -> NodeView:
+        """Change labels of a node; None withdraws a value that was set in this way."""
+        body = LabelChange(labels=dict(labels))
+        return self.transport.post(NodeView, f"/nodes/{node}/labels", body)

@@ -1,0 +1,111 @@
+"""What makes a node unreliable: broken devices, attempts that fail because of it; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from trainyard.protocol.node_samples import NodeSample
+from trainyard.protocol.worker_messages import Hardware
+from trainyard.run.failures import Failure, FailureReason
+
+BROKEN_XIDS: Mapping[int, str] = {
+    48: "an uncorrectable memory error",
+    62: "a halt of the GPU's own controller",
+    63: "a row of memory that is to be remapped at the next reset",
+    64: "a row of memory that could not be remapped",
+    74: "an NVLink error",
+    79: "the GPU has fallen off the bus",
+    94: "a contained memory error",
+    95: "an uncontained memory error",
+    119: "the GPU's system processor did not answer",
+    120: "an error of the GPU's system processor",
+    140: "an unrecovered memory error",
+}
+"""Xid errors after which a GPU needs at least a reset, by their number in NVIDIA's catalog. The
+others may be errors of a program, such as 13 and 31."""
+
+NODE_REASONS = frozenset({FailureReason.NODE_LOST, FailureReason.LAUNCH_ERROR})
+"""Reasons of failures for which no rank is at fault."""
+
+
+@dataclass(frozen=True)
+class NodeFailure:
+    """An attempt that failed because of a node."""
+
+    attempt_id: str
+    job_id: str
+    node: str
+    reason: FailureReason
+    at: datetime
+    """When it ended."""
+
+
+def is_of_the_node(failure: Failure) -> bool:
+    """Return whether a failure counts against the node that it names."""
+    if failure.reason not in NODE_REASONS:
+        return False
+    # A launch error with a free retry is a port that another process held.
+    return failure.reason == FailureReason.NODE_LOST or not failure.free_retry
+
+
+def device_faults(
+    hardware: Hardware, sample: NodeSample, *, now: datetime, trusted_since: datetime | None
+) -> tuple[str, ...]:
+    """Return the broken devices of a node, each in words; errors of before do not count.
+
+    Args:
+        hardware: what the node offers.
+        sample: its newest sample.
+        now: time at which the sample came.
+        trusted_since: when a person ended the last drain of the node.
+    """
+    slots = {device.uuid: slot for slot, device in enumerate(hardware.accelerators)}
+    found: dict[str, None] = {}
+    for device in sample.accelerators:
+        name = f"slot {slots[device.uuid]}" if device.uuid in slots else device.uuid
+        for xid in device.xids:
+            at = now - timedelta(seconds=xid.age_seconds)
+            if xid.code in BROKEN_XIDS and (trusted_since is None or at > trusted_since):
+                found[f"{name}: Xid {xid.code}, {BROKEN_XIDS[xid.code]}"] = None
+    return tuple(found)
+
+
+def repeated_failures(
+    failures: Iterable[NodeFailure],
+    node: str,
+    *,
+    limit: int,
+    trained_elsewhere: Callable[[Collection[str]], bool],
+) -> Sequence[NodeFailure]:
+    """Return the failures for which a node is to be cordoned; none where it is not.
+
+    A failure of a job that failed for the same reason on another node too is the job's. The others
+    count from `limit` on, where they are of several jobs, or of a job that trains elsewhere.
+
+    Args:
+        failures: those of all nodes within the window.
+        node: name of the node.
+        limit: failures that are needed.
+        trained_elsewhere: returns whether one of these jobs has trained without the node.
+    """
+    known = list(failures)
+    nodes_of: dict[tuple[str, FailureReason], set[str]] = {}
+    for each in known:
+        nodes_of.setdefault((each.job_id, each.reason), set()).add(each.node)
+    own = [
+        each for each in known if each.node == node and nodes_of[each.job_id, each.reason] == {node}
+    ]
+    jobs = {each.job_id for each in own}
+    if len(own) < limit or (len(jobs) < 2 and not trained_elsewhere(jobs)):
+        return ()
+    return own
+
+
+def in_words(failures: Sequence[NodeFailure]) -> str:
+    """Return failures as `3 attempts failed because of it: 2 node_lost, 1 launch_error`."""
+    reasons = Counter(str(each.reason) for each in failures)
+    counted = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    return f"{len(failures)} attempts failed because of it: {counted}"

@@ -1,0 +1,69 @@
+"""The slots of a node as placement may use them: numbers that stay, and slots that are withheld."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainyard.protocol.node_samples import Accelerator, AcceleratorSample, NodeSample
+from trainyard.protocol.worker_messages import Hardware
+
+
+def keep_slots(before: Hardware, now: Hardware) -> Hardware:
+    """Return hardware with the slot numbers of before, for a node of which attempts hold slots.
+
+    A slot is a device. One that is listed no more keeps its number, and new ones come last: so the
+    slots of an attempt mean the same devices for as long as it lives.
+
+    Args:
+        before: what the node offered.
+        now: what its worker lists, in its own order.
+    """
+    if before.device != "cuda" or now.device != "cuda":
+        return now
+    listed = {device.uuid: device for device in now.accelerators}
+    kept = [
+        listed.pop(device.uuid, device.model_copy(update={"listed": False}))
+        for device in before.accelerators
+    ]
+    accelerators = (*kept, *listed.values())
+    return now.model_copy(update={"accelerators": accelerators, "slots": len(accelerators)})
+
+
+def uuids(hardware: Hardware) -> tuple[str, ...]:
+    """Return the UUID of the device of each slot."""
+    return tuple(device.uuid for device in hardware.accelerators)
+
+
+def withheld_slots(hardware: Hardware, sample: NodeSample | None) -> dict[str, str]:
+    """Return why slots are withheld from placement, by their number as text.
+
+    The words stay the same while the cause does: they are part of the reason of waiting jobs.
+    """
+    sampled = {} if sample is None else {each.uuid: each for each in sample.accelerators}
+    problem = None if sample is None else sample.accelerators_problem
+    reasons = {
+        str(slot): _why_withheld(device, sampled, driver_fails=problem is not None)
+        for slot, device in enumerate(hardware.accelerators)
+    }
+    return {slot: reason for slot, reason in reasons.items() if reason is not None}
+
+
+def _why_withheld(
+    device: Accelerator, sampled: Mapping[str, AcceleratorSample], *, driver_fails: bool
+) -> str | None:
+    if not device.listed:
+        return f"the driver does not list {device.uuid}"
+    sample = sampled.get(device.uuid)
+    if sample is None:
+        return "the driver does not answer" if driver_fails else None
+    if sample.problem is not None:
+        return f"the device does not answer: {sample.problem}"
+    if not sample.foreign:
+        return None
+    process = sample.foreign[0]
+    command = f" ({process.command})" if process.command is not None else ""
+    user = f" of {process.user}" if process.user is not None else ""
+    more = len(sample.foreign) - 1
+    others = f" and {more} other{'s' if more > 1 else ''}" if more else ""
+    hold = "hold" if more else "holds"
+    return f"process {process.pid}{command}{user}{others} {hold} its memory"

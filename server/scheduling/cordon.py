@@ -1,0 +1,133 @@
+"""Cordons of nodes because of which attempts fail again and again (docs/lifecycle.md, 42)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Connection, Table, exists, select
+
+from server.context import Context
+from server.database.rows import TypedRow
+from server.database.tables import attempt_nodes, attempts, nodes
+from server.nodes.drain import cordon_by_server
+from server.nodes.health import (
+    NodeFailure,
+    in_words,
+    is_of_the_node,
+    repeated_failures,
+)
+from trainyard.protocol.states import AttemptOutcome
+from trainyard.run.failures import Failure
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY = timedelta(seconds=5)
+"""Pause between two looks at the attempts that failed since the last one."""
+OVERLAP = timedelta(seconds=30)
+"""Age of rows that a look reads again: transactions commit in another order than their times."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended(TypedRow):
+    """An attempt that failed."""
+
+    table: ClassVar[Table] = attempts
+    id: str
+    job_id: str
+    failure: Failure | None
+    ended_at: Annotated[datetime, attempts.c.ended_at]
+
+
+class NodeWatch:
+    """Counts the failures of each node within the window, and cordons."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._looked_at: datetime | None = None
+        self._failures: dict[str, NodeFailure] = {}
+
+    def run(self) -> int:
+        """Look at the attempts that failed since, and return the number of cordoned nodes."""
+        settings, now = self._context.settings, self._context.now()
+        if settings.cordon_after_failures == 0:
+            return 0
+        if self._looked_at is not None and now - self._looked_at < LOOK_EVERY:
+            return 0
+        since = now - timedelta(seconds=settings.cordon_window_seconds)
+        new = self._read(since if self._looked_at is None else self._looked_at - OVERLAP)
+        self._looked_at = now
+        self._failures = {
+            each.attempt_id: each for each in (*self._failures.values(), *new) if each.at > since
+        }
+        return sum(self._judge(node) for node in sorted({each.node for each in new}))
+
+    def _read(self, since: datetime) -> list[NodeFailure]:
+        """Return the failures of nodes since a time that are not known yet."""
+        ended = attempts.c.ended_at
+        query = _Ended.select().where(ended > since, attempts.c.outcome == AttemptOutcome.FAILED)
+        with self._context.database.read() as connection:
+            rows = _Ended.all(connection, query)
+        return [
+            NodeFailure(row.id, row.job_id, failure.node, failure.reason, row.ended_at)
+            for row in rows
+            if row.id not in self._failures
+            and (failure := row.failure) is not None
+            and failure.node is not None
+            and is_of_the_node(failure)
+        ]
+
+    def _judge(self, node: str) -> bool:
+        """Cordon a node where its failures require it; return whether that was done."""
+        context = self._context
+        with context.database.write() as connection:
+            found = select(nodes.c.device, nodes.c.drain, nodes.c.trusted_since)
+            row = connection.execute(
+                found.where(nodes.c.name == node).with_for_update(key_share=True)
+            ).one_or_none()
+            if row is None or row.drain is not None:
+                return False
+            counted = [
+                each
+                for each in self._failures.values()
+                if row.trusted_since is None or each.at > row.trusted_since
+            ]
+            repeated = repeated_failures(
+                counted,
+                node,
+                limit=context.settings.cordon_after_failures,
+                trained_elsewhere=lambda jobs: _trained_without(connection, jobs, node),
+            )
+            if not repeated:
+                return False
+            if not _has_another(connection, node, row.device):
+                logger.warning("%s: %s; it is the last of its kind", node, in_words(repeated))
+                return False
+            cordon_by_server(context, connection, node, [in_words(repeated)])
+            return True
+
+
+def _trained_without(connection: Connection, job_ids: Collection[str], node: str) -> bool:
+    """Return whether one of the jobs made a step in an attempt that did not use a node."""
+    share = attempt_nodes.c
+    on_node = exists().where(share.attempt_id == attempts.c.id, share.node == node)
+    trained = select(attempts.c.id).where(
+        attempts.c.job_id.in_(job_ids), attempts.c.last_step > attempts.c.start_step, ~on_node
+    )
+    return bool(connection.scalar(select(exists(trained))))
+
+
+def _has_another(connection: Connection, node: str, device: str) -> bool:
+    """Return whether another node of this kind of slot takes new work."""
+    column = nodes.c
+    others = select(column.name).where(
+        column.name != node,
+        column.device == device,
+        column.offline_since.is_(None),
+        column.drain.is_(None),
+        column.notice.is_(None),
+    )
+    return bool(connection.scalar(select(exists(others))))

@@ -1,0 +1,235 @@
+"""Slots that are withheld from placement, and slot numbers that stay while attempts hold some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import update
+
+from server.attempts.node_heartbeat import node_heartbeat
+from server.auth.service import authenticate_token, create_token
+from server.database.tables import nodes
+from server.nodes.capacity import read_offers
+from server.nodes.queries import list_nodes
+from server.nodes.register import register
+from server.nodes.slots import keep_slots, uuids, withheld_slots
+from tests.server.harness import WORKER, Harness
+from trainyard.protocol.node_samples import (
+    Accelerator,
+    AcceleratorSample,
+    DeviceProcess,
+    HostSample,
+    NodeSample,
+)
+from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.rest.nodes import NodeView
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    Hardware,
+    NodeHeartbeat,
+    Registration,
+    RegistrationReply,
+)
+
+HOST = HostSample(load=0.5, memory_bytes=1000, memory_used_bytes=400)
+NODE = "gpu-01"
+ROOTS = {"checkpoints": "0197cbf5-8d2e-7cc0-9d43-3a1f6a1f7b10"}
+PYTHON = DeviceProcess(pid=4242, memory_bytes=20 << 30, user="ada", command="python")
+
+
+def hardware(*names: str, device: str = "cuda") -> Hardware:
+    gpus = tuple(
+        Accelerator(index=index, uuid=f"GPU-{name}", name="H100", memory_bytes=80 << 30)
+        for index, name in enumerate(names)
+    )
+    return Hardware.model_validate(
+        {
+            "device": device,
+            "slots": max(len(names), 1),
+            "device_name": "H100",
+            "device_memory_bytes": 80 << 30,
+            "cores": 8,
+            "memory_bytes": 1 << 40,
+            "accelerators": [gpu.model_dump() for gpu in gpus],
+        }
+    )
+
+
+def sample(problem: str | None = None, **devices: dict[str, Any]) -> NodeSample:
+    accelerators = tuple(
+        AcceleratorSample(uuid=f"GPU-{name}", **values) for name, values in devices.items()
+    )
+    return NodeSample(host=HOST, accelerators=accelerators, accelerators_problem=problem)
+
+
+class GpuNode:
+    """A node of GPUs whose worker registers and beats."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.context = harness.context
+        self._token: str | None = None
+
+    def register(self, *names: str, protocol: int = PROTOCOL) -> RegistrationReply:
+        """Register with these GPUs, in their order."""
+        if self._token is None:
+            request = TokenRequest(name="join", kind="join")
+            self._token = create_token(self.context, request)[1]
+        registration = Registration(
+            protocol=protocol,
+            node=NODE,
+            address="gpu-01.test",
+            hardware=hardware(*names),
+            roots=ROOTS,
+            worker=WORKER,
+            version="0",
+        )
+        principal = authenticate_token(self.context, self._token)
+        reply = register(self.context, registration, principal=principal)
+        self._token = reply.node_token or self._token
+        return reply
+
+    def beat(self, found: NodeSample | None) -> None:
+        """Send a heartbeat with a sample."""
+        heartbeat = NodeHeartbeat(protocol=PROTOCOL, node=NODE, worker=WORKER, sample=found)
+        node_heartbeat(self.context, heartbeat)
+
+    @property
+    def view(self) -> NodeView:
+        """The node as people see it."""
+        (view,) = list_nodes(self.context)
+        return view
+
+
+@pytest.fixture
+def node(harness: Harness) -> GpuNode:
+    return GpuNode(harness)
+
+
+@pytest.mark.parametrize(
+    ("found", "reasons"),
+    [
+        (sample(a={}, b={}), {}),
+        (None, {}),
+        (sample(), {}),  # the worker has just started, and no sample was taken yet
+        (
+            sample(a={"foreign": (PYTHON,)}, b={}),
+            {"0": "process 4242 (python) of ada holds its memory"},
+        ),
+        (
+            sample(a={}, b={"foreign": (DeviceProcess(pid=7), PYTHON, PYTHON)}),
+            {"1": "process 7 and 2 others hold its memory"},
+        ),
+        (
+            sample(a={"problem": "GPU is lost"}, b={}),
+            {"0": "the device does not answer: GPU is lost"},
+        ),
+        (
+            sample("accelerators have not answered for 31 s"),
+            dict.fromkeys("01", "the driver does not answer"),
+        ),
+    ],
+)
+def test_a_slot_is_withheld_for_a_reason(found: NodeSample | None, reasons: dict[str, str]) -> None:
+    assert withheld_slots(hardware("a", "b"), found) == reasons
+
+
+def test_a_withheld_slot_gets_no_job_and_returns_by_itself(harness: Harness, node: GpuNode) -> None:
+    node.register("a", "b")
+    node.beat(sample(a={"foreign": (PYTHON,)}, b={}))
+    assert (node.view.free_slots, [slot.slot for slot in node.view.withheld]) == (1, [0])
+    both = harness.submit(resources={"world_size": 2})
+    one = harness.submit()
+    assert harness.place() == 1
+    assert harness.job(both).reason == (
+        "needs 2 slots, 1 are online, slot 0 of gpu-01 is withheld "
+        "(process 4242 (python) of ada holds its memory)"
+    )
+    assert harness.shares(one)[0].slots == [1]
+    harness.claim_all(one)[0].end("succeeded")
+    node.beat(sample(a={}, b={}))
+    assert harness.place() == 1
+    assert harness.shares(both)[0].slots == [0, 1]
+
+
+def test_a_slot_of_an_attempt_is_never_withheld(harness: Harness, node: GpuNode) -> None:
+    """Seen from inside a container, the attempt's own ranks are unknown processes."""
+    node.register("a", "b")
+    job_id, (supervisor,) = harness.running(resources={"world_size": 2})
+    node.beat(sample(a={"foreign": (DeviceProcess(pid=7),)}, b={}))
+    assert (node.view.free_slots, node.view.withheld) == (0, ())
+    with harness.context.database.read() as connection:
+        (offer,) = read_offers(connection, without_job=job_id)
+    assert (offer.slots, offer.free) == (2, (0, 1))
+    supervisor.end("succeeded")
+    assert node.view.free_slots == 1  # until the next heartbeat
+    node.beat(sample(a={}, b={}))
+    assert node.view.free_slots == 2
+
+
+def test_the_only_node_without_a_usable_slot_is_named(harness: Harness, node: GpuNode) -> None:
+    node.register("a")
+    node.beat(sample(a={"foreign": (PYTHON,)}))
+    job_id = harness.submit()
+    harness.place()
+    assert harness.job(job_id).reason == (
+        "needs 1 slot; no node that is online offers a slot: slot 0 of gpu-01 is withheld "
+        "(process 4242 (python) of ada holds its memory)"
+    )
+
+
+def test_slots_keep_their_devices_while_an_attempt_holds_one(
+    harness: Harness, node: GpuNode
+) -> None:
+    assert node.register("a", "b", "c").slots == ()
+    job_id, (supervisor,) = harness.running(resources={"world_size": 2})
+    assert harness.shares(job_id)[0].slots == [0, 1]
+    # GPU a is lost, and the driver numbers the rest anew; d was added.
+    assert node.register("d", "c", "b").slots == ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
+    node.beat(sample(b={}, c={}, d={}))
+    second = harness.submit(resources={"world_size": 2})
+    assert harness.place() == 1
+    assert harness.shares(second)[0].slots == [2, 3]
+    assert node.view.free_slots == 0
+    supervisor.end("succeeded")
+    assert [slot.reason for slot in node.view.withheld] == ["the driver does not list GPU-a"]
+    assert node.view.free_slots == 1
+    harness.claim_all(second)[0].end("succeeded")
+    assert node.register("d", "c", "b").slots == ()
+    assert [gpu.uuid for gpu in node.view.hardware.accelerators] == ["GPU-d", "GPU-c", "GPU-b"]
+    assert (node.view.free_slots, node.view.withheld) == (3, ())
+
+
+def test_a_worker_of_the_former_protocol_numbers_its_slots_itself(
+    harness: Harness, node: GpuNode
+) -> None:
+    node.register("a", "b", protocol=PROTOCOL - 1)
+    with harness.context.database.write() as connection:
+        connection.execute(update(nodes).values(protocol=PROTOCOL - 1))
+    harness.running()
+    assert node.register("b", "a", protocol=PROTOCOL - 1).slots == ()
+    assert [gpu.uuid for gpu in node.view.hardware.accelerators] == ["GPU-b", "GPU-a"]
+
+
+NAMES = st.lists(st.sampled_from("abcdef"), unique=True, max_size=6)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=5))
+def test_a_number_never_changes_its_device(listings: Sequence[Sequence[str]]) -> None:
+    kept = hardware(*listings[0])
+    for names in listings[1:]:
+        before, now = kept, hardware(*names)
+        kept = keep_slots(before, now)
+        assert uuids(kept)[: len(before.accelerators)] == uuids(before)
+        assert len({*uuids(kept)}) == len(uuids(kept)) == len(kept.accelerators)
+        assert {gpu.uuid for gpu in kept.accelerators if gpu.listed} == {*uuids(now)}
+
+
+def test_cpu_slots_have_no_devices_to_keep() -> None:
+    cpu = hardware(device="cpu")
+    assert keep_slots(cpu, cpu) == cpu
+    assert keep_slots(hardware("a"), cpu) == cpu
+    assert withheld_slots(cpu, sample()) == {}

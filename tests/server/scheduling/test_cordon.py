@@ -1,0 +1,169 @@
+"""Nodes that are cordoned by the server: by their GPUs' errors, and by failures of attempts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from server.attempts.node_heartbeat import node_heartbeat
+from server.context import Context
+from server.database.tables import events
+from server.nodes.drain import set_drain
+from server.nodes.queries import list_nodes
+from server.scheduling.cordon import NodeWatch
+from tests.actors import ADA
+from tests.server.harness import WORKER, Harness
+from trainyard.protocol.node_samples import AcceleratorSample, HostSample, NodeSample, XidError
+from trainyard.protocol.rest.nodes import Drain
+from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
+from trainyard.run.failures import FailureReason
+
+HOST = HostSample(load=0.5, memory_bytes=1000, memory_used_bytes=400)
+ALWAYS: dict[str, Any] = {"retry": {"max_retries": 9, "backoff_seconds": 0}}
+
+
+def drain_of(context: Context, name: str) -> Drain | None:
+    return next(view.drain for view in list_nodes(context) if view.name == name)
+
+
+def beat(context: Context, name: str, *xids: XidError) -> None:
+    sample = NodeSample(host=HOST, accelerators=(AcceleratorSample(uuid="GPU-a", xids=xids),))
+    node_heartbeat(
+        context, NodeHeartbeat(protocol=PROTOCOL, node=name, worker=WORKER, sample=sample)
+    )
+
+
+def fail(harness: Harness, job_id: str, reason: FailureReason = FailureReason.LAUNCH_ERROR) -> None:
+    """Place a job, and have the first share of its attempt fail."""
+    harness.clock.advance(60)
+    assert harness.place() >= 1
+    harness.claim_all(job_id)[0].end("failed", reason=reason, names_node=True)
+
+
+@pytest.fixture
+def watch(context: Context) -> NodeWatch:
+    return NodeWatch(context)
+
+
+def test_an_xid_of_broken_hardware_cordons_at_once_and_what_runs_goes_on(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node("a")
+    job_id, (supervisor,) = harness.running()
+    beat(context, "a", XidError(code=79, age_seconds=3.0))
+    drain = drain_of(context, "a")
+    assert drain is not None
+    assert (drain.running, drain.by) == ("finish", "server")
+    assert drain.reasons == ("GPU-a: Xid 79, the GPU has fallen off the bus",)
+    assert harness.empty() == 0
+    assert supervisor.train(2) == "run"
+    assert harness.job(job_id).state == "running"
+    beat(context, "a", XidError(code=79, age_seconds=8.0))
+    with context.database.read() as connection:
+        rows = connection.execute(
+            select(events.c.actor, events.c.message).where(events.c.kind == "node_drained")
+        ).all()
+    assert [tuple(row) for row in rows] == [
+        (
+            "server",
+            "a: nothing new is placed; what runs goes on to its end "
+            "(GPU-a: Xid 79, the GPU has fallen off the bus)",
+        )
+    ]
+
+
+def test_after_an_uncordon_only_later_errors_count(harness: Harness, context: Context) -> None:
+    harness.add_node("a")
+    beat(context, "a", XidError(code=48, age_seconds=3.0))
+    harness.clock.advance(100)
+    set_drain(context, "a", None, actor=ADA)
+    harness.clock.advance(5)
+    beat(context, "a", XidError(code=48, age_seconds=108.0))
+    assert drain_of(context, "a") is None
+    beat(context, "a", XidError(code=48, age_seconds=109.0), XidError(code=48, age_seconds=1.0))
+    assert drain_of(context, "a") is not None
+
+
+def test_an_error_leaves_the_drain_of_a_person_as_it_is(harness: Harness, context: Context) -> None:
+    harness.add_node("a")
+    set_drain(context, "a", "move", actor=ADA)
+    beat(context, "a", XidError(code=79, age_seconds=3.0))
+    drain = drain_of(context, "a")
+    assert drain is not None
+    assert (drain.running, drain.by, drain.reasons) == ("move", "ada", ())
+
+
+def test_a_node_on_which_jobs_keep_failing_is_cordoned_with_its_reasons(
+    harness: Harness, context: Context, watch: NodeWatch
+) -> None:
+    harness.add_node("a")
+    first = harness.submit(**ALWAYS)
+    fail(harness, first)
+    fail(harness, first)
+    assert watch.run() == 0
+    harness.add_node("b")
+    second = harness.submit(resources={"exclude_nodes": ["b"]}, **ALWAYS)
+    set_drain(context, "b", "move", actor=ADA)  # so that both go to a
+    harness.clock.advance(60)
+    assert harness.place() == 2
+    for job_id in (first, second):
+        harness.claim_all(job_id)[0].end("failed", reason=FailureReason.NODE_LOST, names_node=True)
+    harness.clock.advance(60)
+    assert watch.run() == 0
+    assert drain_of(context, "a") is None, "the last node that takes work is never cordoned"
+    set_drain(context, "b", None, actor=ADA)
+    assert NodeWatch(context).run() == 1
+    drain = drain_of(context, "a")
+    assert drain is not None
+    assert (drain.running, drain.by) == ("finish", "server")
+    assert drain.reasons == ("4 attempts failed because of it: 2 launch_error, 2 node_lost",)
+    set_drain(context, "a", None, actor=ADA)
+    assert NodeWatch(context).run() == 0, "a person trusts the node again"
+
+
+def test_a_job_that_trains_elsewhere_is_not_at_fault(
+    harness: Harness, context: Context, watch: NodeWatch
+) -> None:
+    harness.add_node("b")
+    job_id, (supervisor,) = harness.running(**ALWAYS)
+    supervisor.end("failed", reason=FailureReason.TRAINER_ERROR)
+    harness.add_node("a")
+    set_drain(context, "b", "finish", actor=ADA)
+    for _ in range(3):
+        fail(harness, job_id)
+    set_drain(context, "b", None, actor=ADA)
+    assert watch.run() == 1
+    assert drain_of(context, "a") is not None
+
+
+def test_failures_of_the_job_cordon_nothing(
+    harness: Harness, context: Context, watch: NodeWatch
+) -> None:
+    harness.add_node("a")
+    harness.add_node("b")
+    for _ in range(2):
+        job_id = harness.submit(**ALWAYS)
+        for _ in range(2):
+            fail(harness, job_id, FailureReason.TRAINER_ERROR)
+        harness.clock.advance(1000)
+        assert watch.run() == 0
+    assert all(view.drain is None for view in list_nodes(context))
+
+
+def test_failures_age(harness: Harness, context: Context, watch: NodeWatch) -> None:
+    harness.add_node("a")
+    harness.add_node("b", device="cpu")
+    window = context.settings.cordon_window_seconds
+    jobs = [harness.submit(resources={"exclude_nodes": ["b"]}, **ALWAYS) for _ in range(1)]
+    fail(harness, jobs[0])
+    fail(harness, jobs[0])
+    assert watch.run() == 0
+    harness.clock.advance(window)
+    other = harness.submit(resources={"exclude_nodes": ["b"]}, **ALWAYS)
+    assert harness.place() == 2
+    harness.claim_all(other)[0].end("failed", reason=FailureReason.LAUNCH_ERROR, names_node=True)
+    harness.clock.advance(10)
+    assert watch.run() == 0
+    assert drain_of(context, "a") is None

@@ -1,0 +1,62 @@
+"""Processes on the devices that no supervisor of this node started."""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from trainyard.protocol.node_samples import AcceleratorSample, DeviceProcess
+from worker.node.process_identity import process_stat
+
+Supervisors = Callable[[], Collection[int]]
+"""Returns the pids of the supervisors that live on this node."""
+
+
+def without_own(
+    samples: tuple[AcceleratorSample, ...], supervisors: Supervisors
+) -> tuple[AcceleratorSample, ...]:
+    """Leave out the processes below a supervisor, and name user and command of the others."""
+    if not any(sample.foreign for sample in samples):
+        return samples
+    own = frozenset(supervisors())
+    return tuple(
+        sample.model_copy(
+            update={
+                "foreign": tuple(_named(p) for p in sample.foreign if not _is_below(p.pid, own))
+            }
+        )
+        for sample in samples
+    )
+
+
+def _is_below(pid: int, own: Collection[int]) -> bool:
+    """Return whether a process descends from one of these, as ranks do from a supervisor."""
+    seen: set[int] = set()  # a pid may be reused during the walk
+    while pid > 1 and pid not in seen:
+        if pid in own:
+            return True
+        seen.add(pid)
+        stat = process_stat(pid)
+        if stat is None:
+            return False
+        pid = stat.parent
+    return False
+
+
+def _named(process: DeviceProcess) -> DeviceProcess:
+    folder = Path(f"/proc/{process.pid}")
+    try:
+        uid = folder.stat().st_uid
+        command = (folder / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:  # it has ended, or belongs to another PID namespace
+        return process
+    name = "".join(each if each.isprintable() else "?" for each in command)
+    return process.model_copy(update={"user": _user(uid), "command": name})
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
