@@ -124,7 +124,7 @@ def _offers(
 def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
     """Return what an attempt holds, with its expected end: the steps left at its own pace.
 
-    No end is known of a lost share.
+    No end is known of a lost share, and no order makes it leave.
     """
     first, seconds_left = shares[0], None
     lost = any(share.lost_at for share in shares)
@@ -138,5 +138,5 @@ def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
         first.attempt_id,
         first.job_id,
         first.priority,
-        first.first_step_at,
+        None if lost else first.first_step_at,
     )

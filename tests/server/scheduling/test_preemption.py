@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from server.context import Context
+from server.database.tables import attempt_nodes
 from server.jobs.service import cancel, set_priority
 from server.nodes.capacity import read_capacity
 from server.scheduling.round import DECIDE_AGAIN_AFTER, Placer
@@ -98,3 +100,12 @@ def test_an_order_is_not_given_when_its_cause_is_gone(
         set_priority(context, low, 50, actor=ADA)
     assert order_to_leave(context, high, victims) == 0
     assert harness.job(low).state == JobState.RUNNING
+
+
+def test_a_lost_share_is_no_victim(harness: Harness, context: Context) -> None:
+    low, _, high = low_and_high(harness)
+    with context.database.write() as connection:
+        connection.execute(update(attempt_nodes).values(lost_at=context.now()))
+    harness.place()
+    assert harness.job(low).state == JobState.RUNNING
+    assert harness.job(high).state == JobState.QUEUED
