@@ -19,6 +19,7 @@ from server.database.rows import Node
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.events.tail import Tail, newest_id
 from server.nodes.series import device_values, host_values, node_values
+from server.projects.queries import Project, views
 from server.ranks.store import live_stragglers
 from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 
@@ -73,6 +74,7 @@ class _Cluster(Collector):
             yield _by_state(connection, "jobs", jobs.c.state, JobState)
             yield _by_state(connection, "attempts", attempts.c.state, AttemptState)
             yield from _slots(connection)
+            yield from _projects(self._context, connection)
             every_device = self._context.settings.device_gauges
             yield from _node_samples(connection, every_device=every_device)
             yield _stragglers(connection)
@@ -108,6 +110,22 @@ def _slots(connection: Connection) -> Iterable[Metric]:
     gauge.add_metric(("withheld",), withheld)
     gauge.add_metric(("free",), max((total or 0) - held - withheld, 0))
     yield gauge
+
+
+def _projects(context: Context, connection: Connection) -> Iterable[Metric]:
+    """Return what the jobs of each project hold, wait for and have used this month."""
+    shown = views(context, connection, Project.all(connection, Project.select()))
+    gauges = {
+        "slots": "Slots that the jobs of a project hold",
+        "waiting_jobs": "Jobs of a project in the queue",
+        "slot_hours": "Slot-hours that the jobs of a project used in this calendar month (UTC)",
+    }
+    for name, text in gauges.items():
+        gauge = GaugeMetricFamily(f"trainyard_project_{name}", text, labels=("project",))
+        for view in shown:
+            values = (view.held_slots, view.waiting_jobs, view.slot_hours_used)
+            gauge.add_metric((view.name,), dict(zip(gauges, values, strict=True))[name])
+        yield gauge
 
 
 def _node_samples(connection: Connection, *, every_device: bool) -> Iterable[Metric]:

@@ -93,7 +93,10 @@ jobs = Table(
     Index(None, "name", "id"),
     Index(None, "project", "id"),
     # All that a round of the scheduler looks at, so that it reads the rows of a few jobs only.
-    Index("ix_jobs_queue", "state", "demand", "priority", "queued_at", "id"),
+    Index(
+        "ix_jobs_queue",
+        *("state", "demand", "priority", "queued_at", "id", "project", "world_size"),
+    ),
     # All that a search looks at, so that it reads no row that it does not show.
     Index("ix_jobs_search", "id", "state", "name", "tags"),
 )

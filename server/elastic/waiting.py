@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar
@@ -25,9 +25,12 @@ from server.errors import UnreadableError
 from server.jobs.checks import known_slots
 from server.lifecycle import lock_job
 from server.nodes.capacity import read_offers
-from server.placement.decide import QueuedJob, decide
+from server.placement.decide import decide
 from server.placement.demand import Offer
-from server.queue.groups import ORDER, Heads, read_heads
+from server.placement.quotas import Quota
+from server.projects.quotas import read_quotas
+from server.queue.groups import Heads, group_sizes, read_heads
+from server.queue.order import read_order
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause, JobState
 from trainyard.run.failures import FailureReason
@@ -64,22 +67,24 @@ class SizeFitter:
         waits = (jobs.c.state == JobState.QUEUED) & jobs.c.demand.is_not(None)
         elastic = WaitingElasticJob.select().where(waits, jobs.c.min_world_size.is_not(None))
         with context.database.read() as connection:
-            rows = list(
-                WaitingElasticJob.all(connection, elastic.order_by(*ORDER).limit(FITTED_AT_ONCE))
-            )
+            order = read_order(connection)
+            in_order = elastic.join(order.line, order.line.c.id == jobs.c.id).order_by(*order.by)
+            rows = list(WaitingElasticJob.all(connection, in_order.limit(FITTED_AT_ONCE)))
             if not rows:
                 return 0
             offers = read_offers(connection)
             free = sum(len(offer.free) for offer in offers)
             if (rows, offers) == self._hopeless:
                 return 0
-            heads = read_heads(connection, free_slots=free)
+            groups = len(group_sizes(connection))
+            heads = read_heads(connection, groups=groups, free_slots=free)
+            quotas = read_quotas(connection, context.now())
         changed = 0
         for row in rows:
             if row.min_world_size is None or row.min_world_size > free:
                 continue
             try:
-                changed += self._fit(row, heads, offers, free=free)
+                changed += self._fit(row, heads, offers, quotas, free=free)
             except UnreadableError as error:  # the round of placement stores it as the reason
                 logger.error("%s", error)
             if changed:
@@ -87,7 +92,15 @@ class SizeFitter:
         self._hopeless = None if changed else (rows, offers)
         return changed
 
-    def _fit(self, row: WaitingElasticJob, heads: Heads, offers: list[Offer], *, free: int) -> bool:
+    def _fit(
+        self,
+        row: WaitingElasticJob,
+        heads: Heads,
+        offers: list[Offer],
+        quotas: Mapping[str, Quota],
+        *,
+        free: int,
+    ) -> bool:
         with self._context.database.read() as connection:
             job = Job.one(connection, Job.select().where(jobs.c.id == row.id))
             if job.pending is None:
@@ -99,7 +112,7 @@ class SizeFitter:
         size = best_size(
             baseline,
             range(low, min(most, free) + 1),
-            fits=_placeable(row.id, heads, offers),
+            fits=_placeable(row.id, heads, offers, quotas),
             slots=slots,
         )
         if size is None or size.world_size == row.world_size:
@@ -126,16 +139,18 @@ class SizeFitter:
         record_change(self._context, connection, job, size.layout, reason=reason)
 
 
-def _placeable(job_id: str, heads: Heads, offers: list[Offer]) -> Callable[[Layout], bool]:
+def _placeable(
+    job_id: str, heads: Heads, offers: list[Offer], quotas: Mapping[str, Quota]
+) -> Callable[[Layout], bool]:
     """Return whether the next round would place a job on a layout, behind the jobs before it."""
-    queue = [QueuedJob(row.id, row.name, row.demand) for row in heads.rows]
+    queue = [row.queued for row in heads.rows]
 
     def placed(layout: Layout) -> bool:
         tried = [
             replace(each, demand=on_layout(each.demand, layout)) if each.id == job_id else each
             for each in queue
         ]
-        return job_id in decide(tried, offers, cut=heads.cut).placed
+        return job_id in decide(tried, offers, cut=heads.cut, quotas=quotas).placed
 
     return placed
 

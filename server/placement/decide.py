@@ -11,8 +11,13 @@ from server.placement.backfill import Keeper, needed_before, without
 from server.placement.demand import LEAVES_WITHIN, Demand, Holding, Offer
 from server.placement.fit import choose, could_hold, eligible_for, groups, unit_on
 from server.placement.preempt import victims
+from server.placement.quotas import Quota, Quotas
 from server.placement.reasons import why_job_waits, why_operation_waits
 from trainyard.protocol.attempt import NodeAllocation
+from trainyard.spec.job import DEFAULT_PROJECT
+
+JobGroup = tuple[str, Demand]
+"""A project, and what some of its jobs need."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,13 @@ class QueuedJob:
     lasts_on: str | None = None
     """Kind of slot on which it lasts so long; None for any."""
     priority: int = 0
+    project: str = DEFAULT_PROJECT
+    """Project whose quotas it counts towards."""
+
+    @property
+    def group(self) -> JobGroup:
+        """What it has in common with jobs that wait for the same reason."""
+        return self.project, self.demand
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,8 @@ class Decisions:
     """Name of the first waiting job on whose nodes it starts, of each that is backfilled."""
     victims: Mapping[str, Sequence[Holding]]
     """The attempts that are to leave for each job that preempts, by job id."""
+    over_quota: Collection[str]
+    """Ids of the jobs that wait because of a quota of their project."""
 
 
 def decide(
@@ -60,7 +74,8 @@ def decide(
     holdings: Sequence[Holding] = (),
     now: datetime | None = None,
     preempt_after: timedelta | None = None,
-    cut: Collection[Demand] = (),
+    cut: Collection[JobGroup] = (),
+    quotas: Mapping[str, Quota] | None = None,
 ) -> Decisions:
     """Place the jobs, in their order, on the offers: each whole or not at all.
 
@@ -69,7 +84,8 @@ def decide(
     A job behind it starts there all the same (is backfilled) when its expected end is not after the
     earliest start of each job that keeps one of its nodes. Where one does not fit, none behind it
     with the same demand does. A job that keeps nodes preempts attempts of lower priority on those
-    that no job ahead keeps, if it then fits.
+    that no job ahead keeps, if it then fits. One that a quota of its project keeps from starting
+    keeps no nodes.
 
     Args:
         jobs: the jobs, in the order of the queue.
@@ -78,15 +94,16 @@ def decide(
         now: the present time; nothing is backfilled or preempted without it.
         preempt_after: time since its first step after which an attempt may be preempted; None for
             never.
-        cut: demands of which the queue holds more than `jobs` has. When the last job of such a
-            demand is placed, nothing behind it is decided: it could overtake one that is left out.
+        cut: groups of which the queue holds more than `jobs` has. When the last job of such a
+            group is placed, nothing behind it is decided: it could overtake one that is left out.
+        quotas: the quota of each project that has one.
     """
-    turns = _Turns(offers, holdings, now, preempt_after)
-    last = {job.demand: job.id for job in jobs if job.demand in cut}
+    turns = _Turns(offers, holdings, now, preempt_after, Quotas(quotas or {}))
+    last = {job.group: job.id for job in jobs if job.group in cut}
     for job in jobs:
-        if turns.place(job) and last.get(job.demand) == job.id:
+        if turns.place(job) and last.get(job.group) == job.id:
             break
-    return Decisions(turns.placed, turns.waiting, turns.backfilled, turns.victims)
+    return Decisions(turns.placed, turns.waiting, turns.backfilled, turns.victims, turns.over_quota)
 
 
 class _Turns:
@@ -98,6 +115,7 @@ class _Turns:
         holdings: Sequence[Holding],
         now: datetime | None,
         preempt_after: timedelta | None,
+        quotas: Quotas,
     ) -> None:
         self._offers = offers
         self._by_name = {offer.node: offer for offer in offers}
@@ -108,16 +126,26 @@ class _Turns:
         self._keepers: list[Keeper] = []
         self._kept_for: dict[str, str] = {}  # node -> name of the first job that keeps it
         self._reasons: dict[Demand, str] = {}
+        self._keeping: set[Demand] = set()
+        self._quotas = quotas
         self.placed: dict[str, tuple[NodeAllocation, ...]] = {}
         self.waiting: dict[str, str] = {}
         self.backfilled: dict[str, str] = {}
         self.victims: dict[str, Sequence[Holding]] = {}
+        self.over_quota: set[str] = set()
 
     def place(self, job: QueuedJob) -> bool:
         """Give a job its slots where it fits, and return whether it does."""
         demand = job.demand
+        refusal = self._quotas.refusal(job.project, job.name, demand)
+        if refusal is not None:
+            self.waiting[job.id] = refusal
+            self.over_quota.add(job.id)
+            return False
         if demand in self._reasons:
             self.waiting[job.id] = self._reasons[demand]
+            if demand in self._keeping:
+                self._quotas.keep(job.project, demand)
             return False
         eligible = groups(demand, self._left)
         units = [unit_on(demand, group) for group in eligible]
@@ -130,6 +158,7 @@ class _Turns:
             self._keep(job, eligible, units)
             return False
         self.placed[job.id] = chosen
+        self._quotas.hold(job.project, demand)
         self._left = [_take(offer, job.name, chosen) for offer in self._left]
         shares = {share.node: share.slots for share in chosen}
         self._holdings.append(Holding(shares, self._end_of(job)))
@@ -199,6 +228,8 @@ class _Turns:
             ahead=tuple(self._keepers),
         )
         self._keepers.append(keeper)
+        self._keeping.add(job.demand)
+        self._quotas.keep(job.project, job.demand)
         for node in keeper.nodes:
             self._kept_for.setdefault(node, job.name)
 

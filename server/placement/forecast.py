@@ -9,6 +9,7 @@ from datetime import datetime
 from server.placement.decide import QueuedJob, decide
 from server.placement.demand import Holding, Offer
 from server.placement.fit import fits
+from server.placement.quotas import Quota
 from trainyard.protocol.attempt import NodeAllocation
 
 FORECAST_JOBS = 50
@@ -41,6 +42,7 @@ def forecast(
     holdings: Iterable[Holding],
     *,
     now: datetime,
+    quotas: Mapping[str, Quota] | None = None,
     has_time: Callable[[], bool] = lambda: True,
 ) -> Forecast:
     """Return the expected starts of jobs, by rounds at `now` and at each expected end.
@@ -53,19 +55,26 @@ def forecast(
         offers: the nodes that take new work, as they are now.
         holdings: what the attempts hold on them.
         now: time of the first round.
+        quotas: the quota of each project that has one. A job that waits because of one has no
+            expected start: when others use less of it is not forecast.
         has_time: called before each round but the first; no round follows when it returns False.
     """
     starts: dict[str, datetime] = {}
     backfilled: dict[str, str] = {}
     waiting: Mapping[str, str] = {}
+    over_quota: dict[str, str] = {}
     left, free, held = list(jobs), list(offers), list(holdings)
     moment, rounds, unseen = now, 0, False
     while left:
         free = _freed(free, [holding for holding in held if _has_ended(holding, moment)])
         held = [holding for holding in held if not _has_ended(holding, moment)]
-        decisions = decide(left, free, holdings=held, now=moment)
+        # Within the quotas in the first round: what that leaves fits into them together.
+        limits = quotas if rounds == 0 else None
+        decisions = decide(left, free, holdings=held, now=moment, quotas=limits)
         if rounds == 0:
             waiting = decisions.waiting
+            over_quota = {job_id: waiting[job_id] for job_id in decisions.over_quota}
+            left = [job for job in left if job.id not in over_quota]
         starts |= dict.fromkeys(decisions.placed, moment)
         backfilled |= decisions.backfilled
         free = _taken(free, decisions.placed.values())
@@ -89,7 +98,7 @@ def forecast(
     empty = [replace(offer, free=tuple(sorted(offer.indices))) for offer in offers]
     why = NOT_SOON if unseen else UNKNOWN_END
     unknown = {job.id: why if fits(job.demand, empty) else TOO_LARGE for job in left}
-    return Forecast(starts, waiting, unknown, backfilled)
+    return Forecast(starts, waiting, unknown | over_quota, backfilled)
 
 
 def _has_ended(holding: Holding, moment: datetime) -> bool:

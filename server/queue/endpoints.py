@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from server.auth.dependencies import person
-from server.database.tables import jobs
 from server.http.dependencies import ServerContext
 from server.http.paging import PageRequest, page_by
 from server.http.path_params import JobId
@@ -17,17 +16,11 @@ from server.jobs.checks import check_hardware, check_spec, check_world_size
 from server.lifecycle import check_job
 from server.placement.decide import QueuedJob
 from server.placement.forecast import FORECAST_JOBS, TOO_FAR_BACK, Forecast
+from server.projects.service import check_project
 from server.queue.forecaster import Forecaster
 from server.queue.groups import demand_of
-from server.queue.queries import (
-    TOKEN,
-    WAITS,
-    QueueKey,
-    WaitingJob,
-    count_up_to,
-    count_waiting,
-    read_waiting,
-)
+from server.queue.order import TOKEN, QueueKey, key_of_candidate, read_order
+from server.queue.queries import WaitingJob, count_up_to, find_waiting, read_waiting
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.jobs import QueueEntry, QueuePlace, WhatIf
@@ -62,9 +55,10 @@ def list_(
     A page begins after the last job of the page before, also when that one has started since.
     """
     with context.database.read() as connection:
+        order = read_order(connection)
         after = None if page.after is None else QueueKey.parse(page.after)
-        ahead, grouped = (0, 0) if after is None else count_up_to(connection, after)
-        rows = read_waiting(connection, after, limit=page.limit)
+        ahead, grouped = (0, 0) if after is None else count_up_to(connection, order, after)
+        rows = read_waiting(connection, order, after, limit=page.limit)
     expected = forecasts.of_queue() if grouped < FORECAST_JOBS else None
     entries = []
     for position, row in enumerate(rows, start=ahead + 1):
@@ -82,12 +76,11 @@ def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Res
     """Return position, reason and expected start; without an entry where the job does not wait."""
     with context.database.read() as connection:
         check_job(connection, job_id)
-        row = WaitingJob.one_or_none(
-            connection, WaitingJob.select().where(jobs.c.id == job_id, WAITS)
-        )
+        order = read_order(connection)
+        row = find_waiting(connection, order, job_id)
         if row is None:
             return reply(QueuePlace(entry=None))
-        position, grouped = count_up_to(connection, row.key)
+        position, grouped = count_up_to(connection, order, row.key)
     near = row.demand is not None and grouped <= FORECAST_JOBS
     expected = forecasts.of_queue() if near else None
     return reply(QueuePlace(entry=_entry(row, position, expected)))
@@ -98,14 +91,23 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
     """Check a spec as a submission does, and return its place in the queue; nothing is stored."""
     check_spec(context, spec, rules=check_new_job)
     check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
-    priority = spec.resources.priority
-    candidate = QueuedJob("", spec.name, demand_of(spec, Overrides(), spec.layout(), bound=None))
+    demand = demand_of(spec, Overrides(), spec.layout(), bound=None)
+    candidate = QueuedJob(context.new_id(), spec.name, demand, project=spec.project)
     with context.database.read() as connection:
+        check_project(connection, spec.project)
         check_hardware(connection, spec)
-        ahead, grouped = count_waiting(connection, jobs.c.priority >= priority)
+        order = read_order(connection, candidate=spec.project)
+        key = key_of_candidate(
+            connection,
+            order,
+            project=spec.project,
+            priority=spec.resources.priority,
+            now=context.now(),
+        )
+        ahead, grouped = count_up_to(connection, order, key)
     if grouped >= FORECAST_JOBS:
         return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
-    expected = forecasts.with_candidate(candidate, priority)
+    expected = forecasts.with_candidate(candidate, key)
     start = expected.starts.get(candidate.id)
     return reply(
         WhatIf(
@@ -130,6 +132,7 @@ def _entry(row: WaitingJob, position: int, expected: Forecast | None) -> QueueEn
     return QueueEntry(
         job_id=row.id,
         name=row.name,
+        project=row.project,
         position=position,
         priority=row.priority,
         world_size=row.world_size,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar, Self
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table
 
 from server.context import Context
 from server.database.rows import TypedRow
@@ -17,8 +17,10 @@ from server.database.tables import demands, jobs
 from server.nodes.capacity import Capacity, read_capacity
 from server.placement.decide import QueuedJob
 from server.placement.forecast import FORECAST_JOBS, Forecast, forecast
-from server.queue.groups import ORDER, demand_of_shape
-from server.queue.queries import WAITS
+from server.placement.quotas import Quota
+from server.projects.quotas import read_quotas
+from server.queue.groups import demand_of_shape, lasts_of
+from server.queue.order import TAG, QueueKey, read_order
 
 FORECAST_KEPT = timedelta(seconds=5)
 """Age up to which one forecast of the queue answers every request."""
@@ -51,14 +53,14 @@ class Forecaster:
             self._kept = self._context.now(), found
             return found
 
-    def with_candidate(self, candidate: QueuedJob, priority: int) -> Forecast:
-        """Return what is expected now of the first jobs, and of a candidate behind its equals."""
+    def with_candidate(self, candidate: QueuedJob, key: QueueKey) -> Forecast:
+        """Return what is expected now of the first jobs, and of a candidate at its place."""
         with self._lock:
             now = self._context.now()
             with self._context.database.read() as connection:
-                inputs = _Inputs.read(connection, now)
+                inputs = _Inputs.read(connection, now, candidate=candidate.project)
             queue = [head.job for head in inputs.heads]
-            queue.insert(sum(head.priority >= priority for head in inputs.heads), candidate)
+            queue.insert(sum(head.key.rank <= key.rank for head in inputs.heads), candidate)
             return self._forecast(inputs, queue, now)
 
     def _forecast(self, inputs: _Inputs, queue: Sequence[QueuedJob], now: datetime) -> Forecast:
@@ -68,6 +70,7 @@ class Forecaster:
             inputs.capacity.offers,
             inputs.capacity.holdings,
             now=now,
+            quotas=inputs.quotas,
             has_time=lambda: time.monotonic() < deadline,
         )
 
@@ -83,13 +86,28 @@ class _Head(TypedRow):
     shape: Annotated[Any, demands.c.shape]
     lasts_seconds: float | None
     lasts_on: str | None
+    project: str
+    queued_at: datetime | None
+    tag: Annotated[float, TAG]
 
     @property
     def job(self) -> QueuedJob:
         """The job, as it is placed."""
-        demand = demand_of_shape(self.shape)
-        lasts = None if self.lasts_seconds is None else timedelta(seconds=self.lasts_seconds)
-        return QueuedJob(self.id, self.name, demand, lasts, self.lasts_on, self.priority)
+        return QueuedJob(
+            self.id,
+            self.name,
+            demand_of_shape(self.shape),
+            lasts=lasts_of(self.lasts_seconds),
+            lasts_on=self.lasts_on,
+            priority=self.priority,
+            project=self.project,
+        )
+
+    @property
+    def key(self) -> QueueKey:
+        """Its place in the order."""
+        assert self.queued_at is not None, "a queued job has the time at which it was queued"
+        return QueueKey(self.priority, self.tag, self.queued_at, self.id)
 
 
 @dataclass(frozen=True)
@@ -99,17 +117,18 @@ class _Inputs:
     heads: Sequence[_Head]
     """The first jobs of groups, in the order of the queue."""
     capacity: Capacity
+    quotas: Mapping[str, Quota]
 
     @classmethod
-    def read(cls, connection: Connection, now: datetime) -> Self:
-        """Return them as they are now."""
-        grouped = WAITS & jobs.c.demand.is_not(None)
-        ids = select(jobs.c.id).where(grouped).order_by(*ORDER).limit(FORECAST_JOBS)
+    def read(cls, connection: Connection, now: datetime, *, candidate: str | None = None) -> Self:
+        """Return them as they are now; `candidate` is the project of a job to be compared."""
+        order = read_order(connection, candidate=candidate)
         heads = _Head.all(
             connection,
             _Head.select()
+            .join(order.line, order.line.c.id == jobs.c.id)
             .join(demands, demands.c.key == jobs.c.demand)
-            .where(jobs.c.id.in_(ids))
-            .order_by(*ORDER),
+            .order_by(*order.by)
+            .limit(FORECAST_JOBS),
         )
-        return cls(heads, read_capacity(connection, now))
+        return cls(heads, read_capacity(connection, now), read_quotas(connection, now))

@@ -36,10 +36,11 @@ from server.database.upsert import insert_absent
 from server.errors import UnreadableError
 from server.events.notices import notify, notify_all
 from server.jobs.checks import roots_of
-from server.placement.decide import QueuedJob
+from server.placement.decide import JobGroup, QueuedJob
 from server.placement.demand import Demand
 from server.protocol_2 import lacking
 from server.queue.duration import expected_duration
+from server.queue.order import ARRIVAL, GROUPED, read_order
 from server.subject import Subject
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
@@ -60,12 +61,12 @@ PUT_OFF_FOR = timedelta(seconds=15)
 NOTIFIED = 20
 """First jobs of a group whose live views get a notice of a changed reason; others poll."""
 
-# Both begin with the columns of `ix_jobs_queue`, so that counting and ranking read the index alone.
-_GROUPED = (jobs.c.state == JobState.QUEUED) & jobs.c.demand.is_not(None)
-ORDER = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
-"""The order of the queue."""
-_TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=ORDER).label("turn")
-_RANKED = select(jobs.c.id, _TURN).where(_GROUPED).subquery()
+HEADS_AT_ONCE = 2000
+"""Most jobs that a round reads of many groups, but one of each group, for its reason."""
+
+# All jobs of a group are of one project, so they are in the order of their arrival.
+_TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=ARRIVAL).label("turn")
+_RANKED = select(jobs.c.id, _TURN).where(GROUPED).subquery()
 
 Waiting = tuple[str, datetime | None, str]
 """A job, the time at which it was queued, and why it waits."""
@@ -81,6 +82,7 @@ class NewJob(TypedRow):
     queued_at: datetime | None
     spec: StoredRecord[JobSpec]
     pending: StoredRecord[PendingLaunch] | None
+    project: str
     storage: str | None
     forked_from: str | None
     attempt: int
@@ -105,6 +107,7 @@ class HeadJob(TypedRow):
     lasts_seconds: float | None
     lasts_on: str | None
     priority: int
+    project: str
 
     @property
     def demand(self) -> Demand:
@@ -114,8 +117,15 @@ class HeadJob(TypedRow):
     @property
     def queued(self) -> QueuedJob:
         """The job, as it is placed."""
-        lasts = None if self.lasts_seconds is None else timedelta(seconds=self.lasts_seconds)
-        return QueuedJob(self.id, self.name, self.demand, lasts, self.lasts_on, self.priority)
+        return QueuedJob(
+            self.id,
+            self.name,
+            self.demand,
+            lasts=lasts_of(self.lasts_seconds),
+            lasts_on=self.lasts_on,
+            priority=self.priority,
+            project=self.project,
+        )
 
 
 @dataclass(frozen=True)
@@ -123,8 +133,13 @@ class Heads:
     """The next jobs of each group, in the order of the queue."""
 
     rows: Sequence[HeadJob]
-    cut: frozenset[Demand]
-    """Demands of groups that hold more jobs than are here."""
+    cut: frozenset[JobGroup]
+    """Groups that hold more jobs than are here."""
+
+
+def lasts_of(seconds: float | None) -> timedelta | None:
+    """Return an expected duration as it is stored."""
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def demand_of_shape(shape: Any) -> Demand:
@@ -183,7 +198,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
         NewJob.select()
         .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None), due)
         .where(jobs.c.id.not_in(without))
-        .order_by(*ORDER)
+        .order_by(*ARRIVAL)
         .limit(GROUPED_AT_ONCE)
     )
     with context.database.read() as connection:
@@ -208,7 +223,8 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
             logger.error("%s", error)
             unreadable.append((row.id, row.queued_at, str(error)))
             continue
-        key = hashlib.sha256(orjson.dumps(astuple(demand))).hexdigest()
+        # With the project: its quotas are part of the reason.
+        key = hashlib.sha256(orjson.dumps([row.project, *astuple(demand)])).hexdigest()
         keys[key] = demand
         duration = durations.get(row.id)
         grouped.append(
@@ -241,28 +257,33 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
 def group_sizes(connection: Connection) -> dict[str, int]:
     """Return the number of jobs of each group, from the index alone."""
     size = func.count().label("size")
-    grouped = select(jobs.c.demand, size).where(_GROUPED).group_by(jobs.c.demand)
+    grouped = select(jobs.c.demand, size).where(GROUPED).group_by(jobs.c.demand)
     return {row.demand: row.size for row in connection.execute(grouped)}
 
 
-def read_heads(connection: Connection, *, free_slots: int) -> Heads:
+def read_heads(connection: Connection, *, groups: int, free_slots: int) -> Heads:
     """Return the next jobs of each group, at least one more than could find a slot.
+
+    Of many groups fewer are read; what is left out is placed by later rounds.
 
     Args:
         connection: a transaction.
+        groups: number of the groups.
         free_slots: free slots of the cluster; no job needs fewer than one.
     """
-    most = min(max(free_slots + 1, NOTIFIED), PLACED_AT_ONCE)
+    most = min(max(free_slots + 1, NOTIFIED), PLACED_AT_ONCE, max(1, HEADS_AT_ONCE // groups))
+    order = read_order(connection)
     found = HeadJob.all(
         connection,
         HeadJob.select()
         .select_from(_RANKED)
         .join(jobs, jobs.c.id == _RANKED.c.id)
         .join(demands, demands.c.key == jobs.c.demand)
+        .join(order.line, order.line.c.id == jobs.c.id)
         .where(_RANKED.c.turn <= most + 1)
-        .order_by(*ORDER),
+        .order_by(*order.by),
     )
-    cut = frozenset(row.demand for row in found if row.turn > most)
+    cut = frozenset(row.queued.group for row in found if row.turn > most)
     return Heads([row for row in found if row.turn <= most], cut)
 
 
@@ -278,7 +299,12 @@ def explain(
         new: ids of jobs that entered the queue in this round; each gets a notice.
     """
     waits = [row for row in heads.rows if row.id in waiting]
-    changed = {row.group: waiting[row.id] for row in waits if waiting[row.id] != row.reason}
+    firsts: dict[str, HeadJob] = {}  # the others may be behind a quota that the first one is within
+    for row in waits:
+        firsts.setdefault(row.group, row)
+    changed = {
+        group: waiting[row.id] for group, row in firsts.items() if waiting[row.id] != row.reason
+    }
     if not changed and not new:
         return
     notified = {row.id for row in waits if row.group in changed and row.turn <= NOTIFIED}
@@ -345,11 +371,11 @@ def forget_groups(context: Context) -> int:
     A scheduler that took over may add a job to such a group at the same time; that job loses the
     group here and gets it again in the next round.
     """
-    members = select(jobs.c.demand).where(_GROUPED)
+    members = select(jobs.c.demand).where(GROUPED)
     with context.database.write() as connection:
         forgotten = connection.execute(delete(demands).where(demands.c.key.not_in(members)))
         lost = jobs.c.demand.not_in(select(demands.c.key))
-        connection.execute(update(jobs).where(_GROUPED, lost).values(demand=None))
+        connection.execute(update(jobs).where(GROUPED, lost).values(demand=None))
     return forgotten.rowcount
 
 

@@ -1,4 +1,4 @@
-"""Draining: attempts save and leave nodes that are drained or announced a shutdown (42-43)."""
+"""Attempts save and leave: nodes that are drained, and the slots of a project over its quota."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from sqlalchemy import or_, select
 
 from server.attempts.finish import preempt
 from server.context import Context
-from server.database.tables import attempt_nodes, attempts, nodes
+from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.lifecycle import lock_job
-from server.subject import Actor
-from trainyard.protocol.states import AttemptNodeState, DesiredState
+from server.projects.quotas import read_used_up
+from server.subject import SCHEDULER, Actor
+from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState
 
 
 def run_drain(context: Context) -> int:
@@ -41,3 +42,34 @@ def run_drain(context: Context) -> int:
             lock_job(connection, row.job_id)
             preempt(context, connection, row.attempt_id, actor=actor, because=because)
     return len(leaving)
+
+
+def run_slot_hours(context: Context) -> int:
+    """Order attempts of projects that have used their slot-hours to save and leave.
+
+    Their jobs wait for the next month or a higher quota (docs/projects.md, 14). Each round compares
+    all rows, as for a drain.
+
+    Returns:
+        The number of attempts.
+    """
+    with context.database.read() as connection:
+        used_up = read_used_up(connection, context.now())
+        if not used_up:
+            return 0
+        rows = connection.execute(
+            select(attempts.c.id, attempts.c.job_id, jobs.c.project)
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .where(
+                attempts.c.state != AttemptState.ENDED,
+                attempts.c.desired == DesiredState.RUN,
+                jobs.c.project.in_(used_up),
+            )
+            .order_by(attempts.c.id)
+        ).all()
+    for row in rows:
+        with context.database.write() as connection:
+            lock_job(connection, row.job_id)
+            because = used_up[row.project]
+            preempt(context, connection, row.id, actor=SCHEDULER, because=because)
+    return len(rows)

@@ -12,7 +12,7 @@ from server.elastic.growth import Growth
 from server.elastic.waiting import SizeFitter
 from server.scheduling.cordon import NodeWatch
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
-from server.scheduling.drain import run_drain
+from server.scheduling.drain import run_drain, run_slot_hours
 from server.scheduling.leader import Leader, LeadLostError, leading
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
@@ -66,6 +66,7 @@ class Scheduler:
         return (
             Reconciler(context, self._dispatcher).run,
             lambda: run_drain(context),
+            lambda: run_slot_hours(context),
             NodeWatch(context).run,
             Placer(context, self._dispatcher).run,
             SizeFitter(context).run,

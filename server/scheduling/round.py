@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,6 +22,8 @@ from server.lifecycle import job_to, lock_job, move
 from server.nodes.capacity import read_capacity
 from server.placement.decide import decide
 from server.placement.demand import Offer
+from server.placement.quotas import Quota
+from server.projects.quotas import read_quotas
 from server.queue.groups import enter_groups, explain, group_sizes, put_off, read_heads
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.leader import LeadLostError
@@ -59,9 +61,9 @@ class Placer:
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context = context
         self._dispatcher = dispatcher
-        # The last round placed nothing: the next cannot either while groups and offers are equal,
-        # until time has passed: expected ends change, and attempts may be preempted.
-        self._hopeless: tuple[dict[str, int], list[Offer]] | None = None
+        # The last round placed nothing: the next cannot either while groups, offers and quotas are
+        # equal, until time has passed: expected ends change, and attempts may be preempted.
+        self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
         self._hopeless_until = datetime.min.replace(tzinfo=UTC)
 
     def run(self) -> int:
@@ -73,12 +75,12 @@ class Placer:
             if not sizes:
                 return 0
             capacity = read_capacity(connection, now)
-            offers = capacity.offers
-            known = (sizes, offers) == self._hopeless and now < self._hopeless_until
+            offers, quotas = capacity.offers, read_quotas(connection, now)
+            known = (sizes, offers, quotas) == self._hopeless and now < self._hopeless_until
             if known and not new:
                 return 0
             free = sum(len(offer.free) for offer in offers)
-            heads = read_heads(connection, free_slots=free)
+            heads = read_heads(connection, groups=len(sizes), free_slots=free)
         queue = [row.queued for row in heads.rows]
         settings = context.settings
         decisions = decide(
@@ -90,6 +92,7 @@ class Placer:
             if settings.preemption
             else None,
             cut=heads.cut,
+            quotas=quotas,
         )
         messages: list[LaunchMessage] = []
         for row in heads.rows:
@@ -112,7 +115,7 @@ class Placer:
         explain(context, heads, decisions.waiting, new=new)
         for job_id, holdings in decisions.victims.items():
             order_to_leave(context, job_id, holdings)
-        self._hopeless = None if decisions.placed else (sizes, offers)
+        self._hopeless = None if decisions.placed else (sizes, offers, quotas)
         self._hopeless_until = now + DECIDE_AGAIN_AFTER
         for message in messages:  # after the commits: a claim must find its attempt
             self._dispatcher.send(message)

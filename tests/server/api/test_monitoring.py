@@ -69,6 +69,20 @@ def test_the_cluster_is_counted(client: TestClient, harness: Harness) -> None:
     assert samples["trainyard_events_tail_lag", ()] >= 0
 
 
+def test_projects_are_counted(client: TestClient, harness: Harness) -> None:
+    client.post(f"{API}/projects", json={"name": "vision"})
+    harness.add_node("node-1", slots=2)
+    harness.running(project="vision", resources={"world_size": 2})
+    harness.submit(project="vision")
+    harness.clock.advance(1800)
+    samples = scraped(client)
+    vision = (("project", "vision"),)
+    assert samples["trainyard_project_slots", vision] == 2
+    assert samples["trainyard_project_waiting_jobs", vision] == 1
+    assert samples["trainyard_project_slot_hours", vision] == 1
+    assert samples["trainyard_project_slots", (("project", "default"),)] == 0
+
+
 def test_requests_are_counted_by_route_and_not_by_id(client: TestClient) -> None:
     for path in ("0" * 26, "1" * 26):
         client.get(f"{API}/jobs/{path}")

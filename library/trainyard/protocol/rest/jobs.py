@@ -170,6 +170,8 @@ class QueueEntry(RecordModel):
     """Id of the job."""
     name: str
     """Its name."""
+    project: str
+    """Its project."""
     position: int
     """Place in the queue, from 1."""
     priority: int

@@ -9591,6 +9591,11 @@ export interface components {
              */
             name: string;
             /**
+             * Project
+             * @description Its project.
+             */
+            project: string;
+            /**
              * Position
              * @description Place in the queue, from 1.
              */

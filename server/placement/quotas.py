@@ -1,0 +1,74 @@
+"""Quotas of projects: which jobs may start now, and why others wait (docs/projects.md, 12-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from server.placement.demand import Demand
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a project may hold, and what it holds."""
+
+    held: int = 0
+    """Slots of its jobs that start, run or stop."""
+    max_slots: int | None = None
+    """Slots that it holds at most; unlimited when None."""
+    used_up: str | None = None
+    """Why none of its jobs starts, where its slot-hours of the month are used."""
+
+
+class Quotas:
+    """The quotas of projects during one decision.
+
+    A job that waits for slots counts as if it held them, and one that waits for its project's
+    `max_slots` keeps those behind it in the project waiting: smaller jobs of the same project would
+    else overtake it for ever.
+    """
+
+    def __init__(self, quotas: Mapping[str, Quota]) -> None:
+        self._quotas = quotas
+        self._held = {project: quota.held for project, quota in quotas.items()}
+        self._kept: dict[str, int] = {}
+        self._first: dict[str, str] = {}  # project -> name of the job that waits for its quota
+
+    def refusal(self, project: str, name: str, demand: Demand) -> str | None:
+        """Return why a job may not start within the quotas of its project; None where it may.
+
+        Args:
+            project: name of its project.
+            name: name of the job.
+            demand: what it needs.
+        """
+        quota = self._quotas.get(project)
+        if quota is None:
+            return None
+        if quota.used_up is not None:
+            return quota.used_up
+        most, needs = quota.max_slots, demand.world_size
+        if most is None:
+            return None
+        if needs > most:
+            return f"needs {needs}, and project {project} may hold {most} slots"
+        held, kept = self._held[project], self._kept.get(project, 0)
+        holds = f"project {project} holds {held} of its {most} slots"
+        if kept:
+            holds += f", {kept} more are for its jobs ahead"
+        if project in self._first:
+            return f"{holds}; waits behind {self._first[project]}"
+        if held + kept + needs > most:
+            self._first[project] = name
+            return f"{holds}; needs {needs}"
+        return None
+
+    def hold(self, project: str, demand: Demand) -> None:
+        """Count the slots of a job that starts."""
+        if project in self._held:
+            self._held[project] += demand.world_size
+
+    def keep(self, project: str, demand: Demand) -> None:
+        """Count the slots of a job that waits for them."""
+        if project in self._held:
+            self._kept[project] = self._kept.get(project, 0) + demand.world_size

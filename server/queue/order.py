@@ -1,0 +1,168 @@
+"""The order of the queue: priority, then the project with the fewest slots for its weight.
+
+Within a priority the next job is that of the project that holds the fewest slots for its weight,
+where jobs of the project that are ahead count as if they held theirs; then the oldest. As one sort
+key: (slots held by the project + world sizes of its jobs ahead) / weight. The keys of a project's
+jobs rise, so that sorting by them is the same as choosing the next job again and again.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    Subquery,
+    and_,
+    case,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+)
+
+from server.database.project_tables import projects
+from server.database.tables import jobs
+from server.projects.queries import HOLDING
+from trainyard.protocol.states import JobState
+from trainyard.spec.sections.resources import LOWEST_PRIORITY
+
+WAITS = jobs.c.state == JobState.QUEUED
+"""The condition of the jobs that wait."""
+GROUPED = WAITS & jobs.c.demand.is_not(None)
+"""The condition of those that the scheduler considers for slots."""
+ARRIVAL = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
+"""The order of the jobs of one project."""
+_COLUMNS = (jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.demand)
+TAG: ColumnElement[float] = literal_column("line.tag", Float)
+"""Slots for its weight that the project of a job holds in its turn; of `QueueOrder.line`."""
+
+TOKEN = r"^[0-9]{3}[0-9a-f]{16}[0-9]{16}[0-7][0-9a-hjkmnp-tv-z]{25}$"
+"""Priority above the lowest, the tag as a double in hexadecimal, microseconds since 1970 at which
+it was queued, and id."""
+_LAST_ID = "z" * 26
+"""Sorts behind the id of every job."""
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class QueueKey:
+    """What the queue is sorted by: higher priorities, lower tags, earlier times, then ids."""
+
+    priority: int
+    tag: float
+    """Slots for its weight that its project holds in its turn; 0 while one project waits."""
+    queued_at: datetime
+    id: str
+
+    @classmethod
+    def parse(cls, token: str) -> Self:
+        """Return the key that a page token holds."""
+        priority, tag, since, job_id = token[:3], token[3:19], token[19:35], token[35:]
+        queued_at = _UNIX_EPOCH + timedelta(microseconds=int(since))
+        (number,) = struct.unpack(">d", bytes.fromhex(tag))
+        return cls(int(priority) + LOWEST_PRIORITY, number, queued_at, job_id)
+
+    @property
+    def token(self) -> str:
+        """The key as a page token holds it."""
+        since = (self.queued_at - _UNIX_EPOCH) // timedelta(microseconds=1)
+        tag = struct.pack(">d", self.tag).hex()
+        return f"{self.priority - LOWEST_PRIORITY:03}{tag}{since:016}{self.id}"
+
+    @property
+    def rank(self) -> tuple[int, float, datetime, str]:
+        """The key as a value that sorts."""
+        return -self.priority, self.tag, self.queued_at, self.id
+
+
+@dataclass(frozen=True)
+class QueueOrder:
+    """The jobs that wait, in the order in which they get slots."""
+
+    line: Subquery
+    """Their ids and sort keys, under the name `line`; joined to `jobs` by the id."""
+    is_fair: bool
+    """Whether several projects wait."""
+
+    @property
+    def by(self) -> tuple[ColumnElement[Any], ...]:
+        """The columns to sort by."""
+        line = self.line.c
+        return line.priority.desc(), line.tag, line.queued_at, line.id
+
+    def behind(self, key: QueueKey) -> ColumnElement[bool]:
+        """Return the condition of the jobs behind a key."""
+        line, tag = self.line.c, key.tag if self.is_fair else 0.0
+        last = or_(
+            line.queued_at > key.queued_at, and_(line.queued_at == key.queued_at, line.id > key.id)
+        )
+        later = or_(line.tag > tag, and_(line.tag == tag, last))
+        return or_(line.priority < key.priority, and_(line.priority == key.priority, later))
+
+
+def read_order(connection: Connection, *, candidate: str | None = None) -> QueueOrder:
+    """Return the order of the queue now.
+
+    While the jobs of one project wait, the order is that of their arrival, which reads the index
+    alone and sums up nothing.
+
+    Args:
+        connection: a transaction.
+        candidate: the project of a job that is compared with those that wait.
+    """
+    waiting = select(jobs.c.project).where(WAITS).distinct().limit(2)
+    several = {*connection.scalars(waiting), *([candidate] if candidate else [])}
+    if len(several) > 1:
+        return QueueOrder(_fair_line(), is_fair=True)
+    return QueueOrder(_arrival_line(), is_fair=False)
+
+
+def key_of_candidate(
+    connection: Connection,
+    order: QueueOrder,
+    *,
+    project: str,
+    priority: int,
+    now: datetime,
+) -> QueueKey:
+    """Return the key that a job of a project would have, were it queued now."""
+    if not order.is_fair:
+        return QueueKey(priority, 0.0, now, _LAST_ID)
+    of_project = jobs.c.project == project
+    slots = func.coalesce(func.sum(jobs.c.world_size), 0)
+    held = select(slots).where(jobs.c.state.in_(HOLDING), of_project).scalar_subquery()
+    ahead = select(slots).where(GROUPED, of_project, jobs.c.priority >= priority).scalar_subquery()
+    weight = select(projects.c.weight).where(projects.c.name == project).scalar_subquery()
+    tag = connection.scalar(select((held + ahead) / weight))
+    return QueueKey(priority, float(tag or 0.0), now, _LAST_ID)
+
+
+def _arrival_line() -> Subquery:
+    return select(*_COLUMNS, literal(0.0, Float).label("tag")).where(WAITS).subquery("line")
+
+
+def _fair_line() -> Subquery:
+    """Return the jobs with their tags; one that is not considered for slots adds to no tag."""
+    holding = jobs.c.state.in_(HOLDING)
+    slots = func.sum(jobs.c.world_size).label("slots")
+    held = select(jobs.c.project, slots).where(holding).group_by(jobs.c.project).subquery("held")
+    considered = case((jobs.c.demand.is_not(None), jobs.c.world_size), else_=0)
+    ahead = func.sum(considered).over(
+        partition_by=jobs.c.project, order_by=ARRIVAL, rows=(None, -1)
+    )
+    in_turn = func.coalesce(held.c.slots, 0) + func.coalesce(ahead, 0)
+    tag = in_turn / func.coalesce(projects.c.weight, 1.0)
+    return (
+        select(*_COLUMNS, tag.label("tag"))
+        .outerjoin(held, held.c.project == jobs.c.project)
+        .outerjoin(projects, projects.c.name == jobs.c.project)
+        .where(WAITS)
+        .subquery("line")
+    )

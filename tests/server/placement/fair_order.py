@@ -1,0 +1,48 @@
+"""The order of the queue by its definition: again and again the next job of the least project."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A job that waits."""
+
+    id: str
+    project: str
+    size: int
+    queued_at: float
+    priority: int = 0
+    lasts: float = 0.0
+
+
+def fair_order(
+    waiting: Iterable[Waiting], held: Mapping[str, int], weights: Mapping[str, float]
+) -> Sequence[Waiting]:
+    """Return the jobs in their order, chosen one by one.
+
+    Args:
+        waiting: the jobs.
+        held: slots that each project holds.
+        weights: weight of each project.
+    """
+    left = sorted(waiting, key=lambda job: (-job.priority, job.queued_at, job.id))
+    counted = Counter(held)
+    order: list[Waiting] = []
+    while left:
+        priority = left[0].priority
+        heads: dict[str, Waiting] = {}
+        for job in left:
+            if job.priority == priority:
+                heads.setdefault(job.project, job)
+        chosen = min(
+            heads.values(),
+            key=lambda job: (counted[job.project] / weights[job.project], job.queued_at, job.id),
+        )
+        counted[chosen.project] += chosen.size
+        order.append(chosen)
+        left.remove(chosen)
+    return order
