@@ -119,10 +119,10 @@ def ways(ids: Sequence[str], chance: random.Random, requests: int) -> dict[str, 
     ended = [JobState.FAILED.value, JobState.STOPPED.value]
     return {
         "newest": [newest] * requests,
-        "deep": [newest | {"page_token": encode("jobs", after)} for after in deep],
+        "deep": [newest | {"page_token": encode("jobs", f"0{after}")} for after in deep],
         "running": [newest | {"state": [JobState.RUNNING.value]}] * requests,
         "ended_deep": [
-            newest | {"state": ended, "page_token": encode("jobs", after)} for after in deep
+            newest | {"state": ended, "page_token": encode("jobs", f"0{after}")} for after in deep
         ],
         "by_name": [newest | {"name": "needle"}] * requests,
         "by_rare_tag": [newest | {"tag": ["rare"]}] * requests,
