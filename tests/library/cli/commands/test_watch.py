@@ -51,6 +51,7 @@ def job(state: str, *, step: int = 0, phase: str | None = None, reason: str = ""
             "verbs": ("stop",),
             "forked_from": None,
             "fork_parts": None,
+            "project": "default",
         }
     )
 
