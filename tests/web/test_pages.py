@@ -21,6 +21,7 @@ PAGES = {
     "compare-nothing": "/compare",
     "compare-early": "/compare?jobs={fresh},{waiting}",
     "nodes": "/nodes",
+    "projects": "/projects",
     "missing": "/nothing/here",
     "charts": "/jobs/{tale}",
     "charts-log": "/jobs/{tale}?y=log&more=1",

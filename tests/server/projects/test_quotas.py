@@ -27,6 +27,7 @@ def test_a_project_holds_no_more_than_its_quota_and_keeps_nothing_from_others(
     harness.add_node(slots=8)
     harness.running(project=vision, resources={"world_size": 3})
     waiting = harness.submit(project=vision, resources={"world_size": 2})
+    harness.clock.advance(1)
     behind = harness.submit(name="behind", project=vision)
     other = harness.submit(name="other", resources={"world_size": 4})
     assert harness.place() == 1
