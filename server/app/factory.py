@@ -33,6 +33,7 @@ from server.auth.endpoints import SESSION_PATH
 from server.context import Context, SystemClock
 from server.database.engine import Database
 from server.events.tail import Tail
+from server.goodput.cluster import ClusterLedger
 from server.http import problems
 from server.http.allow_header import AllowedMethods, MethodsMiddleware
 from server.http.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
@@ -82,6 +83,7 @@ def create_app(context: Context) -> FastAPI:
     app.state.published = reference.Published(app)
     app.state.monitoring = Monitoring(context, tail)
     app.state.forecaster = Forecaster(context)
+    app.state.cluster_ledger = ClusterLedger(context)
     problems.install(app)
     openapi.install(app)
     folder = dashboard_dir(context.settings.web_dir)

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, exists, func, select, update
 
 from server.attempts.fallback import find_fallback
-from server.attempts.launch import Launch, effective_spec, read_launch
+from server.attempts.launch import Launch, effective_spec, read_launch, record_holding
 from server.attempts.recovery import queue_recovery
 from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
 from server.attempts.rollback import append_rollback, find_rollback
@@ -221,6 +221,7 @@ def _end_node(
         slots=len(share.slots),
         since=launch.attempt.created_at,
     )
+    record_holding(context, connection, launch, share)
 
 
 def _end_attempt(context: Context, connection: Connection, launch: Launch) -> None:

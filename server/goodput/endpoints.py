@@ -1,20 +1,88 @@
-"""`/jobs/{id}/goodput`: the time of a job by category."""
+"""`/goodput` and `/jobs/{id}/goodput`: the time of slots and of jobs by category; what-ifs."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from datetime import date, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from server.auth.dependencies import person
+from server.errors import InvalidRequestError
+from server.goodput.cluster import ClusterLedger
 from server.goodput.queries import goodput_view
+from server.goodput.what_if import save_interval_what_if
 from server.http.dependencies import ServerContext
 from server.http.path_params import JobId
 from server.http.responses import reply
-from trainyard.protocol.goodput import GoodputView
+from trainyard.base.names import NAME
+from trainyard.protocol.goodput import ClusterGoodputView, GoodputView, SaveIntervalWhatIf
 
 router = APIRouter(tags=["goodput"], dependencies=[person])
+
+EARLIEST = date(2020, 1, 1)
+"""The earliest last day: before the first release."""
+MOST_DAYS = 92
+"""Days of one answer."""
+USUAL_DAYS = 30
+"""Days of an answer for which no first day is given."""
+
+Interval = Annotated[
+    int, Query(ge=0, le=10**9, description="Steps between two saves; never when 0.")
+]
 
 
 @router.get("/jobs/{job_id}/goodput", response_model=GoodputView, summary="The goodput of a job")
 def goodput(context: ServerContext, job_id: JobId) -> Response:
     """Return the wall time of a job by category; the categories sum to it to the millisecond."""
     return reply(goodput_view(context, job_id))
+
+
+@router.get(
+    "/jobs/{job_id}/goodput/what-if",
+    response_model=SaveIntervalWhatIf,
+    summary="A job with another save interval",
+)
+def what_if(context: ServerContext, job_id: JobId, interval_steps: Interval) -> Response:
+    """Replay the records of a job with another number of steps between two saves."""
+    return reply(save_interval_what_if(context, job_id, interval_steps))
+
+
+async def _ledger_of(request: Request) -> ClusterLedger:
+    ledger = request.app.state.cluster_ledger
+    assert isinstance(ledger, ClusterLedger)
+    return ledger
+
+
+First = Annotated[
+    date | None,
+    Query(alias="from", description="First day, in UTC; when absent 29 days before the last."),
+]
+Last = Annotated[
+    date | None, Query(alias="to", description="Last day, in UTC, included; today when absent.")
+]
+
+Project = Annotated[
+    str | None, Query(pattern=NAME, max_length=80, description="Slots that its jobs held.")
+]
+
+
+@router.get("/goodput", response_model=ClusterGoodputView, summary="The slot-time of the cluster")
+def cluster_goodput(
+    context: ServerContext,
+    ledger: Annotated[ClusterLedger, Depends(_ledger_of)],
+    first: First = None,
+    last: Last = None,
+    project: Project = None,
+) -> Response:
+    """Return slots x time by category; the categories sum to it to the millisecond."""
+    today = context.now().date()
+    last = last or today
+    if not EARLIEST <= last <= today:
+        raise InvalidRequestError.at("query/to", f"{last} is no day from {EARLIEST} to today")
+    first = first or last - timedelta(days=USUAL_DAYS - 1)
+    if not 0 <= (last - first).days < MOST_DAYS:
+        raise InvalidRequestError.at(
+            "query/from", f"{first} to {last} are not 1 to {MOST_DAYS} days"
+        )
+    return reply(ledger.view(first, last, project))

@@ -6,7 +6,7 @@ measured time is only ever taken from what is left of the interval in which it l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trainyard.protocol.event_kinds import EventKind
@@ -15,6 +15,37 @@ from trainyard.protocol.states import AttemptOutcome
 
 Spent = dict[TimeCategory, int]
 """Milliseconds by category; every category is present."""
+Part = tuple[TimeCategory, int]
+"""A category and its milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A stretch of time over which its categories are spread evenly."""
+
+    start: int
+    """Unix time in milliseconds."""
+    end: int
+    """Unix time in milliseconds."""
+    parts: tuple[Part, ...]
+    """Its categories: their times sum to its length."""
+    attempt: int | None = None
+    """Number of the attempt that holds slots meanwhile; None while the job waits."""
+
+    def within(self, start: int, end: int) -> Iterator[Part]:
+        """Yield the categories of the stretch from `start` to `end`; they sum to its length."""
+        first, last = max(start, self.start), min(end, self.end)
+        if last <= first:
+            return
+        length, whole = last - first, self.end - self.start
+        before = passed = 0
+        for category, time in self.parts:
+            before += time
+            # The differences of rounded sums, and no rounded times: the sum stays exact.
+            part = before * length // whole - passed
+            passed += part
+            if part:
+                yield category, part
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +84,8 @@ class Training:
     """Time for which saves held up training."""
     validation: int
     """Validation."""
+    last_step: int = 0
+    """The last recorded step."""
 
     @property
     def measured(self) -> tuple[tuple[TimeCategory, int], ...]:
@@ -71,6 +104,8 @@ class Training:
 class Ledger:
     """The time of a job."""
 
+    intervals: tuple[Interval, ...]
+    """The time in its order, without a gap or an overlap."""
     spent: Spent
     scheduled: int
     """Milliseconds of all attempts, from placement to end."""
@@ -135,7 +170,7 @@ class _Walk:
     def __init__(self, start: int, end: int, trainings: Mapping[int, Training]) -> None:
         self._now, self._end = start, end
         self._trainings = trainings
-        self._spent: Spent = dict.fromkeys(TimeCategory, 0)
+        self._intervals: list[Interval] = []
         self._scheduled = self._failures = 0
         self._open: _OpenAttempt | None = None
         self._between = TimeCategory.QUEUED
@@ -169,7 +204,11 @@ class _Walk:
             self._wait_until(self._end)
         self._now = self._end
         self._close(outcome=None)
-        return Ledger(self._spent, self._scheduled, self._failures)
+        spent: Spent = dict.fromkeys(TimeCategory, 0)
+        for interval in self._intervals:
+            for category, part in interval.parts:
+                spent[category] += part
+        return Ledger(tuple(self._intervals), spent, self._scheduled, self._failures)
 
     def _ended(self, mark: Mark) -> None:
         self._close(outcome=mark.outcome)
@@ -188,12 +227,15 @@ class _Walk:
         self._not_before = mark.not_before
 
     def _wait_until(self, at: int) -> None:
-        time = at - self._now
+        since = self._now
         if self._not_before is not None and self._between == TimeCategory.REQUEUED:
-            backoff = min(max(self._not_before - self._now, 0), time)
-            self._spent[TimeCategory.BACKOFF] += backoff
-            time -= backoff
-        self._spent[self._between] += time
+            since = min(max(self._not_before, self._now), at)
+            self._add(self._now, since, TimeCategory.BACKOFF)
+        self._add(since, at, self._between)
+
+    def _add(self, start: int, end: int, category: TimeCategory) -> None:
+        if end > start:
+            self._intervals.append(Interval(start, end, ((category, end - start),)))
 
     def _close(self, *, outcome: AttemptOutcome | None) -> None:
         """Spend the time of the open attempt, which ends now."""
@@ -203,8 +245,9 @@ class _Walk:
         self._not_before = None
         self._scheduled += self._now - attempt.placed
         training = self._trainings.get(attempt.number) if attempt.number is not None else None
-        for category, time in _split(attempt, training, outcome, end=self._now):
-            self._spent[category] += time
+        for start, end, parts in _split(attempt, training, outcome, end=self._now):
+            if end > start:
+                self._intervals.append(Interval(start, end, parts, attempt.number))
 
 
 def _note(attempt: _OpenAttempt, kind: EventKind, node: str | None, at: int) -> None:
@@ -224,14 +267,18 @@ def _note(attempt: _OpenAttempt, kind: EventKind, node: str | None, at: int) -> 
             pass
 
 
+_Stretch = tuple[int, int, tuple[Part, ...]]
+"""Start, end and categories of an interval."""
+
+
 def _split(
     attempt: _OpenAttempt,
     training: Training | None,
     outcome: AttemptOutcome | None,
     *,
     end: int,
-) -> Iterable[tuple[TimeCategory, int]]:
-    """Yield the time of an attempt from its placement to `end` by category."""
+) -> Iterator[_Stretch]:
+    """Yield the time of an attempt from its placement to `end`, in its order."""
     if training is None:
         leaves_at = end if attempt.leaves_at is None else attempt.leaves_at
         yield from _unrecorded(
@@ -243,14 +290,16 @@ def _split(
     measured = sum(time for _, time in training.measured)
     length = min(max(training.recorded - training.began, measured), end - attempt.placed)
     first = min(max(training.began, attempt.placed), end - length)
-    yield TimeCategory.STARTUP, first - attempt.placed
-    left = length
-    for category, time in training.measured:
-        taken = min(time, left)
-        yield category, taken
-        left -= taken
-    yield TimeCategory.OTHER, left
+    yield attempt.placed, first, ((TimeCategory.STARTUP, first - attempt.placed),)
     last = first + length
+    taken, left = {}, length
+    for category, time in training.measured:
+        taken[category] = min(time, left)
+        left -= taken[category]
+    taken[TimeCategory.OTHER] = left
+    lost = taken.pop(TimeCategory.LOST)
+    yield first, last - lost, tuple(taken.items())
+    yield last - lost, last, ((TimeCategory.LOST, lost),)  # the steps after the last kept one
     leaves_at = end if attempt.cancelled_at is None else max(attempt.cancelled_at, last)
     if attempt.stop_agreed or outcome == AttemptOutcome.SUCCEEDED:
         leaves_at = last
@@ -259,12 +308,11 @@ def _split(
 
 def _unrecorded(
     attempt: _OpenAttempt, start: int, end: int, *, leaves_at: int, before: TimeCategory
-) -> Iterable[tuple[TimeCategory, int]]:
+) -> Iterator[_Stretch]:
     """Yield the time of which no step is recorded: silences, then until and after the order."""
     for first, last, category in (
         (start, leaves_at, before),
         (leaves_at, end, TimeCategory.ENDING),
     ):
         silent = attempt.silent_within(first, last)
-        yield TimeCategory.UNREACHABLE, silent
-        yield category, last - first - silent
+        yield first, last, ((TimeCategory.UNREACHABLE, silent), (category, last - first - silent))

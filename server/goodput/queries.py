@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -13,10 +14,10 @@ from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import attempts, checkpoints, events, jobs
 from server.errors import NotFoundError
-from server.goodput.ledger import Ledger, Mark, ledger_of
+from server.goodput.ledger import Ledger, Mark, Training, ledger_of
 from server.goodput.step_sums import RecordedSteps, read_trainings, store_step_sums
 from trainyard.protocol.event_kinds import EventKind
-from trainyard.protocol.goodput import CategoryTime, GoodputView, TimeCategory
+from trainyard.protocol.goodput import WORDS, CategoryTime, GoodputView, TimeCategory
 from trainyard.protocol.states import (
     TERMINAL_JOB_STATES,
     AttemptOutcome,
@@ -73,33 +74,63 @@ def goodput_view(context: Context, job_id: str) -> GoodputView:
     """
     store_step_sums(context, job_id)
     with context.database.read() as connection:
-        job = _JobTimes.one_or_none(connection, _JobTimes.select().where(jobs.c.id == job_id))
-        if job is None:
-            raise NotFoundError(f"no job has the id {job_id!r}")
-        ended = job.ended_at if job.state in TERMINAL_JOB_STATES else None
-        since = job.created_at
-        until = max(ended or context.now(), since)
-        ledger = ledger_of(
-            _marks(connection, job_id),
-            read_trainings(connection, _recorded_steps(connection, job_id)),
-            start=_milliseconds(since),
-            end=_milliseconds(until),
-        )
-    return _view(job_id, since, until, ledger)
+        records = read_records(context, connection, job_id)
+    return _view(records)
 
 
-def _view(job_id: str, since: datetime, until: datetime, ledger: Ledger) -> GoodputView:
+@dataclass(frozen=True, slots=True)
+class JobRecords:
+    """The ledger of a job, and what it was made of."""
+
+    job_id: str
+    since: datetime
+    """Submission."""
+    until: datetime
+    """End, or now."""
+    recorded: Sequence[RecordedSteps]
+    """Its attempts, each with the last step that the job kept of it."""
+    trainings: Mapping[int, Training]
+    """The recorded steps by the number of their attempt."""
+    ledger: Ledger
+
+
+def read_records(context: Context, connection: Connection, job_id: str) -> JobRecords:
+    """Return the ledger of a job from its submission to its end, or to now.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    job = _JobTimes.one_or_none(connection, _JobTimes.select().where(jobs.c.id == job_id))
+    if job is None:
+        raise NotFoundError(f"no job has the id {job_id!r}")
+    ended = job.ended_at if job.state in TERMINAL_JOB_STATES else None
+    since = job.created_at
+    until = max(ended or context.now(), since)
+    recorded = _recorded_steps(connection, job_id)
+    trainings = read_trainings(connection, recorded)
+    ledger = ledger_of(
+        _marks(connection, job_id),
+        trainings,
+        start=milliseconds(since),
+        end=milliseconds(until),
+    )
+    return JobRecords(job_id, since, until, recorded, trainings, ledger)
+
+
+def _view(records: JobRecords) -> GoodputView:
+    ledger = records.ledger
     spent = ledger.spent
     wall = sum(spent.values())
     available = wall - sum(spent[category] for category in UNAVAILABLE)
     effective = sum(spent[category] for category in EFFECTIVE)
     return GoodputView(
-        job_id=job_id,
-        since=since,
-        until=until,
+        job_id=records.job_id,
+        since=records.since,
+        until=records.until,
         wall_milliseconds=wall,
         categories=tuple(
-            CategoryTime(category=category, milliseconds=time) for category, time in spent.items()
+            CategoryTime(category=category, words=WORDS[category], milliseconds=time)
+            for category, time in spent.items()
         ),
         goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall else None,
         ettr=effective / available if available else None,
@@ -108,7 +139,8 @@ def _view(job_id: str, since: datetime, until: datetime, ledger: Ledger) -> Good
     )
 
 
-def _milliseconds(at: datetime) -> int:
+def milliseconds(at: datetime) -> int:
+    """Return the Unix time in milliseconds."""
     return (at - EPOCH) // MILLISECOND
 
 
@@ -117,7 +149,7 @@ def _marks(connection: Connection, job_id: str) -> list[Mark]:
     query = select(*columns).where(events.c.job_id == job_id, events.c.kind.in_(KINDS))
     rows = connection.execute(query.order_by(events.c.id))
     return [
-        _mark(_milliseconds(row.at), EventKind(row.kind), row.attempt, row.node, row.data)
+        _mark(milliseconds(row.at), EventKind(row.kind), row.attempt, row.node, row.data)
         for row in rows
     ]
 
@@ -133,7 +165,7 @@ def _mark(
         kind=kind,
         attempt=attempt,
         node=node,
-        not_before=_milliseconds(datetime.fromisoformat(not_before)) if not_before else None,
+        not_before=milliseconds(datetime.fromisoformat(not_before)) if not_before else None,
         outcome=AttemptOutcome(outcome) if outcome else None,
         preempted=failure.get("reason") == FailureReason.PREEMPTED,
     )

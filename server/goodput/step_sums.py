@@ -60,6 +60,8 @@ class StepSum:
     """Unix time, seconds, at which the steps of the first point began."""
     recorded: float = 0.0
     """Unix time of the last point."""
+    last_step: int = 0
+    """Step of the last point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ def _training(
         validation=_milliseconds(
             _total(sparse.get(VALIDATION), first=one.start_step + 1, last=NEVER)
         ),
+        last_step=step.last_step,
     )
 
 
@@ -276,4 +279,4 @@ class _Adding:
     def total(self) -> StepSum:
         """Return the sum; it has at least one point."""
         assert self._began is not None, "a series has points"
-        return StepSum(self._kept, self._lost, self._began, self._recorded)
+        return StepSum(self._kept, self._lost, self._began, self._recorded, self.previous)

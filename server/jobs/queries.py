@@ -21,6 +21,7 @@ from trainyard.protocol.resume_rules import harmless_differences
 from trainyard.protocol.states import JobState
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.sections.resources import priority_words
 
 Verb = Literal["stop", "cancel", "resume", "resize", "save", "delete"]
 
@@ -82,6 +83,7 @@ def job_view(context: Context, job_id: str) -> JobView:
         "current_attempt": current,
         "retries_left": max(0, effective.retry.max_retries - job.retries_used),
         "verbs": VERBS[job.state],
+        "priority_words": priority_words(job.priority),
     }
     return JobView(**job.values_for(JobView) | computed)
 

@@ -26,6 +26,7 @@ from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.jobs import QueueEntry, QueuePlace, WhatIf
 from trainyard.spec.job import JobSpec
 from trainyard.spec.rules import check_new_job
+from trainyard.spec.sections.resources import priority_words
 
 router = APIRouter(tags=["queue"], dependencies=[person])
 
@@ -135,6 +136,7 @@ def _entry(row: WaitingJob, position: int, expected: Forecast | None) -> QueueEn
         project=row.project,
         position=position,
         priority=row.priority,
+        priority_words=priority_words(row.priority),
         world_size=row.world_size,
         layout=row.layout,
         queued_at=row.queued_at,

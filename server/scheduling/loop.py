@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from server.context import Context
 from server.elastic.growth import Growth
 from server.elastic.waiting import SizeFitter
+from server.goodput.capacity import CapacityKeeper
+from server.goodput.holdings import Settler
 from server.scheduling.cordon import NodeWatch
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
 from server.scheduling.drain import run_drain, run_slot_hours
@@ -72,6 +74,8 @@ class Scheduler:
             SizeFitter(context).run,
             Growth(context).run,
             OperationKeeper(context, self._dispatcher).run,
+            CapacityKeeper(context).run,
+            Settler(context).run,
         )
 
     def run(self, stop: threading.Event) -> None:

@@ -50,7 +50,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (metrics.metrics, "Show a job's metrics, or write them as CSV."),
     (metrics.logs, "Show what a rank wrote."),
     (compare.compare, "Compare the metrics of several jobs."),
-    (goodput.goodput, "Show what the time of a job was spent on."),
+    (goodput.goodput, "Show what the time of a job, or of all slots, was spent on."),
     (checkpoints.checkpoints, "List a job's checkpoints; verify, pin, unpin or delete one."),
     (operations.operations, "Show operations on checkpoints; cancel one."),
     (operations.export, "Write a checkpoint as Hugging Face's libraries read it."),

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import httpx
 
 from trainyard.client.checkpoints import CatalogCalls
+from trainyard.client.goodput import GoodputCalls
 from trainyard.client.job_list import JobListCalls
 from trainyard.client.nodes import NodeCalls
 from trainyard.client.projects import ProjectCalls
@@ -18,7 +19,6 @@ from trainyard.client.stream import EventStream, Resync
 from trainyard.client.transport import QueryValue, Transport, given, read, unreachable
 from trainyard.planner.results import Plan
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.goodput import GoodputView
 from trainyard.protocol.rest.access import SessionView, TokenRequest, TokenView
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.common import Page
@@ -47,7 +47,7 @@ Spec = JobSpec | Mapping[str, Any]
 """A job spec, or the same as a parsed TOML, YAML or JSON document."""
 
 
-class Client(CatalogCalls, JobListCalls, NodeCalls, ProjectCalls):
+class Client(CatalogCalls, GoodputCalls, JobListCalls, NodeCalls, ProjectCalls):
     """A connection to one server.
 
     Every method raises a `trainyard.client.errors.TrainyardError`: `ApiError` (by status) for an
@@ -334,10 +334,6 @@ class Client(CatalogCalls, JobListCalls, NodeCalls, ProjectCalls):
         """
         stream = EventStream(self.transport, job_id=job_id, give_up_seconds=give_up_seconds)
         return iter(stream)
-
-    def goodput(self, job_id: str) -> GoodputView:
-        """Return the wall time of a job by category."""
-        return self.transport.get(GoodputView, f"/jobs/{job_id}/goodput")
 
     # ---- machines and access -------------------------------------------------------------------
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import date, datetime
 from enum import StrEnum
 
 from trainyard.base.model_base import RecordModel
+from trainyard.run.failures import FailureReason
 
 
 class TimeCategory(StrEnum):
@@ -28,11 +30,33 @@ class TimeCategory(StrEnum):
     OTHER = "other"
 
 
+WORDS: Mapping[TimeCategory, str] = {
+    TimeCategory.PRODUCTIVE: "productive steps",
+    TimeCategory.DATA_WAIT: "waiting for data",
+    TimeCategory.COMPILATION: "compilation",
+    TimeCategory.SAVE_STALL: "stalls of saves",
+    TimeCategory.VALIDATION: "validation",
+    TimeCategory.STARTUP: "start-up",
+    TimeCategory.ENDING: "saving and leaving",
+    TimeCategory.QUEUED: "first wait for slots",
+    TimeCategory.REQUEUED: "later waits for slots",
+    TimeCategory.BACKOFF: "pause before a retry",
+    TimeCategory.PAUSED: "stopped by a person",
+    TimeCategory.LOST: "steps lost",
+    TimeCategory.IDLE_AFTER_FAILURE: "idle after a failure",
+    TimeCategory.UNREACHABLE: "unreachable",
+    TimeCategory.OTHER: "other",
+}
+"""Each category in words, for people."""
+
+
 class CategoryTime(RecordModel):
     """The time of one category."""
 
     category: TimeCategory
     """The category."""
+    words: str
+    """The category in words."""
     milliseconds: int
     """Its time."""
 
@@ -58,3 +82,141 @@ class GoodputView(RecordModel):
     """Attempts that failed; preempted ones are none."""
     mttf_seconds: float | None
     """Mean time to failure: time of all attempts divided by their failures; null without one."""
+
+
+class IntervalOutcome(RecordModel):
+    """What becomes of a job with one save interval."""
+
+    wall_milliseconds: int
+    """From the submission to the end, or to now."""
+    goodput: float | None
+    """Productive share of the wall time; null where there is no wall time."""
+    kept_steps: int
+    """Steps that the job keeps."""
+    lost_steps: int
+    """Steps that are taken again."""
+    lost_milliseconds: int
+    """Their time."""
+    save_stall_milliseconds: int
+    """Time for which saves hold up training."""
+
+
+class SaveIntervalWhatIf(RecordModel):
+    """The records of a job replayed with another save interval, at the same pace and failures."""
+
+    job_id: str
+    """Job."""
+    recorded: IntervalOutcome
+    """As it was."""
+    interval_steps: int
+    """The requested steps between two saves; never when 0."""
+    replayed: IntervalOutcome | None
+    """With this interval; null before the first recorded step."""
+    best_interval_steps: int | None
+    """The interval of the highest goodput among those that were tried."""
+    best: IntervalOutcome | None
+    """With the best interval."""
+    stall_seconds: float
+    """Mean time for which one save held up training; 0 where none is recorded."""
+    daly_interval_steps: int | None
+    """Best interval by Daly's estimate from `stall_seconds` and the mean time to failure; null
+    without a failure or a recorded stall."""
+
+
+class SlotCategory(StrEnum):
+    """What a slot was used for; the categories of an attempt are those of `TimeCategory`."""
+
+    PRODUCTIVE = "productive"
+    DATA_WAIT = "data_wait"
+    COMPILATION = "compilation"
+    SAVE_STALL = "save_stall"
+    VALIDATION = "validation"
+    STARTUP = "startup"
+    ENDING = "ending"
+    LOST = "lost"
+    UNREACHABLE = "unreachable"
+    OTHER = "other"
+    IDLE = "idle"
+    WITHHELD = "withheld"
+    OFFLINE = "offline"
+
+
+SLOT_WORDS: Mapping[SlotCategory, str] = {
+    **{each: WORDS[TimeCategory(each)] for each in SlotCategory if each.value in WORDS},
+    SlotCategory.IDLE: "idle",
+    SlotCategory.WITHHELD: "on nodes that take no jobs",
+    SlotCategory.OFFLINE: "on nodes that are offline",
+}
+"""Each category in words, for people."""
+
+
+class SlotTime(RecordModel):
+    """The slot-time of one category: slots times milliseconds."""
+
+    category: SlotCategory
+    """The category."""
+    words: str
+    """The category in words."""
+    slot_milliseconds: int
+    """Its slot-time."""
+
+
+class DayOfSlots(RecordModel):
+    """The slot-time of one day."""
+
+    day: date
+    """Day, in UTC."""
+    slot_milliseconds: int
+    """Slot-time of the day: the exact sum of its categories."""
+    categories: tuple[SlotTime, ...]
+    """The categories that have time."""
+
+
+class LosingJob(RecordModel):
+    """A job with lost steps."""
+
+    job_id: str
+    """Id; the job may have been deleted."""
+    name: str
+    """Its name."""
+    lost_slot_milliseconds: int
+    """Slot-time of its steps that were taken again."""
+    reason: FailureReason | None
+    """The most frequent reason of its failures; null where none is recorded."""
+    failures: int
+    """Its attempts that failed, in any time."""
+
+
+class ProjectSlotTime(RecordModel):
+    """The slot-time that the jobs of a project held."""
+
+    project: str
+    """Name of the project."""
+    slot_milliseconds: int
+    """Slot-time that they held."""
+    productive: int
+    """Part of it that was productive."""
+    lost: int
+    """Part of it in steps that were taken again."""
+
+
+class ClusterGoodputView(RecordModel):
+    """The slot-time of the cluster, or of the jobs of one project, by category."""
+
+    since: datetime
+    """Beginning of the first day."""
+    until: datetime
+    """End of the last day, or the moment of the computation, which serves a minute."""
+    slot_milliseconds: int
+    """Slots that the nodes had, times the time for which they had them: the exact sum of the
+    categories. Of a project the slots that its jobs held."""
+    categories: tuple[SlotTime, ...]
+    """Every category once, also those without time."""
+    goodput: float | None
+    """Productive share of the slot-time; null where there is none."""
+    days: tuple[DayOfSlots, ...]
+    """Each day, the first one first."""
+    projects: tuple[ProjectSlotTime, ...]
+    """The projects whose jobs held slots, by name."""
+    losing_jobs: tuple[LosingJob, ...]
+    """At most ten jobs, those with the most lost slot-time first."""

@@ -32,7 +32,7 @@ def test_an_unknown_job_is_not_found_on_any_path(
         if "{job_id}" not in path:
             continue
         url = re.sub(r"\{\w+\}", "0" * 26, path.replace("{job_id}", job_id))
-        queries = {"/logs/search": "?text=x"}
+        queries = {"/logs/search": "?text=x", "/goodput/what-if": "?interval_steps=5"}
         query = next((q for end, q in queries.items() if url.endswith(end)), "")
         for method in methods:
             bodies = {"/requests": {"kind": "save"}, "/priority": {"priority": 1}}

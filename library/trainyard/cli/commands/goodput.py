@@ -1,74 +1,149 @@
-"""`goodput`: the wall time of a job by category."""
+"""`goodput`: the time of a job, or of all slots, by category; a job with another save interval."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trainyard.cli.formats import DASH, counted, duration
-from trainyard.cli.options import JobReference, Json
+from trainyard.cli.options import Json
 from trainyard.cli.output import emit
 from trainyard.cli.table import Listing
+from trainyard.client.errors import UsageError
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
-from trainyard.protocol.goodput import GoodputView, TimeCategory
+from trainyard.protocol.goodput import (
+    ClusterGoodputView,
+    GoodputView,
+    IntervalOutcome,
+    SaveIntervalWhatIf,
+)
 
-WORDS: Mapping[TimeCategory, str] = {
-    TimeCategory.PRODUCTIVE: "productive steps",
-    TimeCategory.DATA_WAIT: "waiting for data",
-    TimeCategory.COMPILATION: "compilation",
-    TimeCategory.SAVE_STALL: "stalls of saves",
-    TimeCategory.VALIDATION: "validation",
-    TimeCategory.STARTUP: "start-up",
-    TimeCategory.ENDING: "saving and leaving",
-    TimeCategory.QUEUED: "first wait for slots",
-    TimeCategory.REQUEUED: "later waits for slots",
-    TimeCategory.BACKOFF: "pause before a retry",
-    TimeCategory.PAUSED: "stopped by a person",
-    TimeCategory.LOST: "steps lost",
-    TimeCategory.IDLE_AFTER_FAILURE: "idle after a failure",
-    TimeCategory.UNREACHABLE: "unreachable",
-    TimeCategory.OTHER: "other",
-}
-"""Each category in words, as on the job's page."""
 BAR = 30
-"""Characters of a bar that stands for the whole wall time."""
+"""Characters of a bar that stands for all of the time."""
+DAY = ["%Y-%m-%d"]
 
 
-def goodput(reference: JobReference, json: Json = False) -> None:
-    """Show what the time of a job was spent on, from its submission to its end or to now.
+def goodput(
+    reference: Annotated[
+        str | None,
+        typer.Argument(metavar="JOB", help="A job, as for other commands; absent: all slots."),
+    ] = None,
+    interval_steps: Annotated[
+        int | None,
+        typer.Option("--save-every", metavar="STEPS", min=0, help="JOB with these saves; 0: none."),
+    ] = None,
+    first: Annotated[
+        datetime | None,
+        typer.Option("--from", formats=DAY, metavar="DAY", help="Of all slots: first day, in UTC."),
+    ] = None,
+    last: Annotated[
+        datetime | None,
+        typer.Option("--to", formats=DAY, metavar="DAY", help="Of all slots: last day."),
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", help="Of all slots: those of its jobs.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what the time of a job was spent on, or without JOB that of all slots.
 
-    The categories sum to the wall time exactly; docs/goodput.md has the source of each.
+    The categories sum to the time exactly; docs/goodput.md has the source of each.
     """
+    if reference is None and interval_steps is not None:
+        raise UsageError("--save-every needs a JOB")
+    if reference is not None and (first or last or project):
+        raise UsageError("--from, --to and --project are of all slots: leave JOB out")
     with Client() as yard:
-        view = yard.goodput(resolve_job(yard, reference))
-    emit(view, draw, as_json=json)
+        if reference is None:
+            cluster = yard.cluster_goodput(
+                first=first and first.date(), last=last and last.date(), project=project
+            )
+            emit(cluster, draw_cluster, as_json=json)
+            return
+        job_id = resolve_job(yard, reference)
+        if interval_steps is not None:
+            emit(yard.save_interval_what_if(job_id, interval_steps), draw_what_if, as_json=json)
+            return
+        emit(yard.goodput(job_id), draw, as_json=json)
 
 
 def draw(view: GoodputView) -> RenderableType:
     """Return a line for each category that has time, the longest first, and the ratios."""
-    wall = view.wall_milliseconds
-    rows = Listing(
-        "CATEGORY", "TIME", "SHARE", "", right=("TIME", "SHARE"), spare=("",), elastic="CATEGORY"
-    )
-    for each in sorted(view.categories, key=lambda each: -each.milliseconds):
-        if each.milliseconds:
-            part = each.milliseconds / wall
-            rows.add(
-                WORDS[each.category],
-                duration(each.milliseconds / 1000),
-                share(part),
-                "█" * max(1, round(part * BAR)),
-            )
-    rows.add("wall time", duration(wall / 1000), "", "")
+    times = [(each.words, each.milliseconds) for each in view.categories]
+    rows = _bars("CATEGORY", "TIME", times)
+    rows.add("wall time", duration(view.wall_milliseconds / 1000), "", "")
     return Group(rows, Text(""), Text(_ratios(view)))
+
+
+def draw_cluster(view: ClusterGoodputView) -> RenderableType:
+    """Return a line for each category that has slot-time, and the jobs that lost the most."""
+    rows = _bars(
+        "SLOTS WERE",
+        "SLOT TIME",
+        [(each.words, each.slot_milliseconds) for each in view.categories],
+    )
+    rows.add("all slots", duration(view.slot_milliseconds / 1000), "", "")
+    parts: list[RenderableType] = [rows, Text(""), Text(f"Goodput {share(view.goodput)}.")]
+    if view.losing_jobs:
+        losing = Listing("MOST LOST", "SLOT TIME", "FAILURES", "REASON", right=("SLOT TIME",))
+        for job in view.losing_jobs:
+            lost = duration(job.lost_slot_milliseconds / 1000)
+            losing.add(job.name, lost, str(job.failures), str(job.reason or DASH))
+        parts += [Text(""), losing]
+    return Group(*parts)
+
+
+def draw_what_if(answer: SaveIntervalWhatIf) -> RenderableType:
+    """Return the recorded outcome of a job, that of the requested interval and the best one."""
+    if answer.replayed is None or answer.best is None:
+        return Text("No step is recorded yet: there is nothing to replay.")
+    numbers = ("GOODPUT", "WALL TIME", "STEPS LOST", "TIME LOST", "STALLS")
+    rows = Listing("SAVES", *numbers, right=numbers, elastic="SAVES")
+
+    def add(words: str, outcome: IntervalOutcome) -> None:
+        rows.add(
+            words,
+            share(outcome.goodput),
+            duration(outcome.wall_milliseconds / 1000),
+            f"{outcome.lost_steps:,}",
+            duration(outcome.lost_milliseconds / 1000),
+            duration(outcome.save_stall_milliseconds / 1000),
+        )
+
+    add("as recorded", answer.recorded)
+    add(_every(answer.interval_steps), answer.replayed)
+    add(f"best: {_every(answer.best_interval_steps or 0)}", answer.best)
+    daly = answer.daly_interval_steps
+    note = f"A save holds up training for {answer.stall_seconds:.2f} s."
+    if daly is not None:
+        note += f" Daly's estimate: {_every(daly)}."
+    return Group(rows, Text(""), Text(note))
 
 
 def share(ratio: float | None) -> str:
     """Return `12.3%`, or a dash where the ratio is unknown."""
     return DASH if ratio is None else f"{ratio:.1%}"
+
+
+def _bars(name: str, amount: str, times: Iterable[tuple[str, int]]) -> Listing:
+    listed = sorted(times, key=lambda each: -each[1])
+    whole = sum(time for _, time in listed)
+    rows = Listing(name, amount, "SHARE", "", right=(amount, "SHARE"), spare=("",), elastic=name)
+    for words, time in listed:
+        if time:
+            part = time / whole
+            rows.add(words, duration(time / 1000), share(part), "█" * max(1, round(part * BAR)))
+    return rows
+
+
+def _every(steps: int) -> str:
+    return f"every {counted(steps, 'step')}" if steps else "none"
 
 
 def _ratios(view: GoodputView) -> str:

@@ -161,6 +161,8 @@ class JobView(JobSummary):
     """Number of further failures that a retry would follow."""
     verbs: tuple[Literal["stop", "cancel", "resume", "resize", "save", "delete"], ...]
     """Commands that are legal now; the first is the most likely next one."""
+    priority_words: str
+    """Name of its priority, such as `high`; the number of one without a name."""
 
 
 class QueueEntry(RecordModel):
@@ -176,6 +178,8 @@ class QueueEntry(RecordModel):
     """Place in the queue, from 1."""
     priority: int
     """Its priority."""
+    priority_words: str
+    """Name of its priority, such as `high`; the number of one without a name."""
     world_size: int
     """Slots that it needs."""
     layout: str

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import date, timedelta
 
 import pytest
 from sqlalchemy import update
 
-from server.database.tables import jobs
+from server.database.tables import jobs, nodes
+from server.goodput.capacity import CapacityKeeper
 from tests.library.conftest import Run, Yard
-from trainyard.cli.commands.goodput import WORDS
-from trainyard.protocol.goodput import TimeCategory
+from trainyard.client.errors import InvalidRequestError
+from trainyard.protocol.goodput import WORDS, TimeCategory
 
 
 @pytest.fixture
@@ -45,3 +46,32 @@ def test_json_has_every_category(yard: Yard, run: Run, waited: str) -> None:
 
 def test_every_category_has_its_words() -> None:
     assert list(WORDS) == list(TimeCategory)
+
+
+def test_without_a_job_the_slots_of_the_cluster(yard: Yard, run: Run) -> None:
+    context = yard.harness.context
+    with context.database.write() as connection:
+        joined = update(nodes).values(registered_at=context.now() - timedelta(days=2))
+        connection.execute(joined)
+    CapacityKeeper(context).run()
+    head, idle, whole, _, ratio = run("goodput").stdout.splitlines()
+    assert head.split() == ["SLOTS", "WERE", "SLOT", "TIME", "SHARE"]
+    assert idle.split() == ["idle", "8d", "0h", "100.0%", "█" * 30]
+    assert whole.split() == ["all", "slots", "8d", "0h"]
+    assert ratio == "Goodput 0.0%."
+    day = (context.now() - timedelta(days=1)).date().isoformat()
+    view = json.loads(run("goodput", "--from", day, "--to", day, "--json").stdout)
+    assert [each["day"] for each in view["days"]] == [day]
+    assert view["slot_milliseconds"] == 4 * 86_400_000
+    with yard.connect() as client, pytest.raises(InvalidRequestError, match="are not 1 to 92 days"):
+        client.cluster_goodput(first=date(2021, 1, 1))
+
+
+def test_a_job_without_steps_has_nothing_to_replay(run: Run, waited: str) -> None:
+    told = run("goodput", waited, "--save-every", "5").stdout
+    assert told == "No step is recorded yet: there is nothing to replay.\n"
+
+
+@pytest.mark.parametrize("options", [("--save-every", "5"), ("@last", "--from", "2026-01-01")])
+def test_options_of_the_other_form_are_refused(run: Run, options: tuple[str, ...]) -> None:
+    assert run("goodput", *options).exit_code == 2

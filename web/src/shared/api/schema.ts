@@ -489,6 +489,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/goodput/what-if": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * A job with another save interval
+         * @description Replay the records of a job with another number of steps between two saves.
+         */
+        get: operations["goodput_what_if"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/goodput": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The slot-time of the cluster
+         * @description Return slots x time by category; the categories sum to it to the millisecond.
+         */
+        get: operations["goodput_cluster_goodput"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/ranks": {
         parameters: {
             query?: never;
@@ -1912,6 +1952,11 @@ export interface components {
             /** @description The category. */
             category: components["schemas"]["TimeCategory"];
             /**
+             * Words
+             * @description The category in words.
+             */
+            words: string;
+            /**
              * Milliseconds
              * @description Its time.
              */
@@ -2528,6 +2573,55 @@ export interface components {
          */
         Claimed: Record<string, never>;
         /**
+         * ClusterGoodputView
+         * @description The slot-time of the cluster, or of the jobs of one project, by category.
+         */
+        ClusterGoodputView: {
+            /**
+             * Since
+             * Format: date-time
+             * @description Beginning of the first day.
+             */
+            since: string;
+            /**
+             * Until
+             * Format: date-time
+             * @description End of the last day, or the moment of the computation, which serves a minute.
+             */
+            until: string;
+            /**
+             * Slot Milliseconds
+             * @description Slots that the nodes had, times the time for which they had them: the exact sum of the
+             *     categories. Of a project the slots that its jobs held.
+             */
+            slot_milliseconds: number;
+            /**
+             * Categories
+             * @description Every category once, also those without time.
+             */
+            categories: components["schemas"]["SlotTime"][];
+            /**
+             * Goodput
+             * @description Productive share of the slot-time; null where there is none.
+             */
+            goodput: number | null;
+            /**
+             * Days
+             * @description Each day, the first one first.
+             */
+            days: components["schemas"]["DayOfSlots"][];
+            /**
+             * Projects
+             * @description The projects whose jobs held slots, by name.
+             */
+            projects: components["schemas"]["ProjectSlotTime"][];
+            /**
+             * Losing Jobs
+             * @description At most ten jobs, those with the most lost slot-time first.
+             */
+            losing_jobs: components["schemas"]["LosingJob"][];
+        };
+        /**
          * CodeDigests
          * @description Digests of a model's own code.
          */
@@ -3042,6 +3136,28 @@ export interface components {
              *     digest is rejected.
              */
             dataset_digest: string;
+        };
+        /**
+         * DayOfSlots
+         * @description The slot-time of one day.
+         */
+        DayOfSlots: {
+            /**
+             * Day
+             * Format: date
+             * @description Day, in UTC.
+             */
+            day: string;
+            /**
+             * Slot Milliseconds
+             * @description Slot-time of the day: the exact sum of its categories.
+             */
+            slot_milliseconds: number;
+            /**
+             * Categories
+             * @description The categories that have time.
+             */
+            categories: components["schemas"]["SlotTime"][];
         };
         /**
          * DescendantView
@@ -5707,6 +5823,42 @@ export interface components {
             start_time: number;
         };
         /**
+         * IntervalOutcome
+         * @description What becomes of a job with one save interval.
+         */
+        IntervalOutcome: {
+            /**
+             * Wall Milliseconds
+             * @description From the submission to the end, or to now.
+             */
+            wall_milliseconds: number;
+            /**
+             * Goodput
+             * @description Productive share of the wall time; null where there is no wall time.
+             */
+            goodput: number | null;
+            /**
+             * Kept Steps
+             * @description Steps that the job keeps.
+             */
+            kept_steps: number;
+            /**
+             * Lost Steps
+             * @description Steps that are taken again.
+             */
+            lost_steps: number;
+            /**
+             * Lost Milliseconds
+             * @description Their time.
+             */
+            lost_milliseconds: number;
+            /**
+             * Save Stall Milliseconds
+             * @description Time for which saves hold up training.
+             */
+            save_stall_milliseconds: number;
+        };
+        /**
          * JobCounts
          * @description Counts of jobs.
          */
@@ -6461,6 +6613,11 @@ export interface components {
              * @description Commands that are legal now; the first is the most likely next one.
              */
             verbs: ("stop" | "cancel" | "resume" | "resize" | "save" | "delete")[];
+            /**
+             * Priority Words
+             * @description Name of its priority, such as `high`; the number of one without a name.
+             */
+            priority_words: string;
         };
         /**
          * LabelChange
@@ -6673,6 +6830,34 @@ export interface components {
              * @description Lines of it so far.
              */
             lines: number;
+        };
+        /**
+         * LosingJob
+         * @description A job with lost steps.
+         */
+        LosingJob: {
+            /**
+             * Job Id
+             * @description Id; the job may have been deleted.
+             */
+            job_id: string;
+            /**
+             * Name
+             * @description Its name.
+             */
+            name: string;
+            /**
+             * Lost Slot Milliseconds
+             * @description Slot-time of its steps that were taken again.
+             */
+            lost_slot_milliseconds: number;
+            /** @description The most frequent reason of its failures; null where none is recorded. */
+            reason: components["schemas"]["FailureReason"] | null;
+            /**
+             * Failures
+             * @description Its attempts that failed, in any time.
+             */
+            failures: number;
         };
         /**
          * LrScheduleSection
@@ -9452,6 +9637,32 @@ export interface components {
             slot_hours_per_month?: number | null;
         };
         /**
+         * ProjectSlotTime
+         * @description The slot-time that the jobs of a project held.
+         */
+        ProjectSlotTime: {
+            /**
+             * Project
+             * @description Name of the project.
+             */
+            project: string;
+            /**
+             * Slot Milliseconds
+             * @description Slot-time that they held.
+             */
+            slot_milliseconds: number;
+            /**
+             * Productive
+             * @description Part of it that was productive.
+             */
+            productive: number;
+            /**
+             * Lost
+             * @description Part of it in steps that were taken again.
+             */
+            lost: number;
+        };
+        /**
          * ProjectView
          * @description A project with what its jobs hold and use.
          */
@@ -9605,6 +9816,11 @@ export interface components {
              * @description Its priority.
              */
             priority: number;
+            /**
+             * Priority Words
+             * @description Name of its priority, such as `high`; the number of one without a name.
+             */
+            priority_words: string;
             /**
              * World Size
              * @description Slots that it needs.
@@ -10712,6 +10928,44 @@ export interface components {
             step: number;
         };
         /**
+         * SaveIntervalWhatIf
+         * @description The records of a job replayed with another save interval, at the same pace and failures.
+         */
+        SaveIntervalWhatIf: {
+            /**
+             * Job Id
+             * @description Job.
+             */
+            job_id: string;
+            /** @description As it was. */
+            recorded: components["schemas"]["IntervalOutcome"];
+            /**
+             * Interval Steps
+             * @description The requested steps between two saves; never when 0.
+             */
+            interval_steps: number;
+            /** @description With this interval; null before the first recorded step. */
+            replayed: components["schemas"]["IntervalOutcome"] | null;
+            /**
+             * Best Interval Steps
+             * @description The interval of the highest goodput among those that were tried.
+             */
+            best_interval_steps: number | null;
+            /** @description With the best interval. */
+            best: components["schemas"]["IntervalOutcome"] | null;
+            /**
+             * Stall Seconds
+             * @description Mean time for which one save held up training; 0 where none is recorded.
+             */
+            stall_seconds: number;
+            /**
+             * Daly Interval Steps
+             * @description Best interval by Daly's estimate from `stall_seconds` and the mean time to failure; null
+             *     without a failure or a recorded stall.
+             */
+            daly_interval_steps: number | null;
+        };
+        /**
          * SaveSettled
          * @description Cost of a save for the training loop; known once the loop has observed the save's end.
          */
@@ -10791,6 +11045,30 @@ export interface components {
              * @description Why.
              */
             reason: string;
+        };
+        /**
+         * SlotCategory
+         * @description What a slot was used for; the categories of an attempt are those of `TimeCategory`.
+         * @enum {string}
+         */
+        SlotCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "lost" | "unreachable" | "other" | "idle" | "withheld" | "offline";
+        /**
+         * SlotTime
+         * @description The slot-time of one category: slots times milliseconds.
+         */
+        SlotTime: {
+            /** @description The category. */
+            category: components["schemas"]["SlotCategory"];
+            /**
+             * Words
+             * @description The category in words.
+             */
+            words: string;
+            /**
+             * Slot Milliseconds
+             * @description Its slot-time.
+             */
+            slot_milliseconds: number;
         };
         /**
          * SlowSlot
@@ -13319,6 +13597,140 @@ export interface operations {
             };
             /** @description Nothing has this id */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    goodput_what_if: {
+        parameters: {
+            query: {
+                /** @description Steps between two saves; never when 0. */
+                interval_steps: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SaveIntervalWhatIf"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    goodput_cluster_goodput: {
+        parameters: {
+            query?: {
+                /** @description First day, in UTC; when absent 29 days before the last. */
+                from?: string | null;
+                /** @description Last day, in UTC, included; today when absent. */
+                to?: string | null;
+                /** @description Slots that its jobs held. */
+                project?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterGoodputView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16816,6 +17228,7 @@ export const resourcesSectionInputDeviceValues: ReadonlyArray<FlattenedDeepRequi
 export const resourcesSectionInputPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["priority"]> = ["low", "normal", "high"];
 export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SampleEnd"]> = ["end_of_text", "max_tokens", "time"];
 export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api"];
+export const slotCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SlotCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "lost", "unreachable", "other", "idle", "withheld", "offline"];
 export const stragglerFoundKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerFound"]["kind"]> = ["compute", "data"];
 export const stragglerViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerView"]["kind"]> = ["compute", "data"];
 export const timeCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TimeCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "queued", "requeued", "backoff", "paused", "lost", "idle_after_failure", "unreachable", "other"];

@@ -1,0 +1,37 @@
+"""Tables of slot-time, which outlive the jobs: what ended shares held, what the nodes offered."""
+
+from __future__ import annotations
+
+from sqlalchemy import Boolean, Column, Index, Integer, String, Table
+
+from server.database.column_types import Json, UtcDateTime
+from server.database.schema import ID, metadata
+
+# One row for each share that has ended. Those that have not are in `attempt_nodes`.
+holdings = Table(
+    "holdings",
+    metadata,
+    Column("attempt_id", ID, primary_key=True),
+    Column("node", String(100), primary_key=True),
+    Column("job_id", ID, nullable=False),
+    Column("job_name", String(80), nullable=False),
+    Column("project", String(80), nullable=False),
+    Column("attempt", Integer, nullable=False),  # its number
+    Column("slots", Integer, nullable=False),  # how many
+    Column("since", UtcDateTime, nullable=False),
+    Column("until", UtcDateTime, nullable=False),
+    Column("spent", Json),  # day -> category -> slot-milliseconds, once the job has ended
+    Index(None, "until"),
+    Index(None, "job_id"),
+)
+
+# A row for each change of what a node offers, as the scheduler noticed it.
+capacity_changes = Table(
+    "capacity_changes",
+    metadata,
+    Column("node", String(100), primary_key=True),
+    Column("since", UtcDateTime, primary_key=True),
+    Column("slots", Integer, nullable=False),
+    Column("online", Boolean, nullable=False),
+    Column("takes_jobs", Boolean, nullable=False),
+)

@@ -1,0 +1,170 @@
+"""The slot-time of the cluster by category and day: held slots, and those that no share held."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+
+from sqlalchemy import Connection, select
+
+from server.context import Context
+from server.database.tables import attempts
+from server.errors import NotFoundError
+from server.goodput.capacity import read_capacity
+from server.goodput.holdings import HeldShare, read_holdings, spent_by_day
+from server.goodput.ledger import Ledger
+from server.goodput.queries import EPOCH, milliseconds, read_records
+from server.goodput.slot_time import DAY, ByDay, Spent, add, total, unheld
+from trainyard.protocol.goodput import (
+    SLOT_WORDS,
+    ClusterGoodputView,
+    DayOfSlots,
+    LosingJob,
+    ProjectSlotTime,
+    SlotCategory,
+    SlotTime,
+)
+from trainyard.protocol.states import AttemptOutcome
+from trainyard.run.failures import FailureReason
+
+KEPT = timedelta(minutes=1)
+"""Age up to which one computation answers every request for the same days."""
+MOST_KEPT = 16
+"""Answers that one process keeps."""
+MOST_LOSING = 10
+"""Jobs with lost steps that an answer lists."""
+
+
+_Asked = tuple[date, date, str | None]
+"""First and last day, and the project."""
+
+
+class ClusterLedger:
+    """The slot-time of the cluster, computed at most once a minute for the same days.
+
+    Requests that come together wait for one computation: it reads the records of every job that
+    has not ended.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._kept: dict[_Asked, tuple[datetime, ClusterGoodputView]] = {}
+
+    def view(self, first: date, last: date, project: str | None = None) -> ClusterGoodputView:
+        """Return the slot-time from the beginning of one day to the end of another, or to now.
+
+        Of one project it is the slot-time that its jobs held.
+        """
+        asked = (first, last, project)
+        with self._lock:
+            now = self._context.now()
+            fresh = {
+                key: kept for key, kept in self._kept.items() if timedelta() <= now - kept[0] < KEPT
+            }
+            if asked not in fresh:
+                if len(fresh) >= MOST_KEPT:
+                    fresh.pop(next(iter(fresh)))
+                fresh[asked] = now, _compute(self._context, asked, now)
+            self._kept = fresh
+            return fresh[asked][1]
+
+
+def _compute(context: Context, asked: _Asked, now: datetime) -> ClusterGoodputView:
+    first, last, project = asked
+    since = datetime.combine(first, time(), UTC)
+    until = max(min(datetime.combine(last + timedelta(days=1), time(), UTC), now), since)
+    start, end = milliseconds(since), milliseconds(until)
+    by_day: ByDay = {}
+    lost: Counter[str] = Counter()
+    projects: dict[str, Spent] = {}
+    with context.database.read() as connection:
+        held = read_holdings(connection, since=since, until=until, now=now, project=project)
+        capacity = read_capacity(connection, since=since, until=until)
+        ledgers = _ledgers(context, connection, held)
+        for holding in held:
+            by_share = holding.settled
+            if by_share is None or holding.job_id in ledgers:
+                ledger = ledgers.get(holding.job_id)
+                by_share = spent_by_day(holding, ledger, start=start, end=end)
+            inside = {day: each for day, each in by_share.items() if start <= day * DAY < end}
+            add(by_day, inside)
+            of_share = total(inside)
+            projects.setdefault(holding.project, Counter()).update(of_share)
+            lost[holding.job_id] += of_share[SlotCategory.LOST]
+        names = {holding.job_id: holding.job_name for holding in held}
+        losing = _losing_jobs(connection, +lost, names)
+    if project is None:
+        add(by_day, unheld(capacity, (each.held for each in held), start=start, end=end))
+    spent = total(by_day)
+    whole = spent.total()
+    return ClusterGoodputView(
+        since=since,
+        until=until,
+        slot_milliseconds=whole,
+        categories=_times(spent, SlotCategory),
+        goodput=spent[SlotCategory.PRODUCTIVE] / whole if whole else None,
+        days=tuple(
+            DayOfSlots(
+                day=(EPOCH + timedelta(days=day)).date(),
+                slot_milliseconds=by_day[day].total(),
+                categories=_times(by_day[day], (c for c in SlotCategory if by_day[day][c])),
+            )
+            for day in sorted(by_day)
+        ),
+        projects=tuple(
+            ProjectSlotTime(
+                project=name,
+                slot_milliseconds=projects[name].total(),
+                productive=projects[name][SlotCategory.PRODUCTIVE],
+                lost=projects[name][SlotCategory.LOST],
+            )
+            for name in sorted(projects)
+        ),
+        losing_jobs=losing,
+    )
+
+
+def _ledgers(
+    context: Context, connection: Connection, held: Iterable[HeldShare]
+) -> Mapping[str, Ledger]:
+    """Return the ledger of each job with a share whose categories are not final."""
+    ledgers: dict[str, Ledger] = {}
+    for job_id in sorted({each.job_id for each in held if each.settled is None}):
+        try:
+            ledgers[job_id] = read_records(context, connection, job_id).ledger
+        except NotFoundError:  # deleted before it was settled
+            continue
+    return ledgers
+
+
+def _losing_jobs(
+    connection: Connection, lost: Counter[str], names: Mapping[str, str]
+) -> tuple[LosingJob, ...]:
+    most = lost.most_common(MOST_LOSING)
+    failed: dict[str, Counter[FailureReason]] = {job_id: Counter() for job_id, _ in most}
+    query = select(attempts.c.job_id, attempts.c.failure).where(
+        attempts.c.job_id.in_(list(failed)), attempts.c.outcome == AttemptOutcome.FAILED
+    )
+    for job_id, failure in connection.execute(query):
+        if failure is not None:
+            failed[job_id][failure.reason] += 1
+    return tuple(
+        LosingJob(
+            job_id=job_id,
+            name=names[job_id],
+            lost_slot_milliseconds=time_lost,
+            reason=next((reason for reason, _ in failed[job_id].most_common(1)), None),
+            failures=failed[job_id].total(),
+        )
+        for job_id, time_lost in most
+    )
+
+
+def _times(spent: Spent, categories: Iterable[SlotCategory]) -> tuple[SlotTime, ...]:
+    return tuple(
+        SlotTime(category=each, words=SLOT_WORDS[each], slot_milliseconds=spent[each])
+        for each in categories
+    )

@@ -1,0 +1,193 @@
+"""What another save interval makes of a job, by a replay of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, ClassVar
+
+import numpy as np
+from sqlalchemy import Connection, Table, func, select
+
+from server.attempts.lineage import NEVER
+from server.context import Context
+from server.database.metric_and_log_tables import metric_series
+from server.database.rows import TypedRow
+from server.database.tables import attempts, checkpoints, jobs
+from server.goodput.ledger import Training
+from server.goodput.queries import JobRecords, milliseconds, read_records
+from server.goodput.replay import (
+    RecordedRun,
+    Replayed,
+    TrainedAttempt,
+    best_interval,
+    daly_milliseconds,
+    replay,
+)
+from server.goodput.step_sums import SAVE, RecordedSteps, store_step_sums
+from server.metrics.series import read_values
+from trainyard.protocol.goodput import IntervalOutcome, SaveIntervalWhatIf, TimeCategory
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.states import AttemptOutcome, AttemptState, JobState
+
+SAVE_TIME = "checkpoint/save_seconds"
+"""From the beginning of a save to its commit; one point for each save, as of `SAVE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt(TypedRow):
+    """An attempt as far as a replay reads it."""
+
+    table: ClassVar[Table] = attempts
+    number: int
+    state: AttemptState
+    outcome: AttemptOutcome | None
+    parent_named: bool
+    saved_at: Annotated[
+        datetime | None,
+        select(func.max(checkpoints.c.created_at))
+        .where(checkpoints.c.attempt_id == attempts.c.id)
+        .correlate(attempts)
+        .scalar_subquery(),
+    ]
+    """When its newest checkpoint was written."""
+    job_state: Annotated[JobState, jobs.c.state]
+    progress: Annotated[Progress, jobs.c.progress]
+
+
+def save_interval_what_if(context: Context, job_id: str, interval_steps: int) -> SaveIntervalWhatIf:
+    """Return what becomes of a job with another number of steps between two saves.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    store_step_sums(context, job_id)
+    with context.database.read() as connection:
+        records = read_records(context, connection, job_id)
+        query = _Attempt.select().join(jobs, jobs.c.id == attempts.c.job_id)
+        rows = _Attempt.all(connection, query.where(attempts.c.job_id == job_id))
+        stall, save = _save_times(connection, records.recorded)
+    attempts_by_number = {row.number: row for row in rows}
+    trained = [
+        (one, records.trainings[one.number], attempts_by_number[one.number])
+        for one in sorted(records.recorded, key=lambda one: one.number)
+        if one.number in records.trainings
+    ]
+    spent = records.ledger.spent
+    wall = sum(spent.values())
+    recorded = _recorded(trained, wall=wall, spent=spent)
+    answer = SaveIntervalWhatIf(
+        job_id=job_id,
+        recorded=recorded,
+        interval_steps=interval_steps,
+        replayed=None,
+        best_interval_steps=None,
+        best=None,
+        stall_seconds=stall / 1000,
+        daly_interval_steps=None,
+    )
+    if not trained:
+        return answer
+    run = RecordedRun(
+        attempts=[_trained(records, *each) for each in trained],
+        steps=rows[0].progress.steps,
+        wall=wall,
+        succeeded=rows[0].job_state == JobState.SUCCEEDED,
+        stall=stall,
+        save=save,
+    )
+    productive = spent[TimeCategory.PRODUCTIVE] / max(recorded.kept_steps, 1)
+    best = best_interval(run, productive=productive)
+    changes = {
+        "replayed": _outcome(replay(run, interval_steps), productive),
+        "best_interval_steps": best,
+        "best": _outcome(replay(run, best), productive),
+        "daly_interval_steps": _daly(run, records),
+    }
+    return answer.model_copy(update=changes)
+
+
+def _trained(
+    records: JobRecords, one: RecordedSteps, training: Training, row: _Attempt
+) -> TrainedAttempt:
+    ended = row.state == AttemptState.ENDED
+    left_orderly = row.outcome in (AttemptOutcome.SUCCEEDED, AttemptOutcome.STOPPED)
+    return TrainedAttempt(
+        began=training.began - milliseconds(records.since),
+        start_step=one.start_step,
+        last_step=training.last_step,
+        training=training.recorded - training.began,
+        lived=max(training.recorded, milliseconds(row.saved_at) if row.saved_at else 0)
+        - training.began,
+        compilation=training.compilation,
+        stalls=training.save_stall,
+        loses_tail=ended and not left_orderly,
+        chosen_start=row.parent_named,
+    )
+
+
+def _recorded(
+    trained: Sequence[tuple[RecordedSteps, Training, _Attempt]],
+    *,
+    wall: int,
+    spent: Mapping[TimeCategory, int],
+) -> IntervalOutcome:
+    taken = sum(training.last_step - one.start_step for one, training, _ in trained)
+    kept = sum(
+        max(min(one.until, training.last_step) - one.start_step, 0) for one, training, _ in trained
+    )
+    return IntervalOutcome(
+        wall_milliseconds=wall,
+        goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall else None,
+        kept_steps=kept,
+        lost_steps=taken - kept,
+        lost_milliseconds=spent[TimeCategory.LOST],
+        save_stall_milliseconds=spent[TimeCategory.SAVE_STALL],
+    )
+
+
+def _outcome(replayed: Replayed, productive: float) -> IntervalOutcome:
+    wall = replayed.wall
+    return IntervalOutcome(
+        wall_milliseconds=wall,
+        goodput=replayed.kept_steps * productive / wall if wall else None,
+        kept_steps=replayed.kept_steps,
+        lost_steps=replayed.lost_steps,
+        lost_milliseconds=replayed.lost,
+        save_stall_milliseconds=replayed.stalls,
+    )
+
+
+def _daly(run: RecordedRun, records: JobRecords) -> int | None:
+    failures = records.ledger.failures
+    pace = max(attempt.step_milliseconds for attempt in run.attempts)
+    if not failures or not run.stall or not pace:
+        return None
+    mttf = records.ledger.scheduled / failures
+    return max(round(daly_milliseconds(run.stall, mttf) / pace), 1)
+
+
+def _save_times(connection: Connection, recorded: Sequence[RecordedSteps]) -> tuple[float, float]:
+    """Return the mean stall of a save and its mean time to the commit, in milliseconds.
+
+    The save before the first step of each attempt, whose stall is in the record of that step, is
+    part of the start-up; 0 where no other save is recorded.
+    """
+    series = metric_series.c
+    starts = {one.attempt_id: one.start_step for one in recorded}
+    query = select(series.id, series.name, series.attempt_id).where(
+        series.attempt_id.in_(list(starts)), series.name.in_((SAVE, SAVE_TIME))
+    )
+    rows = connection.execute(query).all()
+    values = read_values(connection, [row.id for row in rows], first=0, last=NEVER)
+    means = []
+    for name in (SAVE, SAVE_TIME):
+        seconds = [np.empty(0)]
+        for row in rows:
+            if row.name == name and row.id in values:
+                steps, found = values[row.id]
+                seconds.append(found[(steps > starts[row.attempt_id] + 1) & np.isfinite(found)])
+        joined = np.concatenate(seconds)
+        means.append(float(joined.mean() * 1000) if len(joined) else 0.0)
+    return means[0], means[1]

@@ -1,0 +1,160 @@
+"""The slot-time of a cluster from what the server stored, on both databases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+
+from server.context import Context
+from server.database.slot_tables import capacity_changes, holdings
+from server.goodput.capacity import CapacityKeeper
+from server.goodput.cluster import KEPT, ClusterLedger
+from server.goodput.holdings import SETTLED_AFTER, Settler
+from server.jobs import service
+from server.jobs.resume import resume
+from server.nodes.drain import set_drain
+from tests.actors import ADA
+from tests.server.goodput.test_goodput import train
+from tests.server.harness import Harness
+from trainyard.protocol.goodput import ClusterGoodputView, SlotCategory
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.run.failures import FailureReason
+
+
+def spent(view: ClusterGoodputView) -> dict[str, float]:
+    """Return the categories that have slot-time, in seconds; all sums are exact."""
+    times = {each.category: each.slot_milliseconds for each in view.categories}
+    assert list(times) == list(SlotCategory)
+    assert sum(times.values()) == view.slot_milliseconds
+    assert sum(day.slot_milliseconds for day in view.days) == view.slot_milliseconds
+    for day in view.days:
+        assert sum(each.slot_milliseconds for each in day.categories) == day.slot_milliseconds
+    return {category.value: time / 1000 for category, time in times.items() if time}
+
+
+def of_today(context: Context, *, project: str | None = None) -> ClusterGoodputView:
+    today = context.now().date()
+    return ClusterLedger(context).view(today - timedelta(days=1), today, project)
+
+
+def failed_and_retried(harness: Harness, context: Context) -> str:
+    """Run a job of 2 slots for 40 s: it fails after 10 steps, of which it keeps 6, and succeeds."""
+    job_id, supervisors = harness.launched(training={"steps": 12}, resources={"world_size": 2})
+    began = harness.clock.now().timestamp()
+    train(context, harness.attempt(job_id).id, range(1, 11), began=began)
+    harness.commit_checkpoint(job_id, 6)
+    harness.clock.advance(10)
+    for supervisor in supervisors:
+        supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    harness.clock.advance(24)
+    assert harness.place() == 1
+    supervisors = harness.claim_all(job_id)
+    train(context, harness.attempt(job_id).id, range(7, 13), began=harness.clock.now().timestamp())
+    harness.clock.advance(6)
+    for supervisor in supervisors:
+        supervisor.end("succeeded")
+    return job_id
+
+
+EXPECTED = {
+    "productive": 2 * 12 * 0.9,
+    "data_wait": 2 * 12 * 0.1,
+    "lost": 2 * 4,
+    "idle": 4 * 40 - 32,
+}
+
+
+def test_held_and_idle_slots_of_a_job_with_a_fault(harness: Harness, context: Context) -> None:
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    job_id = failed_and_retried(harness, context)
+    view = of_today(context)
+    assert view.slot_milliseconds == 4 * 40_000
+    assert spent(view) == pytest.approx(EXPECTED)
+    assert view.goodput == pytest.approx(2 * 12 * 0.9 / 160)
+    (project,) = view.projects
+    assert (project.project, project.slot_milliseconds, project.lost) == ("default", 32_000, 8_000)
+    assert of_today(context, project="default").slot_milliseconds == 32_000
+    assert of_today(context, project="other").slot_milliseconds == 0
+    (losing,) = view.losing_jobs
+    assert (losing.job_id, losing.lost_slot_milliseconds) == (job_id, 8_000)
+    assert (losing.reason, losing.failures) == (FailureReason.TRAINER_ERROR, 1)
+
+
+def test_a_settled_job_counts_the_same_and_outlives_its_deletion(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    job_id = failed_and_retried(harness, context)
+    settler = Settler(context)
+    settler.run()
+    assert unsettled(context) == 2, "the last records may still arrive"
+    harness.clock.advance(SETTLED_AFTER.total_seconds() + 1)
+    before = spent(of_today(context))
+    settler.run()
+    assert unsettled(context) == 0
+    assert spent(of_today(context)) == before
+    service.delete(context, job_id, checkpoints="keep", actor=ADA)
+    after = of_today(context)
+    assert spent(after) == before
+    assert [(job.name, job.failures) for job in after.losing_jobs] == [("tiny", 0)]
+
+
+def test_a_resume_makes_a_settled_job_count_anew(harness: Harness, context: Context) -> None:
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    job_id = failed_and_retried(harness, context)
+    harness.clock.advance(SETTLED_AFTER.total_seconds() + 1)
+    Settler(context).run()
+    back = ResumeRequest(checkpoint_id=f"{job_id}.a1.step-6")
+    resume(context, job_id, back, actor=ADA)
+    harness.place()
+    assert spent(of_today(context))["lost"] == 2 * (4 + 6), "steps 7 to 12 are taken again"
+
+
+def unsettled(context: Context) -> int:
+    with context.database.read() as connection:
+        rows = connection.execute(select(holdings.c.spent).where(holdings.c.spent.is_(None)))
+        return len(rows.all())
+
+
+def test_a_share_that_has_not_ended_counts_to_now(harness: Harness, context: Context) -> None:
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    harness.launched(resources={"world_size": 3})
+    harness.clock.advance(7)
+    assert spent(of_today(context)) == {"startup": 21.0, "idle": 7.0}
+
+
+def test_capacity_changes_once_for_each_change_of_a_node(
+    harness: Harness, context: Context
+) -> None:
+    node = harness.add_node(slots=4)
+    keeper = CapacityKeeper(context)
+    for _ in range(3):
+        keeper.run()
+        harness.clock.advance(10)
+    set_drain(context, node, "finish", actor=ADA)
+    keeper.run()
+    harness.clock.advance(5)
+    set_drain(context, node, None, actor=ADA)
+    CapacityKeeper(context).run()  # another scheduler goes on
+    harness.clock.advance(5)
+    assert spent(of_today(context)) == {"idle": 4 * 35.0, "withheld": 4 * 5.0}
+    with context.database.read() as connection:
+        assert len(connection.execute(select(capacity_changes)).all()) == 3
+
+
+def test_one_computation_serves_a_minute(harness: Harness, context: Context) -> None:
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    ledger, today = ClusterLedger(context), context.now().date()
+    harness.clock.advance(10)
+    first = ledger.view(today, today)
+    harness.clock.advance(KEPT.total_seconds() - 1)
+    assert ledger.view(today, today) is first
+    harness.clock.advance(1)
+    assert ledger.view(today, today).slot_milliseconds == 4 * (10 + KEPT.total_seconds()) * 1000

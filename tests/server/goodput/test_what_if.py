@@ -1,0 +1,114 @@
+"""A job replayed from its records with another save interval, on both databases."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.context import Context
+from server.goodput.queries import goodput_view
+from server.goodput.step_sums import SAVE, STEP
+from server.goodput.what_if import SAVE_TIME, save_interval_what_if
+from server.metrics.points import Points
+from server.metrics.store import store_points
+from tests.server.harness import Harness
+from trainyard.protocol.goodput import GoodputView, TimeCategory
+from trainyard.run.failures import FailureReason
+
+STEPS, STEP_SECONDS, STALL_SECONDS = 300, 2.0, 1.5
+FAULTS = (161.0, 203.0)
+"""Seconds from the first step of an attempt to its fault."""
+
+
+def run_job(harness: Harness, context: Context, interval: int) -> str:
+    """Run a job that saves synchronously and fails at `FAULTS`, and return its id."""
+    job_id = harness.submit(training={"steps": STEPS}, retry={"max_retries": 3})
+    position = 0
+    for fault in (*FAULTS, None):
+        harness.clock.advance(30)
+        assert harness.place() == 1
+        harness.clock.advance(20)
+        (supervisor,) = harness.claim_all(job_id)
+        position, seconds = train(harness, context, job_id, position, interval, fault)
+        if fault is not None:
+            harness.clock.advance(fault - seconds + 3)
+            supervisor.end("failed", FailureReason.TRAINER_ERROR)
+        else:
+            harness.clock.advance(2)
+            supervisor.end("succeeded")
+    return job_id
+
+
+def train(
+    harness: Harness,
+    context: Context,
+    job_id: str,
+    start: int,
+    interval: int,
+    fault: float | None,
+) -> tuple[int, float]:
+    """Store the steps of one attempt, and return its newest saved step and the seconds it took."""
+    began = harness.clock.now().timestamp()
+    at, step, saved = 0.0, start, start
+    steps: dict[int, float] = {}
+    saves: dict[int, float] = {}
+    while step < STEPS and (fault is None or at + STEP_SECONDS <= fault):
+        at, step = at + STEP_SECONDS, step + 1
+        steps[step] = began + at
+        if step % interval == 0 and step < STEPS and (fault is None or at + STALL_SECONDS <= fault):
+            at += STALL_SECONDS
+            saves[step + 1] = began + at
+            harness.clock.advance(began + at - harness.clock.now().timestamp())
+            harness.commit_checkpoint(job_id, step)
+            saved = step
+    by_name = {
+        STEP: Points.of(steps, steps.values(), [STEP_SECONDS] * len(steps)),
+        SAVE: Points.of(saves, saves.values(), [STALL_SECONDS] * len(saves)),
+        SAVE_TIME: Points.of(saves, saves.values(), [STALL_SECONDS] * len(saves)),
+    }
+    with context.database.write() as connection:
+        store_points(connection, harness.attempt(job_id).id, by_name)
+    last = max(steps.values())
+    harness.clock.advance(max(last - harness.clock.now().timestamp(), 0))
+    return saved, harness.clock.now().timestamp() - began
+
+
+def milliseconds(view: GoodputView, category: TimeCategory) -> int:
+    return next(each.milliseconds for each in view.categories if each.category == category)
+
+
+@pytest.mark.parametrize(("recorded", "asked"), [(50, 25), (40, 20), (50, 50), (10, 60)])
+def test_the_forecast_of_an_interval_is_what_a_run_with_it_records(
+    harness: Harness, context: Context, recorded: int, asked: int
+) -> None:
+    harness.add_node()
+    job_id = run_job(harness, context, recorded)
+    answer = save_interval_what_if(context, job_id, asked)
+    assert answer.replayed is not None
+    followed = goodput_view(context, run_job(harness, context, asked))
+    assert answer.replayed.goodput == pytest.approx(followed.goodput, abs=0.02)
+    lost = milliseconds(followed, TimeCategory.LOST)
+    assert answer.replayed.lost_milliseconds == pytest.approx(lost, abs=2 * STEP_SECONDS * 1000)
+    assert answer.replayed.kept_steps == STEPS
+    assert answer.stall_seconds == STALL_SECONDS
+    if recorded == asked:
+        assert answer.replayed.lost_steps == answer.recorded.lost_steps
+        assert answer.replayed.wall_milliseconds == answer.recorded.wall_milliseconds
+
+
+def test_the_best_interval_of_a_job_that_fails_often(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    answer = save_interval_what_if(context, run_job(harness, context, 100), 100)
+    assert answer.best is not None
+    assert answer.best.goodput is not None
+    assert answer.recorded.goodput is not None
+    assert answer.best.goodput > answer.recorded.goodput + 0.03
+    assert answer.best_interval_steps is not None
+    assert answer.best_interval_steps < 100
+    assert answer.daly_interval_steps is not None
+    assert 5 < answer.daly_interval_steps < 30
+
+
+def test_a_job_that_waits_has_nothing_to_replay(harness: Harness, context: Context) -> None:
+    answer = save_interval_what_if(context, harness.submit(), 5)
+    assert (answer.replayed, answer.best, answer.daly_interval_steps) == (None, None, None)
+    assert answer.recorded.kept_steps == 0
