@@ -15,6 +15,7 @@ from playwright.sync_api import APIRequestContext
 
 from embedded.child import any_free_port
 from server.auth.service import create_token
+from server.context import Context
 from tests.e2e.control_plane import LOOPBACK, wait_for
 from tests.web.actors import open_context
 from tests.web.browser import REPOSITORY
@@ -23,13 +24,12 @@ from trainyard.protocol.rest.access import TokenRequest
 
 
 @dataclass(frozen=True)
-class Theatre:
-    """Where the scenes can be seen."""
+class Served:
+    """A server that a browser can open."""
 
     url: str
     token: str
     admin_token: str
-    scenes: Scenes
 
     def log_in(self, request: APIRequestContext, *, admin: bool = False) -> None:
         """Give a browser a session."""
@@ -43,11 +43,25 @@ class Theatre:
         return httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=30)
 
 
+@dataclass(frozen=True)
+class Theatre(Served):
+    """Where the scenes can be seen."""
+
+    scenes: Scenes
+
+
 @contextmanager
 def opened(folder: Path) -> Iterator[Theatre]:
     """Play the scenes and serve them until the block ends."""
     context = open_context(folder)
     scenes = play(context)
+    with served(context, folder) as server:
+        yield Theatre(server.url, server.token, server.admin_token, scenes)
+
+
+@contextmanager
+def served(context: Context, folder: Path) -> Iterator[Served]:
+    """Serve the database of a context until the block ends."""
     _, token = create_token(context, TokenRequest(name="ada"))
     port = any_free_port(LOOPBACK)
     environment = {
@@ -68,7 +82,7 @@ def opened(folder: Path) -> Iterator[Theatre]:
     try:
         wait_for(lambda: _is_ready(url), "the API")
         admin_token = (folder / "admin.token").read_text(encoding="utf-8").strip()
-        yield Theatre(url, token, admin_token, scenes)
+        yield Served(url, token, admin_token)
     finally:
         api.terminate()
         api.wait(60)

@@ -3,6 +3,7 @@ import { createBrowserRouter, Navigate } from "react-router";
 import { JobsPage } from "@/features/jobs/JobsPage";
 import { NodesPage } from "@/features/nodes/NodesPage";
 import { ProjectsPage } from "@/features/projects/ProjectsPage";
+import { QueuePage } from "@/features/queue/QueuePage";
 import { LoginPage } from "@/features/session/LoginPage";
 import { TokensPage } from "@/features/tokens/TokensPage";
 import { NotFoundPage, PageError } from "./pages";
@@ -15,6 +16,10 @@ const comparePage = async () => ({
 });
 const submitPage = async () => ({
   Component: (await import("@/features/submit/SubmitPage")).SubmitPage,
+});
+
+const goodputPage = async () => ({
+  Component: (await import("@/features/goodput/ClusterGoodputPage")).ClusterGoodputPage,
 });
 
 export const router = createBrowserRouter([
@@ -33,6 +38,8 @@ export const router = createBrowserRouter([
           { path: "/jobs/new", lazy: submitPage },
           { path: "/jobs/:jobId", lazy: jobPage },
           { path: "/compare", lazy: comparePage },
+          { path: "/queue", element: <QueuePage /> },
+          { path: "/goodput", lazy: goodputPage },
           { path: "/nodes", element: <NodesPage /> },
           { path: "/projects", element: <ProjectsPage /> },
           { path: "/tokens", element: <TokensPage /> },

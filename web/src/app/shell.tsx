@@ -42,8 +42,10 @@ function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
         <nav className="nav" aria-label="Pages">
           <NavLink to="/jobs">Jobs</NavLink>
           <NavLink to="/compare">Compare</NavLink>
+          <NavLink to="/queue">Queue</NavLink>
           <NavLink to="/nodes">Nodes</NavLink>
           <NavLink to="/projects">Projects</NavLink>
+          <NavLink to="/goodput">Goodput</NavLink>
           {isAdmin && <NavLink to="/tokens">Tokens</NavLink>}
         </nav>
         <div className="bar-end">

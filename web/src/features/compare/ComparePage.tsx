@@ -3,6 +3,7 @@ import { useCallback, useMemo, useState } from "react";
 import { ApiError } from "@/shared/api/errors";
 import { MOST_COMPARED } from "@/shared/api/queries";
 import { formatOf } from "@/shared/format/series";
+import { FindJob } from "@/shared/job/FindJob";
 import { Button, ButtonLink } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { placeText } from "@/shared/ui/chart/axis";
@@ -11,7 +12,6 @@ import { ChartCursor } from "@/shared/ui/chart/cursor";
 import { type Curve, extentOfCurves } from "@/shared/ui/chart/curve";
 import { EmptyState, ErrorState, InlineError } from "@/shared/ui/Notice";
 import type { CompareView } from "@/shared/url/pages";
-import { AddJob } from "./AddJob";
 import { compareCommand } from "./api";
 import { curvesOf } from "./curves";
 import { type Entry, Legend } from "./Legend";
@@ -34,7 +34,7 @@ export function ComparePage() {
       <header className="page-header">
         <h1>Compare jobs</h1>
         <div className="page-actions row">
-          <AddJob chosen={ids} full={full} onAdd={add} />
+          <FindJob verb="Add a job" chosen={ids} full={full} onFind={add} />
         </div>
       </header>
       {ids.length === 0 && <NoJobs />}

@@ -13,6 +13,7 @@ import { Fact } from "@/shared/ui/Field";
 import { Absent } from "@/shared/ui/Notice";
 import { Table } from "@/shared/ui/table/Table";
 import { type Part, partsOf, shareWords } from "./ledger";
+import { SaveInterval } from "./SaveInterval";
 import "./goodput.css";
 
 /** Pause between two reads while the job has not ended: its time passes without events. */
@@ -49,6 +50,7 @@ export function Goodput({ job }: { job: Job }) {
         <Categories parts={parts} />
       </div>
       <CommandLine command={command("goodput", reference)} />
+      <SaveInterval job={job} />
     </div>
   );
 }

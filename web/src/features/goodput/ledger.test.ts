@@ -7,9 +7,9 @@ describe("the goodput ledger", () => {
     const goodput = {
       wall_milliseconds: 4000,
       categories: [
-        { category: "productive", milliseconds: 3000 },
-        { category: "data_wait", milliseconds: 0 },
-        { category: "lost", milliseconds: 1000 },
+        { category: "productive", words: "productive steps", milliseconds: 3000 },
+        { category: "data_wait", words: "waiting for data", milliseconds: 0 },
+        { category: "lost", words: "steps lost", milliseconds: 1000 },
       ],
     } as Goodput;
     expect(partsOf(goodput).map(({ words, seconds, share }) => [words, seconds, share])).toEqual([

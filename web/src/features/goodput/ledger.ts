@@ -1,25 +1,30 @@
-// The categories of the goodput ledger: their words, their groups, and their shares of the bar.
-import type { Goodput } from "@/shared/api/types";
+// The categories of the goodput ledger: their groups, and their shares of the bar.
+import type { ClusterGoodput, Goodput } from "@/shared/api/types";
+import { count } from "@/shared/format/numbers";
 
-type Category = Goodput["categories"][number]["category"];
+type SlotTimes = ClusterGoodput["categories"];
+type Category = Goodput["categories"][number]["category"] | SlotTimes[number]["category"];
 
-/** Words of each category, and the number of its group's colour in the theme. */
-const CATEGORIES: Record<Category, { words: string; group: number }> = {
-  productive: { words: "Productive steps", group: 3 },
-  data_wait: { words: "Waiting for data", group: 5 },
-  compilation: { words: "Compilation", group: 5 },
-  save_stall: { words: "Stalls of saves", group: 5 },
-  validation: { words: "Validation", group: 5 },
-  startup: { words: "Start-up", group: 1 },
-  ending: { words: "Saving and leaving", group: 1 },
-  queued: { words: "First wait for slots", group: 7 },
-  requeued: { words: "Later waits for slots", group: 7 },
-  backoff: { words: "Pause before a retry", group: 7 },
-  paused: { words: "Stopped by a person", group: 7 },
-  lost: { words: "Steps lost", group: 6 },
-  idle_after_failure: { words: "Idle after a failure", group: 6 },
-  unreachable: { words: "Unreachable", group: 6 },
-  other: { words: "Other", group: 4 },
+/** The number of the colour of each category in the theme: one for each group. */
+const GROUPS: Record<Category, number> = {
+  productive: 3,
+  data_wait: 5,
+  compilation: 5,
+  save_stall: 5,
+  validation: 5,
+  startup: 1,
+  ending: 1,
+  queued: 7,
+  requeued: 7,
+  backoff: 7,
+  paused: 7,
+  lost: 6,
+  idle_after_failure: 6,
+  unreachable: 6,
+  other: 4,
+  idle: 7,
+  withheld: 2,
+  offline: 2,
 };
 
 export interface Part {
@@ -27,20 +32,50 @@ export interface Part {
   words: string;
   group: number;
   seconds: number;
-  /** Share of the wall time, 0 to 1. */
+  /** Share of all the time, 0 to 1. */
   share: number;
 }
 
-/** The categories that have time, in the order of the server, which keeps groups together. */
+/** The categories of a job that have time, in the order of the server, which keeps groups together. */
 export function partsOf(goodput: Goodput): Part[] {
-  return goodput.categories
+  return parts(goodput.categories, goodput.wall_milliseconds);
+}
+
+/** The categories of slots that have time; seconds are slot-seconds. */
+export function partsOfSlots(times: SlotTimes, whole: number): Part[] {
+  return parts(
+    times.map((each) => ({ ...each, milliseconds: each.slot_milliseconds })),
+    whole,
+  );
+}
+
+interface Time {
+  category: Category;
+  words: string;
+  milliseconds: number;
+}
+
+function parts(times: readonly Time[], whole: number): Part[] {
+  return times
     .filter(({ milliseconds }) => milliseconds > 0)
-    .map(({ category, milliseconds }) => ({
+    .map(({ category, words, milliseconds }) => ({
       category,
-      ...CATEGORIES[category],
+      words: capitalized(words),
+      group: GROUPS[category],
       seconds: milliseconds / 1000,
-      share: milliseconds / goodput.wall_milliseconds,
+      share: milliseconds / whole,
     }));
+}
+
+/** `1,234 slot-hours`, with a decimal below ten. */
+export function slotHours(slotMilliseconds: number): string {
+  const hours = slotMilliseconds / 3_600_000;
+  if (hours > 0 && hours < 0.05) return "<0.1 slot-hours";
+  return `${hours < 9.95 ? hours.toFixed(1) : count(hours)} slot-hours`;
+}
+
+function capitalized(words: string): string {
+  return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
 /** `82.4 %`; `<0.1 %` and `>99.9 %` instead of a rounded 0 or 100 that is neither. */

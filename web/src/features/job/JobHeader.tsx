@@ -3,13 +3,13 @@ import { Link } from "react-router";
 import type { Job } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
 import { ContinuityBadge } from "@/shared/job/ContinuityBadge";
+import { PriorityButton } from "@/shared/job/Priority";
 import { checkpointWords } from "@/shared/job/reference";
 import { Badge, StateBadge } from "@/shared/ui/Badge";
 import { CodeWithCopy } from "@/shared/ui/CommandLine";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { Actions } from "./Actions";
 import { Notices } from "./Notices";
-import { Priority } from "./Priority";
 import { ProgressLine } from "./ProgressLine";
 
 export function JobHeader({ job }: { job: Job }) {
@@ -67,7 +67,11 @@ function JobFacts({ job }: { job: Job }) {
         </li>
       )}
       <li>
-        <Priority job={job} />
+        {job.ended_at === null ? (
+          <PriorityButton job={job} words={`priority ${job.priority_words}`} />
+        ) : (
+          `priority ${job.priority_words}`
+        )}
       </li>
       {job.tags.length > 0 && (
         <li className="job-tags">

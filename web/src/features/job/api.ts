@@ -24,12 +24,6 @@ export async function postEnd(id: string, verb: EndVerb, reason: string): Promis
   return (await ask(api.POST("/api/v1/jobs/{job_id}/cancel", request))).job;
 }
 
-/** Change the priority: a number, or the name of one, which the server checks. */
-export function postPriority(id: string, priority: number | string): Promise<Job> {
-  const body = { priority } as components["schemas"]["PriorityRequest"];
-  return ask(api.POST("/api/v1/jobs/{job_id}/priority", { params: at(id), body }));
-}
-
 export function postRequest(id: string, kind: RequestKind) {
   return ask(api.POST("/api/v1/jobs/{job_id}/requests", { params: at(id), body: { kind } }));
 }

@@ -1,6 +1,8 @@
 // One draft of a spec, as form and as text, its plan, and the button that submits it.
+
 import { useCallback, useMemo, useState } from "react";
 import { ApiError } from "@/shared/api/errors";
+import type { JsonObject } from "@/shared/format/document";
 import { Button } from "@/shared/ui/Button";
 import { InlineError } from "@/shared/ui/Notice";
 import { type Tab, Tabs } from "@/shared/ui/Tabs";
@@ -11,7 +13,7 @@ import { SpecText } from "./form/SpecText";
 import { PlanPanel } from "./plan/PlanPanel";
 import { usePlan } from "./plan/usePlan";
 import { NO_PROBLEMS, placeProblems } from "./problems";
-import type { FormSection, JsonObject } from "./schema";
+import type { FormSection } from "./schema";
 import { useSubmit } from "./useSubmit";
 
 const VIEWS: readonly Tab<ValuesOf<typeof SUBMIT>["view"]>[] = [

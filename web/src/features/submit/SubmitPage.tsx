@@ -1,13 +1,14 @@
 // Submits a job: a form generated from the schema, and the plan next to it.
+
 import { useQuery } from "@tanstack/react-query";
 import { jobQuery, schemaQuery } from "@/shared/api/queries";
+import { type JsonObject, sparseSpec } from "@/shared/format/document";
 import { ErrorState } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { SUBMIT } from "@/shared/url/pages";
 import { usePageParams } from "@/shared/url/params";
 import { SpecEditor } from "./SpecEditor";
-import { formOf, type JsonObject } from "./schema";
-import { sparseSpec } from "./spec";
+import { formOf } from "./schema";
 import "./submit.css";
 
 /** `?from=<job id>` starts with the spec of another job. */

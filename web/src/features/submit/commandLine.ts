@@ -1,7 +1,6 @@
 // The command line that submits the same spec.
+import { isObject, type Json, type JsonObject } from "@/shared/format/document";
 import { quoted } from "@/shared/format/shell";
-import type { Json, JsonObject } from "./schema";
-import { isObject } from "./spec";
 
 /** Above so many settings each one gets a line of its own. */
 const ONE_LINE = 2;

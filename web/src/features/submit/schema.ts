@@ -1,7 +1,5 @@
 // The submit form as data, drawn from the JSON Schema of the job spec.
-
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
-export type JsonObject = { [key: string]: Json };
+import type { Json } from "@/shared/format/document";
 
 /** How a value is entered. */
 export type Control =

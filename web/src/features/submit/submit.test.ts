@@ -1,11 +1,12 @@
 import { describe, expect, it } from "vitest";
+import { type JsonObject, sparseSpec, valueAt, withValue } from "@/shared/format/document";
 // The schema as the server gives it: a generated file whose freshness is checked.
 import document from "../../../../tests/library/spec/job.schema.json";
 import { submitCommand } from "./commandLine";
 import { COMMON, isCommon } from "./form/common";
 import { placeProblems, problemsIn } from "./problems";
-import { type FormField, formOf, type JsonObject } from "./schema";
-import { numberTyped, sparseSpec, valueAt, withField, withValue } from "./spec";
+import { type FormField, formOf } from "./schema";
+import { numberTyped, withField } from "./spec";
 
 const sections = formOf(document);
 const fields = sections.flatMap((section) => section.fields);

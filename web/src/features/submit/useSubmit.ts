@@ -6,8 +6,8 @@ import { useNavigate } from "react-router";
 import { api, ask } from "@/shared/api/client";
 import { randomKey } from "@/shared/api/key";
 import { keys } from "@/shared/api/queries";
+import type { JsonObject } from "@/shared/format/document";
 import { bodyOf } from "./plan/usePlan";
-import type { JsonObject } from "./schema";
 
 export function useSubmit(spec: JsonObject) {
   const client = useQueryClient();

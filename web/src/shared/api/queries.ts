@@ -34,6 +34,8 @@ export const keys = {
     ["job", id, part, ...more] as const,
   nodes: ["nodes"] as const,
   projects: ["projects"] as const,
+  queue: ["queue"] as const,
+  goodput: ["goodput"] as const,
   plan: ["plan"] as const,
   tokens: ["tokens"] as const,
   compare: ["compare"] as const,

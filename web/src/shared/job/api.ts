@@ -2,6 +2,8 @@
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { allPages, keys, pageOf } from "@/shared/api/queries";
+import type { components } from "@/shared/api/schema";
+import type { Job } from "@/shared/api/types";
 
 /** Parameters of a path below one job. */
 export const at = (id: string) => ({ path: { job_id: id } });
@@ -49,3 +51,9 @@ export const nameIsUniqueQuery = (name: string) =>
       return found.items.length === 1;
     },
   });
+
+/** Change the priority: a number, or the name of one, which the server checks. */
+export function postPriority(id: string, priority: number | string): Promise<Job> {
+  const body = { priority } as components["schemas"]["PriorityRequest"];
+  return ask(api.POST("/api/v1/jobs/{job_id}/priority", { params: at(id), body }));
+}

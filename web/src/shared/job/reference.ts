@@ -4,7 +4,7 @@ import type { Job } from "@/shared/api/types";
 import { nameIsUniqueQuery } from "./api";
 
 /** Return the job's name where no other job has it, else its id. */
-export function useReference(job: Job): string {
+export function useReference(job: Pick<Job, "id" | "name">): string {
   const { data: isUnique } = useQuery(nameIsUniqueQuery(job.name));
   return isUnique ? job.name : job.id;
 }

@@ -47,6 +47,12 @@ export const SUBMIT = {
   view: oneOf("view", ["form", "json"]),
 };
 
+/** The queue: whether a forecast for a spec is open, and the job whose spec it begins with. */
+export const QUEUE = { isForecast: flag("what-if"), from: text("from") };
+
+/** Days of the goodput page; 30 when absent. */
+export const GOODPUT = { days: whole("days") };
+
 const TABS = [
   "charts",
   "logs",

@@ -1,7 +1,9 @@
 // One field of the spec with its help, its problems, and a reset to its default.
+
 import { memo } from "react";
+import type { Json } from "@/shared/format/document";
 import { Field } from "@/shared/ui/Field";
-import type { FormField, Json } from "../schema";
+import type { FormField } from "../schema";
 import { ControlOf } from "./controls";
 
 interface FieldRowProps {

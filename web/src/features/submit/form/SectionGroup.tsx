@@ -1,11 +1,12 @@
 // One section of the spec: a group that opens and closes, and opens for what is wrong in it.
+
 import { useState } from "react";
+import { type Json, type JsonObject, valueAt } from "@/shared/format/document";
 import { plural } from "@/shared/format/numbers";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { type PlacedProblems, problemsIn } from "../problems";
-import type { FormField, FormSection, Json, JsonObject } from "../schema";
-import { valueAt } from "../spec";
+import type { FormField, FormSection } from "../schema";
 import { isCommon } from "./common";
 import { FieldRow } from "./FieldRow";
 

@@ -1,10 +1,12 @@
 // The form: one group for each section of the spec; what most jobs set stands open.
+
 import { useCallback, useDeferredValue, useMemo, useState } from "react";
+import type { Json, JsonObject } from "@/shared/format/document";
 import { EmptyState } from "@/shared/ui/Notice";
 import { SUBMIT } from "@/shared/url/pages";
 import { usePageParams } from "@/shared/url/params";
 import type { PlacedProblems } from "../problems";
-import type { FormField, FormSection, Json, JsonObject } from "../schema";
+import type { FormField, FormSection } from "../schema";
 import { withField } from "../spec";
 import { SectionGroup } from "./SectionGroup";
 

@@ -1,9 +1,9 @@
 // The spec as JSON, to read, edit, paste and download.
 import { useState } from "react";
+import { type JsonObject, parsedSpec } from "@/shared/format/document";
 import { ButtonLink } from "@/shared/ui/Button";
 import { CopyButton } from "@/shared/ui/CommandLine";
-import type { JsonObject } from "../schema";
-import { isEqual, isObject } from "../spec";
+import { isEqual } from "../spec";
 import type { Edit } from "./SpecForm";
 
 interface SpecTextProps {
@@ -13,14 +13,14 @@ interface SpecTextProps {
 
 export function SpecText({ spec, edit }: SpecTextProps) {
   const [typed, setTyped] = useState("");
-  const read = parsed(typed);
+  const read = parsedSpec(typed);
   // The typed text stays until the form holds another spec.
   const isTyped = typed !== "" && (read.spec === null || isEqual(read.spec, spec));
   const text = isTyped ? typed : JSON.stringify(spec, null, 2);
   const error = isTyped ? read.error : null;
   const type = (changed: string) => {
     setTyped(changed);
-    const { spec: next } = parsed(changed);
+    const { spec: next } = parsedSpec(changed);
     if (next) edit(() => next);
   };
   return (
@@ -45,16 +45,6 @@ export function SpecText({ spec, edit }: SpecTextProps) {
       </footer>
     </div>
   );
-}
-
-function parsed(text: string): { spec: JsonObject | null; error: string | null } {
-  try {
-    const value = JSON.parse(text);
-    if (isObject(value)) return { spec: value, error: null };
-    return { spec: null, error: "A spec is an object: { … }" };
-  } catch (error) {
-    return { spec: null, error: error instanceof Error ? error.message : String(error) };
-  }
 }
 
 function fileUrl(text: string): string {

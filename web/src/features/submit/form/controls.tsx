@@ -1,8 +1,10 @@
 // The control of each kind of field.
+
 import { type ChangeEvent, type ComponentProps, useId, useState } from "react";
+import { isObject, type Json } from "@/shared/format/document";
 import { cx } from "@/shared/ui/cx";
-import type { Control, FormField, Json } from "../schema";
-import { isEqual, isObject, numberTyped } from "../spec";
+import type { Control, FormField } from "../schema";
+import { isEqual, numberTyped } from "../spec";
 
 interface ControlProps {
   id: string;

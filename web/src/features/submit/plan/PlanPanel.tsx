@@ -1,7 +1,9 @@
 // The plan of the draft: layout, memory, batch, size, warnings; and the command line.
+
 import type { ReactNode } from "react";
 import type { ApiError } from "@/shared/api/errors";
 import type { Plan, Problem } from "@/shared/api/types";
+import type { JsonObject } from "@/shared/format/document";
 import { bytes, count, plural, short, shortCount } from "@/shared/format/numbers";
 import { autoWords } from "@/shared/format/spec";
 import { Badge } from "@/shared/ui/Badge";
@@ -11,7 +13,6 @@ import { InlineError } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { submitCommand } from "../commandLine";
 import { controlId } from "../form/FieldRow";
-import type { JsonObject } from "../schema";
 import { BatchPartition } from "./BatchPartition";
 import { MemoryBar } from "./MemoryBar";
 import type { Planned } from "./usePlan";

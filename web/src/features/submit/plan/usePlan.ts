@@ -1,4 +1,5 @@
 // The plan of a draft, requested when typing pauses.
+
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { api, ask } from "@/shared/api/client";
@@ -7,7 +8,7 @@ import { keys } from "@/shared/api/queries";
 import type { components } from "@/shared/api/schema";
 import type { Plan } from "@/shared/api/types";
 import { useSettled } from "@/shared/api/useSettled";
-import type { JsonObject } from "../schema";
+import type { JsonObject } from "@/shared/format/document";
 
 const TYPING_MILLISECONDS = 250;
 

@@ -1,4 +1,4 @@
-// Finds a job by name or id and adds it: a text field with a list of what fits.
+// Finds a job by name or id: a text field with a list of what fits.
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { type FocusEvent, type KeyboardEvent, useId, useState } from "react";
 import { jobsQuery, legalSearch } from "@/shared/api/queries";
@@ -6,35 +6,38 @@ import type { JobSummary } from "@/shared/api/types";
 import { useSettled } from "@/shared/api/useSettled";
 import { StateBadge } from "@/shared/ui/Badge";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
+import "./FindJob.css";
 
 const TYPING_MILLISECONDS = 200;
 const MOST_SHOWN = 8;
 
-interface AddJobProps {
-  /** Jobs that are there already. */
-  chosen: readonly string[];
-  /** Why no other job can be added; null where one can. */
-  full: string | null;
-  onAdd: (id: string) => void;
+interface FindJobProps {
+  /** What a choice does, such as `Add a job`. */
+  verb: string;
+  /** Jobs that are left out. */
+  chosen?: readonly string[];
+  /** Why no job can be chosen; null where one can. */
+  full?: string | null;
+  onFind: (id: string) => void;
 }
 
-export function AddJob({ chosen, full, onAdd }: AddJobProps) {
+export function FindJob({ verb, chosen = [], full = null, onFind }: FindJobProps) {
   const list = useId();
   const [typed, setTyped] = useState("");
   const [isOpen, setIsOpen] = useState(false);
   const [marked, setMarked] = useState(0);
   const { jobs, isPending } = useFound(typed, chosen, isOpen);
   const at = Math.min(marked, jobs.length - 1);
-  const add = (job: JobSummary | undefined) => {
+  const choose = (job: JobSummary | undefined) => {
     if (!job) return;
-    onAdd(job.id);
+    onFind(job.id);
     setTyped("");
     setMarked(0);
   };
   const onKeyDown = (event: KeyboardEvent) => {
     const act = KEYS[event.key];
     if (!act) return;
-    if (event.key === "Enter") add(isOpen ? jobs[at] : undefined);
+    if (event.key === "Enter") choose(isOpen ? jobs[at] : undefined);
     setIsOpen(act.opens);
     setMarked(Math.max(0, Math.min(at + act.moves, jobs.length - 1)));
     event.preventDefault();
@@ -43,13 +46,13 @@ export function AddJob({ chosen, full, onAdd }: AddJobProps) {
     if (!event.currentTarget.contains(event.relatedTarget)) setIsOpen(false);
   };
   return (
-    <search className="add-job" onBlur={onBlur}>
+    <search className="find-job" onBlur={onBlur}>
       <input
         className="input"
         type="text"
         role="combobox"
-        placeholder={full ?? "Add a job: name or id"}
-        aria-label="Add a job by a part of its name, or the beginning of its id"
+        placeholder={full ?? `${verb}: name or id`}
+        aria-label={`${verb} by a part of its name, or the beginning of its id`}
         aria-expanded={isOpen}
         aria-controls={list}
         aria-autocomplete="list"
@@ -68,20 +71,18 @@ export function AddJob({ chosen, full, onAdd }: AddJobProps) {
         onKeyDown={onKeyDown}
       />
       {isOpen && full === null && (
-        <div id={list} className="add-list" role="listbox" aria-label="Jobs" tabIndex={-1}>
+        <div id={list} className="find-list" role="listbox" aria-label="Jobs" tabIndex={-1}>
           {jobs.map((job, index) => (
             <Option
               key={job.id}
               id={`${list}-${job.id}`}
               job={job}
               isMarked={index === at}
-              onChoose={() => add(job)}
+              onChoose={() => choose(job)}
               onMark={() => setMarked(index)}
             />
           ))}
-          {jobs.length === 0 && (
-            <p className="faint">{isPending ? "…" : "No other job matches."}</p>
-          )}
+          {jobs.length === 0 && <p className="faint">{isPending ? "…" : "No job matches."}</p>}
         </div>
       )}
     </search>
@@ -109,16 +110,16 @@ function Option({ id, job, isMarked, onChoose, onMark }: OptionProps) {
     // biome-ignore lint/a11y/useFocusableInteractive: the focus stays in the text field
     <div
       id={id}
-      className="add-option"
+      className="find-option"
       role="option"
       aria-selected={isMarked}
       onPointerDown={(event) => event.preventDefault()}
       onPointerMove={onMark}
       onClick={onChoose}
     >
-      <span className="add-name ellipsis">{job.name}</span>
+      <span className="find-name ellipsis">{job.name}</span>
       <StateBadge state={job.state} />
-      <span className="add-layout muted ellipsis">{job.layout}</span>
+      <span className="find-layout muted ellipsis">{job.layout}</span>
       <RelativeTime at={job.created_at} />
     </div>
   );

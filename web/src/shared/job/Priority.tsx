@@ -1,27 +1,33 @@
-// The priority of a job in the queue, and the dialog that changes it.
+// The priority of a job, and the dialog that changes it.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { keys } from "@/shared/api/queries";
+import { priorityRequestPriorityAnyOf1Values } from "@/shared/api/schema";
 import type { Job } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
-import { PRIORITY_CLASSES, priorityWords } from "@/shared/job/priority";
-import { useReference } from "@/shared/job/reference";
 import { Button } from "@/shared/ui/Button";
 import { ActionDialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { postPriority } from "./api";
+import { useReference } from "./reference";
 
-export function Priority({ job }: { job: Job }) {
+export type Prioritized = Pick<Job, "id" | "name" | "priority_words" | "state">;
+
+interface PriorityProps {
+  job: Prioritized;
+  /** What the button shows. */
+  words: string;
+}
+
+export function PriorityButton({ job, words }: PriorityProps) {
   const [isOpen, setIsOpen] = useState(false);
-  const words = `priority ${priorityWords(job.priority)}`;
-  if (job.ended_at !== null) return words;
   return (
     <>
       <Button
         small
         look="quiet"
         aria-haspopup="dialog"
-        title="Change the priority"
+        title={`Change the priority of ${job.name}`}
         onClick={() => setIsOpen(true)}
       >
         {words}
@@ -31,15 +37,19 @@ export function Priority({ job }: { job: Job }) {
   );
 }
 
-function PriorityDialog({ job, onClose }: { job: Job; onClose: () => void }) {
+/** Numbers are legal too. */
+const PRIORITY_NAMES = priorityRequestPriorityAnyOf1Values.map(String);
+
+function PriorityDialog({ job, onClose }: { job: Prioritized; onClose: () => void }) {
   const client = useQueryClient();
-  const [text, setText] = useState(priorityWords(job.priority));
+  const [text, setText] = useState(job.priority_words);
   const given = text.trim();
   const priority = /^-?\d+$/.test(given) ? Number(given) : given;
   const change = useMutation({
     mutationFn: () => postPriority(job.id, priority),
     onSuccess: (changed) => {
       client.setQueryData(keys.jobView(job.id), changed);
+      void client.invalidateQueries({ queryKey: keys.queue });
       onClose();
     },
   });
@@ -70,7 +80,7 @@ function PriorityDialog({ job, onClose }: { job: Job; onClose: () => void }) {
           onChange={(event) => setText(event.target.value)}
         />
         <datalist id="priorities">
-          {Object.keys(PRIORITY_CLASSES).map((name) => (
+          {PRIORITY_NAMES.map((name) => (
             <option key={name} value={name} />
           ))}
         </datalist>

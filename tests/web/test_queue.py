@@ -1,0 +1,165 @@
+"""The queue page: long lists, a priority changed in place, a forecast, and what holds the slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.web.actors import open_context
+from tests.web.browser import Watched, patiently
+from tests.web.conftest import MOTION, Theme, Visit
+from tests.web.crowd import NODES, QUEUED, SLOTS, gather
+from tests.web.theatre import Served, Theatre, served
+
+pytestmark = pytest.mark.timeout(300)
+
+ROW = "tr[data-job]"
+ROWS_AT_ONCE = 80
+"""More rows than a window shows, and fewer than a page of the list has."""
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of 200 nodes and 5,000 jobs that wait."""
+    folder = tmp_path_factory.mktemp("crowd")
+    context = open_context(folder)
+    gather(context)
+    with served(context, folder) as server:
+        yield server
+
+
+@pytest.fixture
+def faults() -> Iterator[list[str]]:
+    """What goes wrong in a page; nothing may."""
+    found: list[str] = []
+    yield found
+    assert found == []
+
+
+def open_queue(
+    browser: Browser,
+    crowd: Served,
+    faults: list[str],
+    *,
+    width: int = 1280,
+    theme: Theme = "light",
+    path: str = "/queue",
+) -> Watched:
+    """Open the page of the crowd."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion=MOTION
+    )
+    crowd.log_in(context.request)
+    watched = Watched(context.new_page(), faults=faults)
+    watched.page.goto(crowd.url + path)
+    watched.settle()
+    return watched
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_thousands_wait(
+    browser: Browser, crowd: Served, faults: list[str], width: int, theme: Theme
+) -> None:
+    watched = open_queue(browser, crowd, faults, width=width, theme=theme)
+    page = watched.page
+    patiently(page.locator(".page-header")).to_contain_text(f"{QUEUED:,} jobs wait")
+    patiently(page.locator(".queue-held h2")).to_contain_text(f"of {NODES * SLOTS:,} slots held")
+    patiently(page.locator(ROW).first).to_contain_text("wider")
+    assert page.locator(ROW).count() < ROWS_AT_ONCE
+    watched.keep(f"queue-crowd-{theme}-{width}")
+    assert watched.overflow() == 0
+    assert watched.nameless() == []
+
+
+def test_the_whole_queue_comes_page_by_page_in_order(
+    browser: Browser, crowd: Served, faults: list[str]
+) -> None:
+    watched = open_queue(browser, crowd, faults)
+    page = watched.page
+    seen: dict[int, str] = {}
+    for _ in range(60):
+        seen |= shown(page)
+        if max(seen) > 600:
+            break
+        page.mouse.wheel(0, 3_000)
+        page.wait_for_timeout(300)
+    assert max(seen) > 600
+    with crowd.api() as api:
+        token, listed = "", list[str]()
+        while len(listed) < 800:
+            query = {"page_size": 200} | ({"page_token": token} if token else {})
+            answer = api.get("/queue", params=query).json()
+            listed += [entry["job_id"] for entry in answer["items"]]
+            token = answer["next_page_token"]
+    assert all(listed[position - 1] == job for position, job in seen.items() if position <= 800)
+
+
+def test_a_priority_is_changed_in_its_row(
+    browser: Browser, crowd: Served, faults: list[str]
+) -> None:
+    watched = open_queue(browser, crowd, faults)
+    page = watched.page
+    job = shown(page)[3]
+    row = page.locator(f'tr[data-job="{job}"]')
+    row.get_by_role("button", name="high").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Priority").fill("77")
+    dialog.get_by_role("button", name="Change").click()
+    patiently(dialog).to_have_count(0)
+    patiently(row.locator(".queue-position")).to_have_text("1")
+    patiently(row.locator(".queue-priority")).to_have_text("77")
+
+
+def test_a_forecast_for_a_spec_and_for_that_of_a_job(
+    browser: Browser, crowd: Served, faults: list[str]
+) -> None:
+    watched = open_queue(browser, crowd, faults)
+    page = watched.page
+    page.get_by_role("button", name="When would a job start?").click()
+    dialog = page.get_by_role("dialog")
+    area = dialog.locator("textarea")
+    area.fill('{"resources": {"world_size": 4, "priority": -90}}')
+    dialog.get_by_role("button", name="Forecast").click()
+    patiently(dialog.get_by_role("status")).to_contain_text(f"position {QUEUED + 1:,}")
+    watched.keep("queue-what-if-1280")
+    area.fill('{"resources": {"world_size": 0}}')
+    dialog.get_by_role("button", name="Forecast").click()
+    patiently(dialog.get_by_role("alert")).to_contain_text("resources.world_size")
+    watched.forgive("422")
+    area.fill("{")
+    patiently(dialog.get_by_role("button", name="Forecast")).to_be_disabled()
+    dialog.get_by_role("combobox").fill("wide-0001")
+    dialog.get_by_role("option").first.click()
+    patiently(area).to_have_value(
+        '{\n  "name": "wide",\n  "resources": {\n    "world_size": 64\n  }\n}'
+    )
+    page.reload()
+    patiently(area).to_have_value(
+        '{\n  "name": "wide",\n  "resources": {\n    "world_size": 64\n  }\n}'
+    )
+
+
+def test_a_queue_in_which_no_job_waits(theatre: Theatre, visit: Visit) -> None:
+    watched = visit("/queue")
+    page = watched.page
+    watched.settle()
+    row = page.locator(f'tr[data-job="{theatre.scenes.waiting}"]')
+    patiently(row).to_be_visible()
+    page.route(
+        "**/api/v1/queue?*",
+        lambda route: route.fulfill(json={"items": [], "next_page_token": None}),
+    )
+    patiently(page.get_by_role("heading", name="No job waits")).to_be_visible()
+    watched.keep("queue-empty-1360")
+
+
+def shown(page: Page) -> dict[int, str]:
+    """Return the ids of the rows that exist, by position."""
+    rows: list[tuple[str, str]] = page.evaluate(
+        """() => [...document.querySelectorAll('tr[data-job]')]
+          .map(row => [row.querySelector('.queue-position').textContent, row.dataset.job])"""
+    )
+    return {int(position.replace(",", "")): job for position, job in rows}

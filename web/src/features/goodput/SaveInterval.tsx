@@ -1,0 +1,108 @@
+// What another save interval would have made of a job, by a replay of its records.
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useId, useState } from "react";
+import { api, ask } from "@/shared/api/client";
+import { keys } from "@/shared/api/queries";
+import type { IntervalOutcome, Job, SaveIntervalWhatIf } from "@/shared/api/types";
+import { useSettled } from "@/shared/api/useSettled";
+import { count, NONE, plural } from "@/shared/format/numbers";
+import { command } from "@/shared/format/shell";
+import { duration, fine } from "@/shared/format/time";
+import { at } from "@/shared/job/api";
+import { useReference } from "@/shared/job/reference";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { InlineError } from "@/shared/ui/Notice";
+import { Table } from "@/shared/ui/table/Table";
+import { shareWords } from "./ledger";
+
+const TYPING_MILLISECONDS = 300;
+const WHOLE = /^\d{1,9}$/;
+
+export function SaveInterval({ job }: { job: Job }) {
+  const input = useId();
+  const usual = job.effective_spec.checkpoint.interval_steps;
+  const [typed, setTyped] = useState(
+    typeof usual === "number" && usual > 0 ? String(Math.max(1, Math.round(usual / 2))) : "100",
+  );
+  const settled = useSettled(typed.trim(), TYPING_MILLISECONDS);
+  const isLegal = WHOLE.test(settled);
+  const interval = Number(settled);
+  const answer = useQuery({
+    queryKey: keys.jobPart(job.id, "what-if", interval),
+    queryFn: ({ signal }) =>
+      ask(
+        api.GET("/api/v1/jobs/{job_id}/goodput/what-if", {
+          params: { ...at(job.id), query: { interval_steps: interval } },
+          signal,
+        }),
+      ),
+    enabled: isLegal,
+    placeholderData: keepPreviousData,
+  });
+  const reference = useReference(job);
+  return (
+    <section className="panel goodput">
+      <h2>With another save interval</h2>
+      <p className="muted">
+        The same steps at the same pace, the same failures: saves after each
+        <label htmlFor={input} className="visually-hidden">
+          Steps between two saves
+        </label>{" "}
+        <input
+          id={input}
+          className="input goodput-interval"
+          inputMode="numeric"
+          aria-invalid={!WHOLE.test(typed.trim()) || undefined}
+          value={typed}
+          onChange={(event) => setTyped(event.target.value)}
+        />{" "}
+        steps, or none with 0.
+      </p>
+      {answer.error && <InlineError error={answer.error} />}
+      {answer.data && <Outcomes answer={answer.data} />}
+      {isLegal && <CommandLine command={command("goodput", reference, "--save-every", settled)} />}
+    </section>
+  );
+}
+
+const COLUMNS = [
+  { name: "saves", label: "Saves" },
+  { name: "goodput", label: "Goodput", number: true },
+  { name: "wall", label: "Wall time", number: true },
+  { name: "lost", label: "Steps lost", number: true },
+  { name: "stalls", label: "Stalls of saves", number: true },
+];
+
+function Outcomes({ answer }: { answer: SaveIntervalWhatIf }) {
+  const { replayed, best, best_interval_steps, daly_interval_steps: daly } = answer;
+  if (!replayed || !best) return <p>No step is recorded yet: there is nothing to replay.</p>;
+  return (
+    <>
+      <Table label="Outcomes by save interval" columns={COLUMNS}>
+        <Outcome words="as recorded" outcome={answer.recorded} />
+        <Outcome words={every(answer.interval_steps)} outcome={replayed} />
+        <Outcome words={`best: ${every(best_interval_steps ?? 0)}`} outcome={best} />
+      </Table>
+      <p className="muted">
+        A save holds up training for {fine(answer.stall_seconds)}.
+        {daly !== null && ` Daly’s estimate of the best interval: ${plural(daly, "step")}.`}
+      </p>
+    </>
+  );
+}
+
+function Outcome({ words, outcome }: { words: string; outcome: IntervalOutcome }) {
+  return (
+    <tr>
+      <td>{words}</td>
+      <td className="number">{outcome.goodput === null ? NONE : shareWords(outcome.goodput)}</td>
+      <td className="number">{duration(outcome.wall_milliseconds / 1000)}</td>
+      <td className="number">{count(outcome.lost_steps)}</td>
+      <td className="number">{duration(outcome.save_stall_milliseconds / 1000)}</td>
+    </tr>
+  );
+}
+
+function every(steps: number): string {
+  return steps === 0 ? "none" : `every ${plural(steps, "step")}`;
+}

@@ -1,0 +1,102 @@
+// The jobs that wait, in order; what holds the slots; and when another job would start.
+import { type UseInfiniteQueryResult, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { jobCountsQuery, nodesQuery } from "@/shared/api/queries";
+import type { QueueEntry } from "@/shared/api/types";
+import { count, plural } from "@/shared/format/numbers";
+import { command } from "@/shared/format/shell";
+import { MoreRows } from "@/shared/job/MoreRows";
+import { Button, ButtonLink } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { Absent, EmptyState } from "@/shared/ui/Notice";
+import { QUEUE } from "@/shared/url/pages";
+import { usePageParams } from "@/shared/url/params";
+import { queueQuery } from "./api";
+import { HeldSlots } from "./HeldSlots";
+import { QueueTable } from "./QueueTable";
+import { WhatIfDialog } from "./WhatIfDialog";
+import "./queue.css";
+
+/** Positions change without events, so each page that is shown is read anew; the server keeps a
+ * forecast for as long. */
+const REFRESH_MILLISECONDS = 5_000;
+const EVERY_JOB = { states: [], tags: [], project: "", search: "" };
+
+export function QueuePage() {
+  const [view, change] = usePageParams(QUEUE);
+  const queue = useInfiniteQuery({
+    ...queueQuery,
+    refetchInterval: ({ state }) =>
+      REFRESH_MILLISECONDS * Math.max(1, state.data?.pages.length ?? 1),
+  });
+  const nodes = useQuery({ ...nodesQuery, refetchInterval: REFRESH_MILLISECONDS });
+  const counts = useQuery({
+    ...jobCountsQuery(EVERY_JOB),
+    refetchInterval: REFRESH_MILLISECONDS,
+  });
+  const waiting = counts.data?.queued;
+  return (
+    <>
+      <title>Queue · Trainyard</title>
+      <header className="page-header">
+        <h1>Queue</h1>
+        {waiting !== undefined && (
+          <span className="muted">{plural(waiting, "job waits", "jobs wait")}</span>
+        )}
+        <div className="page-actions row">
+          <Button onClick={() => change({ isForecast: true })}>When would a job start?</Button>
+        </div>
+      </header>
+      <div className="stack">
+        {nodes.data && <HeldSlots nodes={nodes.data} />}
+        <Waiting queue={queue} />
+        <CommandLine command={command("queue")} label="Lists the same jobs" />
+      </div>
+      {view.isForecast && (
+        <WhatIfDialog
+          from={view.from}
+          onPick={(from) => change({ from })}
+          onClose={() => change({ isForecast: false, from: null })}
+        />
+      )}
+    </>
+  );
+}
+
+type Queue = UseInfiniteQueryResult<{ pages: { items: QueueEntry[] }[] }>;
+
+function Waiting({ queue }: { queue: Queue }) {
+  if (!queue.data) return <Absent query={queue} lines={12} />;
+  const entries = once(queue.data.pages.flatMap((page) => page.items));
+  if (entries.length === 0) {
+    return (
+      <EmptyState title="No job waits">
+        <p>A job that is submitted now is considered for slots at once.</p>
+        <ButtonLink look="primary" to="/jobs/new">
+          New job
+        </ButtonLink>
+      </EmptyState>
+    );
+  }
+  return (
+    <div>
+      <QueueTable entries={entries} />
+      <footer className="queue-footer">
+        <span>
+          {count(entries.length)}
+          {queue.hasNextPage ? " so far" : " in all"}
+        </span>
+        <MoreRows query={queue} />
+      </footer>
+    </div>
+  );
+}
+
+/** A job that moved back between the reads of two pages is in both: its later place counts. */
+function once(entries: readonly QueueEntry[]): QueueEntry[] {
+  const byId = new Map<string, QueueEntry>();
+  for (const entry of entries) {
+    byId.delete(entry.job_id);
+    byId.set(entry.job_id, entry);
+  }
+  return [...byId.values()];
+}

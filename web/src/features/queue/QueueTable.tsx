@@ -1,0 +1,95 @@
+// The rows of the queue.
+import { memo } from "react";
+import { Link } from "react-router";
+import type { QueueEntry } from "@/shared/api/types";
+import { count } from "@/shared/format/numbers";
+import { moment } from "@/shared/format/time";
+import { PriorityButton } from "@/shared/job/Priority";
+import { RelativeTime, useNow } from "@/shared/ui/RelativeTime";
+import type { Column } from "@/shared/ui/table/Table";
+import { type RowPlace, VirtualTable } from "@/shared/ui/table/VirtualTable";
+import { startWords } from "./start";
+
+const COLUMNS: readonly Column[] = [
+  { name: "position", label: "Position", number: true, className: "queue-position" },
+  { name: "name", label: "Job", className: "queue-name" },
+  { name: "priority", label: "Priority", className: "queue-priority" },
+  { name: "slots", label: "Slots", number: true, className: "queue-slots" },
+  { name: "layout", label: "Layout", className: "queue-layout" },
+  { name: "waits", label: "Waits", number: true, className: "queue-waits" },
+  { name: "start", label: "Expected start", number: true, className: "queue-start" },
+];
+const ROW_HEIGHT = 48;
+
+export function QueueTable({ entries }: { entries: readonly QueueEntry[] }) {
+  return (
+    <VirtualTable
+      label="Waiting jobs"
+      columns={COLUMNS}
+      className="queue"
+      items={entries}
+      keyOf={(entry) => entry.job_id}
+      rowHeight={ROW_HEIGHT}
+      row={(entry, place) => (
+        <Row key={entry.job_id} entry={entry} place={place["data-index"]} measure={place.ref} />
+      )}
+    />
+  );
+}
+
+interface RowProps {
+  entry: QueueEntry;
+  /** Its index among all rows. */
+  place: number;
+  measure: RowPlace["ref"];
+}
+
+const Row = memo(function Row({ entry, place, measure }: RowProps) {
+  const { job_id: id, name, reason, priority_words } = entry;
+  return (
+    <tr ref={measure} data-job={id} data-index={place} aria-rowindex={place + 2}>
+      <td className="queue-position number">{count(entry.position)}</td>
+      <td className="queue-name">
+        <Link className="queue-link ellipsis" to={`/jobs/${id}`} title={name}>
+          {name}
+        </Link>
+        {reason && (
+          <div className="faint ellipsis" title={reason}>
+            {reason}
+          </div>
+        )}
+      </td>
+      <td className="queue-priority">
+        <PriorityButton
+          job={{ id, name, priority_words, state: "queued" }}
+          words={priority_words}
+        />
+      </td>
+      <td className="queue-slots number">{count(entry.world_size)}</td>
+      <td className="queue-layout muted ellipsis">{entry.layout}</td>
+      <td className="queue-waits number">
+        {entry.queued_at && <RelativeTime at={entry.queued_at} />}
+      </td>
+      <td className="queue-start number">
+        <Start entry={entry} />
+      </td>
+    </tr>
+  );
+});
+
+function Start({ entry }: { entry: QueueEntry }) {
+  const now = useNow();
+  const { expected_start_at: at, unknown_because: why } = entry;
+  if (!at) {
+    return (
+      <span className="faint" title={why ?? undefined}>
+        unknown
+      </span>
+    );
+  }
+  return (
+    <time dateTime={at} title={moment(at)}>
+      {startWords(at, now)}
+    </time>
+  );
+}

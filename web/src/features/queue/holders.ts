@@ -1,0 +1,40 @@
+// What holds the slots of the cluster, by job.
+import type { NodeView } from "@/shared/api/types";
+
+export interface Holder {
+  jobId: string;
+  name: string;
+  slots: number;
+  nodes: number;
+}
+
+export interface Held {
+  /** The jobs that hold slots, those with the most first. */
+  holders: Holder[];
+  held: number;
+  free: number;
+  /** Free slots of nodes that are offline or drain: no job is placed there. */
+  withheld: number;
+  total: number;
+}
+
+export function heldSlots(nodes: readonly NodeView[]): Held {
+  const byJob = new Map<string, Holder>();
+  let [free, withheld, total] = [0, 0, 0];
+  for (const node of nodes) {
+    total += node.hardware.slots;
+    if (node.online && !node.draining) free += node.free_slots;
+    else withheld += node.free_slots;
+    for (const { job_id, job_name, allocation } of node.allocations) {
+      const holder = byJob.get(job_id) ?? { jobId: job_id, name: job_name, slots: 0, nodes: 0 };
+      holder.slots += allocation.slots.length;
+      holder.nodes += 1;
+      byJob.set(job_id, holder);
+    }
+  }
+  const holders = [...byJob.values()].sort(
+    (one, other) => other.slots - one.slots || one.name.localeCompare(other.name),
+  );
+  const held = holders.reduce((sum, { slots }) => sum + slots, 0);
+  return { holders, held, free, withheld, total };
+}

@@ -1,0 +1,51 @@
+import { describe, expect, test } from "vitest";
+import type { NodeView } from "@/shared/api/types";
+import { heldSlots } from "./holders";
+import { startWords } from "./start";
+
+function node(slots: number, jobs: [string, number][], more: Partial<NodeView> = {}): NodeView {
+  const held = jobs.reduce((sum, [, count]) => sum + count, 0);
+  return {
+    online: true,
+    draining: false,
+    hardware: { slots },
+    free_slots: slots - held,
+    allocations: jobs.map(([id, count]) => ({
+      job_id: id,
+      job_name: `job-${id}`,
+      allocation: { slots: Array.from({ length: count }, (_, slot) => slot) },
+    })),
+    ...more,
+  } as unknown as NodeView;
+}
+
+describe("what holds the slots", () => {
+  test("a job on several nodes is one holder, and the largest is first", () => {
+    const { holders } = heldSlots([
+      node(4, [["a", 1]]),
+      node(4, [
+        ["b", 2],
+        ["a", 2],
+      ]),
+    ]);
+    expect(holders).toEqual([
+      { jobId: "a", name: "job-a", slots: 3, nodes: 2 },
+      { jobId: "b", name: "job-b", slots: 2, nodes: 1 },
+    ]);
+  });
+
+  test("held, free and withheld slots are all slots", () => {
+    const { held, free, withheld, total } = heldSlots([
+      node(4, [["a", 1]]),
+      node(4, [["a", 1]], { draining: true }),
+      node(2, [], { online: false }),
+    ]);
+    expect({ held, free, withheld, total }).toEqual({ held: 2, free: 3, withheld: 5, total: 10 });
+  });
+});
+
+test("an expected start that has passed is now", () => {
+  const now = Date.parse("2026-11-21T12:00:00Z");
+  expect(startWords("2026-11-21T12:05:20Z", now)).toBe("in 5 min 20 s");
+  expect(startWords("2026-11-21T11:59:00Z", now)).toBe("now");
+});
