@@ -103,9 +103,15 @@ def test_an_order_is_not_given_when_its_cause_is_gone(
 
 
 def test_a_lost_share_is_no_victim(harness: Harness, context: Context) -> None:
-    low, _, high = low_and_high(harness)
+    """The lost one started last, and would be the first to leave."""
+    harness.add_node("a", slots=2)
+    stays, _ = harness.running(name="stays")
+    harness.clock.advance(1)
+    lost, _ = harness.running(name="lost")
     with context.database.write() as connection:
-        connection.execute(update(attempt_nodes).values(lost_at=context.now()))
+        mine = attempt_nodes.c.attempt_id == harness.attempt(lost).id
+        connection.execute(update(attempt_nodes).where(mine).values(lost_at=context.now()))
+    harness.clock.advance(context.settings.preempt_after_seconds)
+    harness.submit(name="high", resources={"priority": "high"})
     harness.place()
-    assert harness.job(low).state == JobState.RUNNING
-    assert harness.job(high).state == JobState.QUEUED
+    assert harness.job(stays).state == JobState.STOPPING
