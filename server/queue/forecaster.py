@@ -123,12 +123,12 @@ class _Inputs:
     def read(cls, connection: Connection, now: datetime, *, candidate: str | None = None) -> Self:
         """Return them as they are now; `candidate` is the project of a job to be compared."""
         order = read_order(connection, candidate=candidate)
+        first = order.first(FORECAST_JOBS, order.line.c.demand.is_not(None))
         heads = _Head.all(
             connection,
             _Head.select()
-            .join(order.line, order.line.c.id == jobs.c.id)
+            .join(first.line, first.line.c.id == jobs.c.id)
             .join(demands, demands.c.key == jobs.c.demand)
-            .order_by(*order.by)
-            .limit(FORECAST_JOBS),
+            .order_by(*first.by),
         )
         return cls(heads, read_capacity(connection, now), read_quotas(connection, now))

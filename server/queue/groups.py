@@ -40,7 +40,7 @@ from server.placement.decide import JobGroup, QueuedJob
 from server.placement.demand import Demand
 from server.protocol_2 import lacking
 from server.queue.duration import expected_duration
-from server.queue.order import ARRIVAL, GROUPED, read_order
+from server.queue.order import ARRIVAL, GROUPED, TURN, read_order
 from server.subject import Subject
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
@@ -63,10 +63,6 @@ NOTIFIED = 20
 
 HEADS_AT_ONCE = 2000
 """Most jobs that a round reads of many groups, but one of each group, for its reason."""
-
-# All jobs of a group are of one project, so they are in the order of their arrival.
-_TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=ARRIVAL).label("turn")
-_RANKED = select(jobs.c.id, _TURN).where(GROUPED).subquery()
 
 Waiting = tuple[str, datetime | None, str]
 """A job, the time at which it was queued, and why it waits."""
@@ -98,7 +94,7 @@ class HeadJob(TypedRow):
     name: str
     queued_at: datetime | None
     group: Annotated[str, jobs.c.demand.label("group")]
-    turn: Annotated[int, _RANKED.c.turn]
+    turn: Annotated[int, TURN]
     """Place in its group, from 1."""
     shape: Annotated[Any, demands.c.shape]
     """The fields of its demand, in their order."""
@@ -272,15 +268,15 @@ def read_heads(connection: Connection, *, groups: int, free_slots: int) -> Heads
         free_slots: free slots of the cluster; no job needs fewer than one.
     """
     most = min(max(free_slots + 1, NOTIFIED), PLACED_AT_ONCE, max(1, HEADS_AT_ONCE // groups))
-    order = read_order(connection)
+    order = read_order(connection, turns=True)
+    line = order.line
     found = HeadJob.all(
         connection,
         HeadJob.select()
-        .select_from(_RANKED)
-        .join(jobs, jobs.c.id == _RANKED.c.id)
+        .select_from(line)
+        .join(jobs, jobs.c.id == line.c.id)
         .join(demands, demands.c.key == jobs.c.demand)
-        .join(order.line, order.line.c.id == jobs.c.id)
-        .where(_RANKED.c.turn <= most + 1)
+        .where(line.c.turn <= most + 1, line.c.demand.is_not(None))
         .order_by(*order.by),
     )
     cut = frozenset(row.queued.group for row in found if row.turn > most)

@@ -9,7 +9,8 @@ jobs rise, so that sorting by them is the same as choosing the next job again an
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Float,
+    Integer,
     Subquery,
     and_,
     case,
@@ -39,9 +41,17 @@ GROUPED = WAITS & jobs.c.demand.is_not(None)
 """The condition of those that the scheduler considers for slots."""
 ARRIVAL = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 """The order of the jobs of one project."""
-_COLUMNS = (jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.demand)
+_TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=ARRIVAL)
+_COLUMNS = (
+    jobs.c.id,
+    jobs.c.priority,
+    jobs.c.queued_at,
+    jobs.c.demand,
+)
 TAG: ColumnElement[float] = literal_column("line.tag", Float)
 """Slots for its weight that the project of a job holds in its turn; of `QueueOrder.line`."""
+TURN: ColumnElement[int] = literal_column("line.turn", Integer)
+"""Place of a job in its group; of the `line` of `read_order` with turns."""
 
 TOKEN = r"^[0-9]{3}[0-9a-f]{16}[0-9]{16}[0-7][0-9a-hjkmnp-tv-z]{25}$"
 """Priority above the lowest, the tag as a double in hexadecimal, microseconds since 1970 at which
@@ -97,6 +107,16 @@ class QueueOrder:
         line = self.line.c
         return line.priority.desc(), line.tag, line.queued_at, line.id
 
+    def first(self, limit: int, *condition: ColumnElement[bool]) -> QueueOrder:
+        """Return the first jobs that meet some conditions; what is read of a job is read of these.
+
+        Args:
+            limit: most jobs.
+            condition: on columns of `line`.
+        """
+        chosen = select(self.line).where(*condition).order_by(*self.by).limit(limit)
+        return replace(self, line=chosen.subquery("line"))
+
     def behind(self, key: QueueKey) -> ColumnElement[bool]:
         """Return the condition of the jobs behind a key."""
         line, tag = self.line.c, key.tag if self.is_fair else 0.0
@@ -107,7 +127,9 @@ class QueueOrder:
         return or_(line.priority < key.priority, and_(line.priority == key.priority, later))
 
 
-def read_order(connection: Connection, *, candidate: str | None = None) -> QueueOrder:
+def read_order(
+    connection: Connection, *, candidate: str | None = None, turns: bool = False
+) -> QueueOrder:
     """Return the order of the queue now.
 
     While the jobs of one project wait, the order is that of their arrival, which reads the index
@@ -116,12 +138,15 @@ def read_order(connection: Connection, *, candidate: str | None = None) -> Queue
     Args:
         connection: a transaction.
         candidate: the project of a job that is compared with those that wait.
+        turns: whether `line` has the place of each job in its group, from 1, as `turn`. All jobs of
+            a group are of one project, so they are in the order of their arrival.
     """
+    columns = (*_COLUMNS, _TURN.label("turn")) if turns else _COLUMNS
     waiting = select(jobs.c.project).where(WAITS).distinct().limit(2)
     several = {*connection.scalars(waiting), *([candidate] if candidate else [])}
     if len(several) > 1:
-        return QueueOrder(_fair_line(), is_fair=True)
-    return QueueOrder(_arrival_line(), is_fair=False)
+        return QueueOrder(_fair_line(columns), is_fair=True)
+    return QueueOrder(_arrival_line(columns), is_fair=False)
 
 
 def key_of_candidate(
@@ -144,11 +169,11 @@ def key_of_candidate(
     return QueueKey(priority, float(tag or 0.0), now, _LAST_ID)
 
 
-def _arrival_line() -> Subquery:
-    return select(*_COLUMNS, literal(0.0, Float).label("tag")).where(WAITS).subquery("line")
+def _arrival_line(columns: Sequence[ColumnElement[Any]]) -> Subquery:
+    return select(*columns, literal(0.0, Float).label("tag")).where(WAITS).subquery("line")
 
 
-def _fair_line() -> Subquery:
+def _fair_line(columns: Sequence[ColumnElement[Any]]) -> Subquery:
     """Return the jobs with their tags; one that is not considered for slots adds to no tag."""
     holding = jobs.c.state.in_(HOLDING)
     slots = func.sum(jobs.c.world_size).label("slots")
@@ -160,7 +185,7 @@ def _fair_line() -> Subquery:
     in_turn = func.coalesce(held.c.slots, 0) + func.coalesce(ahead, 0)
     tag = in_turn / func.coalesce(projects.c.weight, 1.0)
     return (
-        select(*_COLUMNS, tag.label("tag"))
+        select(*columns, tag.label("tag"))
         .outerjoin(held, held.c.project == jobs.c.project)
         .outerjoin(projects, projects.c.name == jobs.c.project)
         .where(WAITS)

@@ -43,11 +43,10 @@ def read_waiting(
     connection: Connection, order: QueueOrder, after: QueueKey | None, *, limit: int
 ) -> Sequence[WaitingJob]:
     """Return at most `limit` jobs behind a key, in the order of the queue."""
-    line = order.line
-    query = WaitingJob.select().join(line, line.c.id == jobs.c.id)
-    if after is not None:
-        query = query.where(order.behind(after))
-    return WaitingJob.all(connection, query.order_by(*order.by).limit(limit))
+    behind = () if after is None else (order.behind(after),)
+    page = order.first(limit, *behind)
+    query = WaitingJob.select().join(page.line, page.line.c.id == jobs.c.id)
+    return WaitingJob.all(connection, query.order_by(*page.by))
 
 
 def find_waiting(connection: Connection, order: QueueOrder, job_id: str) -> WaitingJob | None:
