@@ -64,7 +64,7 @@ function ProjectChoice({ filter, onChange }: FilterBarProps) {
   if (names.length < 2) return null;
   return (
     <select
-      className="select"
+      className="select filter-project"
       aria-label="Project"
       value={filter.project}
       onChange={(event) => onChange({ ...filter, project: event.target.value })}

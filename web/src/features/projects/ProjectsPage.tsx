@@ -4,7 +4,7 @@ import { useState } from "react";
 import { Link } from "react-router";
 import { projectsQuery } from "@/shared/api/queries";
 import type { Project } from "@/shared/api/types";
-import { count, percent, short } from "@/shared/format/numbers";
+import { count, percent } from "@/shared/format/numbers";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { cx } from "@/shared/ui/cx";
@@ -90,7 +90,7 @@ function ProjectRow({ project, onOpen }: ProjectRowProps) {
           </div>
         )}
       </td>
-      <td className="number">{short(project.weight)}</td>
+      <td className="number">{project.weight}</td>
       <td className="number">
         {count(project.held_slots)}
         <span className="faint">{max_slots === null ? "" : ` / ${count(max_slots)}`}</span>
