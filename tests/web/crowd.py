@@ -42,7 +42,9 @@ def _queue(stage: Stage) -> None:
     )
     context = stage.context
     with context.database.write() as connection:
-        kinds = connection.execute(select(jobs).where(jobs.c.id.in_([wide, wider]))).all()
+        kinds = connection.execute(
+            select(jobs).where(jobs.c.id.in_([wide, wider])).order_by(jobs.c.name)
+        ).all()
         rows = []
         for number in range(QUEUED - len(kinds)):
             kind = kinds[number % 50 == 0]._asdict()

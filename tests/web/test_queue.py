@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -132,14 +133,10 @@ def test_a_forecast_for_a_spec_and_for_that_of_a_job(
     area.fill("{")
     patiently(dialog.get_by_role("button", name="Forecast")).to_be_disabled()
     dialog.get_by_role("combobox").fill("wide-0001")
-    dialog.get_by_role("option").first.click()
-    patiently(area).to_have_value(
-        '{\n  "name": "wide",\n  "resources": {\n    "world_size": 64\n  }\n}'
-    )
+    dialog.get_by_role("option").filter(has_text="wide-0001").click()
+    patiently(area).to_have_value(re.compile('"world_size": 64'))
     page.reload()
-    patiently(area).to_have_value(
-        '{\n  "name": "wide",\n  "resources": {\n    "world_size": 64\n  }\n}'
-    )
+    patiently(area).to_have_value(re.compile('"world_size": 64'))
 
 
 def test_a_queue_in_which_no_job_waits(theatre: Theatre, visit: Visit) -> None:
