@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from server.subject import Actor
 from tests.manifests import make_manifest, state_at
 from tests.server.harness import WORKER, FakeClock, Harness, Supervisor
 from trainyard.protocol.manifest import DCP_METADATA, ManifestFile, ManifestWriter, SaveSettled
+from trainyard.protocol.node_samples import Accelerator
 from trainyard.protocol.record_parser import check_record
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.rest.resume import ResumeRequest
@@ -79,8 +80,16 @@ class Stage(Harness):
             Context(settings=context.settings, database=context.database, clock=clock), clock
         )
 
-    def join(self, name: str, *, slots: int, device_name: str, gib: int) -> None:
-        """Let a node of GPUs join, as its worker does."""
+    def join(
+        self,
+        name: str,
+        *,
+        slots: int,
+        device_name: str,
+        gib: int,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Let a node of GPUs join, as its worker does; `device_uuid` names its GPUs."""
         _, token = create_token(self.context, TokenRequest(name=f"join-{name}", kind="join"))
         hardware = Hardware(
             device="cuda",
@@ -89,6 +98,16 @@ class Stage(Harness):
             device_memory_bytes=gib * 2**30,
             cores=96,
             memory_bytes=1024 * 2**30,
+            accelerators=tuple(
+                Accelerator(
+                    index=slot,
+                    uuid=device_uuid(name, slot),
+                    name=device_name,
+                    memory_bytes=gib * 2**30,
+                )
+                for slot in range(slots)
+            ),
+            driver="590.44",
         )
         registration = Registration(
             protocol=PROTOCOL,
@@ -98,6 +117,7 @@ class Stage(Harness):
             roots={"checkpoints": str(UUID(int=1)), "data": str(UUID(int=2))},
             worker=WORKER,
             version="0.1.0",
+            labels=dict(labels or {}),
         )
         register(self.context, registration, principal=authenticate_token(self.context, token))
 
@@ -295,6 +315,11 @@ class Run:
         if step % 100 == 0:
             values |= {"checkpoint/stall_seconds": 3.1 + wave, "checkpoint/save_seconds": 3.4}
         return values
+
+
+def device_uuid(node: str, slot: int) -> str:
+    """Return the UUID of a GPU of a node that joined."""
+    return f"GPU-{node}-{slot}"
 
 
 def open_context(folder: Path) -> Context:

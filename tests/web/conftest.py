@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.web.browser import Watched, chromium
-from tests.web.theatre import Theatre, opened
+from tests.web.theatre import Served, Theatre, opened
 
 Theme = Literal["light", "dark"]
 Visit = Callable[..., Watched]
@@ -43,7 +43,7 @@ def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
 
 
 @pytest.fixture
-def visit(browser: Browser, theatre: Theatre) -> Iterator[Visit]:
+def visit(browser: Browser, theatre: Served) -> Iterator[Visit]:
     """Opens a page of the theatre for somebody who is logged in; nothing may go wrong in it."""
     faults: list[str] = []
     with ExitStack() as stack:

@@ -14,6 +14,9 @@ const jobPage = async () => ({ Component: (await import("./JobPage")).JobPage })
 const comparePage = async () => ({
   Component: (await import("@/features/compare/ComparePage")).ComparePage,
 });
+const nodePage = async () => ({
+  Component: (await import("@/features/nodes/NodePage")).NodePage,
+});
 const submitPage = async () => ({
   Component: (await import("@/features/submit/SubmitPage")).SubmitPage,
 });
@@ -41,6 +44,7 @@ export const router = createBrowserRouter([
           { path: "/queue", element: <QueuePage /> },
           { path: "/goodput", lazy: goodputPage },
           { path: "/nodes", element: <NodesPage /> },
+          { path: "/nodes/:node", lazy: nodePage },
           { path: "/projects", element: <ProjectsPage /> },
           { path: "/tokens", element: <TokensPage /> },
           { path: "*", element: <NotFoundPage /> },

@@ -16,7 +16,7 @@ export function DrainButton({ node }: { node: NodeView }) {
   return (
     <>
       <Button small className="node-drain" onClick={() => setIsAsking(true)}>
-        {node.drain ? "Undrain" : "Drain"}
+        {labelOf(node)}
       </Button>
       {isAsking && <DrainDialog node={node} onClose={() => setIsAsking(false)} />}
     </>
@@ -26,7 +26,7 @@ export function DrainButton({ node }: { node: NodeView }) {
 function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void }) {
   const client = useQueryClient();
   const [running, setRunning] = useState<Running>("move");
-  const label = node.drain ? "Undrain" : "Drain";
+  const label = labelOf(node);
   const move = useMutation({
     mutationFn: () => {
       const path = { params: { path: { name: node.name } } };
@@ -119,8 +119,14 @@ function Choice({ isChosen, onChoose, name, help }: ChoiceProps) {
   );
 }
 
+/** What the button does: a drain that lets jobs finish is a cordon. */
+function labelOf({ drain }: NodeView): "Drain" | "Undrain" | "Uncordon" {
+  if (!drain) return "Drain";
+  return drain.running === "finish" ? "Uncordon" : "Undrain";
+}
+
 function sameCommand(node: NodeView, running: Running): string {
-  if (node.drain) return command("nodes", "undrain", node.name);
+  if (node.drain) return command("nodes", labelOf(node).toLowerCase(), node.name);
   const how = running === "finish" && node.allocations.length > 0 ? ["--finish"] : [];
   return command("nodes", "drain", node.name, ...how);
 }

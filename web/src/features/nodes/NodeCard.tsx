@@ -1,52 +1,73 @@
 // One machine.
+import { Link } from "react-router";
 import type { NodeView } from "@/shared/api/types";
-import { bytes, count, plural } from "@/shared/format/numbers";
+import { bytes, plural } from "@/shared/format/numbers";
 import { moment } from "@/shared/format/time";
 import { Badge } from "@/shared/ui/Badge";
 import { cx } from "@/shared/ui/cx";
 import { Fact } from "@/shared/ui/Field";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { DrainButton } from "./DrainButton";
+import { NodeHistory } from "./NodeHistory";
 import { Slots } from "./Slots";
+import { labelsOf, type NodeStatus, problemsOf, statusOf } from "./status";
 
 const ISOLATION = {
   user: "a Unix user for each attempt",
   namespace: "a user of the worker's namespace for each attempt",
   none: "none: code of a job can read this node's token",
 };
+const GLYPHS: Record<NodeStatus["word"], string> = {
+  online: "●",
+  offline: "✕",
+  draining: "◑",
+  cordoned: "⊘",
+};
 
-export function NodeCard({ node }: { node: NodeView }) {
+interface NodeCardProps {
+  node: NodeView;
+  /** Whether it stands alone on the page of the node, with every fact and without a chart. */
+  isWhole?: boolean;
+}
+
+export function NodeCard({ node, isWhole }: NodeCardProps) {
   const { hardware } = node;
+  const status = statusOf(node);
+  const labels = labelsOf(node);
   return (
     <li className={cx("node panel stack", !node.online && "node-offline")}>
       <header className="row">
-        <h2 className="ellipsis" title={node.name}>
-          {node.name}
-        </h2>
-        <Status node={node} />
+        {isWhole ? (
+          <h1>{node.name}</h1>
+        ) : (
+          <h2 className="ellipsis" title={node.name}>
+            <Link to={`/nodes/${node.name}`}>{node.name}</Link>
+          </h2>
+        )}
+        <Badge tone={status.tone} title={status.title}>
+          {GLYPHS[status.word]} {status.word}
+        </Badge>
         <DrainButton node={node} />
       </header>
       <Slots node={node} />
+      {!isWhole && <NodeHistory node={node} />}
+      <Problems node={node} />
       <dl className="facts-column small">
         <Fact name="Device">
           {hardware.device_name} · {bytes(hardware.device_memory_bytes)} a slot
         </Fact>
-        <Fact name="Host">
-          {plural(hardware.cores, "core")} · {bytes(hardware.memory_bytes)}
-        </Fact>
-        {node.notice && <Fact name="Notice">{node.notice}</Fact>}
-        {node.slow_slots.length > 0 && (
-          <Fact name="Slow slots">
-            {node.slow_slots
-              .map(({ slot, jobs }) => `slot ${slot} slowed ${plural(jobs, "job")}`)
-              .join(", ")}
+        {labels.length > 0 && (
+          <Fact name="Labels">
+            <span className="node-labels mono">
+              {labels.map((label) => (
+                <span key={label} className="node-label">
+                  {label}
+                </span>
+              ))}
+            </span>
           </Fact>
         )}
-        <Fact name="Storage roots">{node.roots.join(", ") || "none"}</Fact>
-        <Fact name="Address">
-          <span className="mono">{node.address}</span> · version {node.version}
-        </Fact>
-        <Fact name="Isolation">{ISOLATION[hardware.isolation]}</Fact>
+        {isWhole && <Details node={node} />}
         <Fact name="Heartbeat">
           <RelativeTime at={node.heartbeat_at} />
           <span title={moment(node.registered_at)}>
@@ -59,37 +80,32 @@ export function NodeCard({ node }: { node: NodeView }) {
   );
 }
 
-function Status({ node }: { node: NodeView }) {
-  if (!node.online) {
-    return (
-      <Badge tone="bad" title="No heartbeat from its worker; its jobs may still run">
-        ✕ offline
-      </Badge>
-    );
-  }
-  if (node.notice) {
-    return (
-      <Badge tone="bad" title={`${node.notice}: no new placements; running jobs save and move`}>
-        ◑ draining
-      </Badge>
-    );
-  }
-  if (node.draining) {
-    return (
-      <Badge tone="warn" title={draining(node)}>
-        ◑ draining
-      </Badge>
-    );
-  }
+function Details({ node }: { node: NodeView }) {
+  const { hardware } = node;
   return (
-    <Badge tone="ok" title={`${count(node.free_slots)} slots free`}>
-      ● online
-    </Badge>
+    <>
+      <Fact name="Host">
+        {plural(hardware.cores, "core")} · {bytes(hardware.memory_bytes)}
+      </Fact>
+      <Fact name="Storage roots">{node.roots.join(", ") || "none"}</Fact>
+      <Fact name="Address">
+        <span className="mono">{node.address}</span> · version {node.version}
+      </Fact>
+      {hardware.driver && <Fact name="Driver">{hardware.driver}</Fact>}
+      <Fact name="Isolation">{ISOLATION[hardware.isolation]}</Fact>
+    </>
   );
 }
 
-function draining({ drain }: NodeView): string {
-  if (!drain) return "No new placements";
-  const rest = drain.running === "move" ? "running jobs save and move" : "running jobs may finish";
-  return `Drained by ${drain.by}, ${moment(drain.at)}: no new placements, ${rest}`;
+/** Why nothing is placed on the node or on some of its slots, and what else is wrong. */
+function Problems({ node }: { node: NodeView }) {
+  const problems = problemsOf(node);
+  if (problems.length === 0) return null;
+  return (
+    <ul className="node-problems small" aria-label="Problems">
+      {problems.map((problem) => (
+        <li key={problem}>{problem}</li>
+      ))}
+    </ul>
+  );
 }

@@ -11,6 +11,7 @@ const COLOURS = 6;
 export function Slots({ node }: { node: NodeView }) {
   const holders = holdersBySlot(node);
   const jobs = node.allocations;
+  const withheld = new Map(node.withheld.map(({ slot, reason }) => [slot, reason]));
   return (
     <div>
       <div className="slots-row" role="img" aria-label={words(node)}>
@@ -18,8 +19,12 @@ export function Slots({ node }: { node: NodeView }) {
           <span
             // biome-ignore lint/suspicious/noArrayIndexKey: a slot is its index
             key={slot}
-            className={cx("slot", holder !== null && `part-${(holder % COLOURS) + 1}`)}
-            title={`slot ${slot}: ${holder === null ? "free" : jobs[holder]?.job_name}`}
+            className={cx(
+              "slot",
+              holder !== null && `part-${(holder % COLOURS) + 1}`,
+              withheld.has(slot) && "slot-withheld",
+            )}
+            title={`slot ${slot}: ${use(holder === null ? null : jobs[holder]?.job_name, withheld.get(slot))}`}
           />
         ))}
       </div>
@@ -33,6 +38,13 @@ export function Slots({ node }: { node: NodeView }) {
             <span className="muted">{plural(allocation.slots.length, "slot")}</span>
           </li>
         ))}
+        {withheld.size > 0 && (
+          <li className="row">
+            <span className="legend-mark slot-withheld" />
+            withheld
+            <span className="muted">{plural(withheld.size, "slot")}</span>
+          </li>
+        )}
         {node.free_slots > 0 && (
           <li className="muted">
             {plural(node.free_slots, "slot")} {node.online ? "free" : "out of reach"}
@@ -41,6 +53,10 @@ export function Slots({ node }: { node: NodeView }) {
       </ul>
     </div>
   );
+}
+
+function use(job: string | null | undefined, withheld: string | undefined): string {
+  return job ?? (withheld === undefined ? "free" : `withheld: ${withheld}`);
 }
 
 function words(node: NodeView): string {

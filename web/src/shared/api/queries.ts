@@ -33,6 +33,7 @@ export const keys = {
   jobPart: (id: string, part: string, ...more: readonly unknown[]) =>
     ["job", id, part, ...more] as const,
   nodes: ["nodes"] as const,
+  nodeMetrics: (name: string) => ["node-metrics", name] as const,
   projects: ["projects"] as const,
   queue: ["queue"] as const,
   goodput: ["goodput"] as const,
@@ -118,6 +119,19 @@ export const projectsQuery = queryOptions({
   queryFn: ({ signal }) =>
     allPages((query) => ask(api.GET("/api/v1/projects", { params: { query }, signal }))),
 });
+
+/** The curves of a node over the last hours; `names` divides series by commas. */
+export const nodeMetricsQuery = (name: string, hours: number, names: string) =>
+  queryOptions({
+    queryKey: [...keys.nodeMetrics(name), hours, names] as const,
+    queryFn: ({ signal }) =>
+      ask(
+        api.GET("/api/v1/nodes/{name}/metrics", {
+          params: { path: { name }, query: { hours, names } },
+          signal,
+        }),
+      ),
+  });
 
 export const tokensQuery = queryOptions({
   queryKey: keys.tokens,

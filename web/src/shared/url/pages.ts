@@ -40,6 +40,20 @@ export const JOBS = {
   ),
 };
 
+/** The filter of the nodes. */
+export const NODES = { search: text("q"), isTroubled: flag("problems") };
+
+const SPANS = [1, 6, 24, 336];
+
+/** The hours up to now that the charts of a node show. */
+export const NODE = {
+  hours: param<number>(
+    "hours",
+    (found) => SPANS.find((hours) => String(hours) === found) ?? 1,
+    (hours) => (hours === 1 ? null : String(hours)),
+  ),
+};
+
 /** The form: `from` is the id of a job to begin with, `find` a field to show. */
 export const SUBMIT = {
   from: text("from"),

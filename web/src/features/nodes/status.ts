@@ -1,0 +1,75 @@
+// What a node is at the moment, in a word, and which nodes a person looks for.
+import type { NodeView } from "@/shared/api/types";
+import { count, plural } from "@/shared/format/numbers";
+import { moment } from "@/shared/format/time";
+import type { Tone } from "@/shared/ui/Badge";
+
+export interface NodeStatus {
+  word: "online" | "offline" | "draining" | "cordoned";
+  tone: Tone;
+  /** What it means for jobs. */
+  title: string;
+}
+
+export function statusOf(node: NodeView): NodeStatus {
+  if (!node.online) {
+    const title = "No heartbeat from its worker; its jobs may still run";
+    return { word: "offline", tone: "bad", title };
+  }
+  if (node.notice) {
+    const title = `${node.notice}: no new placements; running jobs save and move`;
+    return { word: "draining", tone: "bad", title };
+  }
+  if (!node.drain) {
+    return { word: "online", tone: "ok", title: `${count(node.free_slots)} slots free` };
+  }
+  const { running, by, at } = node.drain;
+  if (running === "finish") {
+    const title = `Cordoned by ${by}, ${moment(at)}: no new placements, running jobs may finish`;
+    return { word: "cordoned", tone: "warn", title };
+  }
+  const title = `Drained by ${by}, ${moment(at)}: no new placements, running jobs save and move`;
+  return { word: "draining", tone: "warn", title };
+}
+
+/** Why nothing is placed on a node or on some of its slots, and what else is wrong with it. */
+export function problemsOf(node: NodeView): string[] {
+  const status = statusOf(node);
+  const reasons = node.drain?.reasons ?? [];
+  return [
+    ...(status.word === "online" ? [] : [status.title]),
+    ...reasons,
+    ...node.withheld.map(({ slot, reason }) => `slot ${slot} is withheld: ${reason}`),
+    // The reason of a cordon repeats the problem that it is for.
+    ...node.problems.filter(
+      (problem) => !reasons.some((reason) => `${reason},`.startsWith(`${problem},`)),
+    ),
+    ...node.slow_slots.map(
+      ({ slot, jobs }) => `slot ${slot} slowed ${plural(jobs, "job")} of the last 30 days`,
+    ),
+  ];
+}
+
+/** Whether every word of a search is in the name, a label, a device, a job or a problem of a node. */
+export function isFound(node: NodeView, search: string): boolean {
+  const texts = [
+    node.name,
+    statusOf(node).word,
+    node.hardware.device_name,
+    ...labelsOf(node),
+    ...problemsOf(node),
+    ...node.allocations.map(({ job_name }) => job_name),
+  ];
+  const text = texts.join("\n").toLowerCase();
+  return search
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => text.includes(word));
+}
+
+/** Labels as `zone=a`, by key. */
+export function labelsOf(node: NodeView): string[] {
+  return Object.entries(node.labels)
+    .map(([key, value]) => `${key}=${value}`)
+    .sort();
+}
