@@ -141,6 +141,8 @@ def nodes(
             write_text(f"{node.name} was cordoned by {node.drain.by}: {why}")
         for slot in node.withheld:
             write_text(f"slot {slot.slot} of {node.name} is withheld: {slot.reason}")
+        for problem in node.problems:
+            write_text(f"{node.name} has a problem: {problem}")
 
 
 def _change_node(yard: Client, given: list[str], *, finish: bool, reason: str | None) -> None:

@@ -7,6 +7,7 @@ import json
 from server.attempts.node_heartbeat import node_heartbeat
 from tests.library.conftest import Run, Yard
 from tests.server.harness import WORKER
+from trainyard.protocol.node_samples import HostSample, NodeSample
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 
 
@@ -55,3 +56,12 @@ def test_a_node_that_is_about_to_leave_gives_its_reason(yard: Yard, run: Run) ->
     shown = run("nodes", "undrain", "node-1").stdout
     assert "draining" in shown
     assert "node-1 is about to leave: ends [12:00]" in shown
+
+
+def test_what_is_wrong_with_a_node_is_listed(yard: Yard, run: Run) -> None:
+    host = HostSample(load=0, memory_bytes=1, memory_used_bytes=0)
+    sample = NodeSample(host=host, problems=("/srv [nfs]: the file system does not answer",))
+    beat = NodeHeartbeat(protocol=PROTOCOL, node="node-1", worker=WORKER, sample=sample)
+    node_heartbeat(yard.harness.context, beat)
+    shown = run("nodes").stdout
+    assert "node-1 has a problem: /srv [nfs]: the file system does not answer" in shown
