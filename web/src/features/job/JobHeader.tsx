@@ -46,8 +46,8 @@ function JobFacts({ job }: { job: Job }) {
       {job.size_change && (
         <li>
           {job.size_change.world_size < job.size_change.before ? "shrunk" : "grew"} to{" "}
-          {count(job.size_change.world_size)} <RelativeTime at={job.size_change.at} isSentence />:{" "}
-          {job.size_change.reason}
+          {plural(job.size_change.world_size, "slot")},{" "}
+          <RelativeTime at={job.size_change.at} isSentence />: {job.size_change.reason}
         </li>
       )}
       {nodes.length > 0 && (
