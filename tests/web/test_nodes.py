@@ -120,6 +120,23 @@ def test_a_node_has_a_page_with_charts(visit: Visit) -> None:
     watched.forgive("404")
 
 
+def test_a_node_is_cordoned_with_a_reason(visit: Visit) -> None:
+    watched = visit(f"/nodes/{cluster.SLOW}", width=390, height=844)
+    page, dialog = watched.page, watched.page.get_by_role("dialog")
+    page.get_by_role("button", name="Drain", exact=True).click()
+    assert dialog.get_by_label("Reason").count() == 0
+    dialog.get_by_text("Let them finish").click()
+    dialog.get_by_label("Reason").fill("noisy fan")
+    same = f"$ trainyard nodes cordon {cluster.SLOW} --reason 'noisy fan'"
+    patiently(dialog.locator(".command-text")).to_have_text(same)
+    look(watched, "node-cordon-390")
+    dialog.get_by_role("button", name="Drain", exact=True).click()
+    patiently(page.get_by_role("list", name="Problems")).to_contain_text("noisy fan")
+    page.get_by_role("button", name="Uncordon").click()
+    dialog.get_by_role("button", name="Uncordon").click()
+    patiently(page.locator(".node .badge")).to_contain_text("online")
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_pages_are_whole(theatre: Served, visit: Visit, width: int) -> None:
     watched = visit("/nodes", width=width, height=900 if width > 600 else 844)

@@ -1,6 +1,6 @@
 // Takes a node out of use for new jobs, and back.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { useState } from "react";
+import { useId, useState } from "react";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
 import type { NodeView } from "@/shared/api/types";
@@ -8,6 +8,7 @@ import { plural } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { Button } from "@/shared/ui/Button";
 import { ActionDialog } from "@/shared/ui/Dialog";
+import { Field } from "@/shared/ui/Field";
 
 type Running = "move" | "finish";
 
@@ -26,12 +27,16 @@ export function DrainButton({ node }: { node: NodeView }) {
 function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void }) {
   const client = useQueryClient();
   const [running, setRunning] = useState<Running>("move");
+  const [typed, setTyped] = useState("");
+  const takesReason = !node.drain && (running === "finish" || node.allocations.length === 0);
+  const reason = takesReason ? typed.trim() : "";
   const label = labelOf(node);
   const move = useMutation({
     mutationFn: () => {
       const path = { params: { path: { name: node.name } } };
-      return node.drain
-        ? ask(api.POST("/api/v1/nodes/{name}/undrain", path))
+      if (node.drain) return ask(api.POST("/api/v1/nodes/{name}/undrain", path));
+      return reason
+        ? ask(api.POST("/api/v1/nodes/{name}/cordon", { ...path, body: { reason } }))
         : ask(api.POST("/api/v1/nodes/{name}/drain", { ...path, body: { running } }));
     },
     onSuccess: (changed) => {
@@ -46,7 +51,7 @@ function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void })
       title={`${label} ${node.name}?`}
       label={label}
       action={move}
-      command={sameCommand(node, running)}
+      command={sameCommand(node, running, reason)}
       onClose={onClose}
     >
       {node.drain ? (
@@ -54,6 +59,7 @@ function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void })
       ) : (
         <Choices node={node} running={running} onChoose={setRunning} />
       )}
+      {takesReason && <Reason text={typed} onChange={setTyped} />}
     </ActionDialog>
   );
 }
@@ -81,7 +87,7 @@ function Choices({ node, running, onChoose }: ChoicesProps) {
           </li>
         ))}
       </ul>
-      <fieldset className="stack">
+      <fieldset className="drain-choices stack">
         <legend className="visually-hidden">Running jobs</legend>
         <Choice
           isChosen={running === "move"}
@@ -97,6 +103,29 @@ function Choices({ node, running, onChoose }: ChoicesProps) {
         />
       </fieldset>
     </>
+  );
+}
+
+interface ReasonProps {
+  text: string;
+  onChange: (text: string) => void;
+}
+
+/** Only a cordon has a reason: jobs on the node finish. */
+function Reason({ text, onChange }: ReasonProps) {
+  const id = useId();
+  return (
+    <Field htmlFor={id} label="Reason" help="Optional; shown with the node.">
+      <input
+        id={id}
+        className="input"
+        aria-describedby={`${id}-said`}
+        autoComplete="off"
+        maxLength={500}
+        value={text}
+        onChange={(event) => onChange(event.target.value)}
+      />
+    </Field>
   );
 }
 
@@ -125,8 +154,9 @@ function labelOf({ drain }: NodeView): "Drain" | "Undrain" | "Uncordon" {
   return drain.running === "finish" ? "Uncordon" : "Undrain";
 }
 
-function sameCommand(node: NodeView, running: Running): string {
+function sameCommand(node: NodeView, running: Running, reason: string): string {
   if (node.drain) return command("nodes", labelOf(node).toLowerCase(), node.name);
+  if (reason) return command("nodes", "cordon", node.name, "--reason", reason);
   const how = running === "finish" && node.allocations.length > 0 ? ["--finish"] : [];
   return command("nodes", "drain", node.name, ...how);
 }
