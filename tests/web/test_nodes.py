@@ -94,7 +94,7 @@ def test_nodes_are_filtered(visit: Visit) -> None:
     box.press_sequentially("rack=r03 H100")
     patiently(cards).to_have_count(8)
     page.wait_for_url("**/nodes?q=rack*")
-    box.fill("")
+    box.fill("")  # at once, while the page still draws what was typed before
     patiently(cards).to_have_count(cluster.NODES)
     page.get_by_role("button", name="with problems 10").click()
     patiently(cards).to_have_count(10)

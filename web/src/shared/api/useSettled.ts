@@ -24,10 +24,18 @@ export function useDraft<Value>(
   const [draft, setDraft] = useState(value);
   const latest = useRef(onChange);
   latest.current = onChange; // events that draw the page again do not restart the timer
-  useEffect(() => setDraft(value), [value]);
+  // Typing goes on between a change and its return as `value`, which is no reason to replace it.
+  const sent = useRef(value);
+  useEffect(() => {
+    if (value !== sent.current) setDraft(value);
+    sent.current = value;
+  }, [value]);
   useEffect(() => {
     if (draft === value) return;
-    const timer = setTimeout(() => latest.current(draft), milliseconds);
+    const timer = setTimeout(() => {
+      sent.current = draft;
+      latest.current(draft);
+    }, milliseconds);
     return () => clearTimeout(timer);
   }, [draft, value, milliseconds]);
   return [draft, setDraft];
