@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.stored_specs import forget_fields
+
 revision = "0027"
 down_revision = "0026"
 branch_labels = None
@@ -49,7 +51,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop all of it, and the events of projects, which the former version cannot read."""
+    """Drop all of it, and what the former version cannot read: events and a field of specs."""
+    forget_fields(("project",))
     op.execute(sa.delete(events).where(events.c.kind == "project_changed"))
     op.drop_index("ix_jobs_project_id", "jobs")
     op.drop_column("jobs", "project")

@@ -14,6 +14,9 @@ depends_on = None
 
 ADDED = ("positions", "false_alarms")
 """Fields of `exit` that came with this revision."""
+KINDS = ("straggler_found", "straggler_gone")
+events = sa.table("events", sa.column("kind"))
+notices = sa.table("notices", sa.column("kind"))
 shares = sa.table(
     "attempt_nodes",
     *(sa.column(name) for name in ("attempt_id", "node")),
@@ -48,7 +51,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them, and what exits have of positions: the former version refuses unknown fields."""
+    """Drop them, and what the former version refuses: positions of exits, events and notices."""
     connection = op.get_bind()
     for attempt_id, node, text in connection.execute(
         sa.select(shares).where(shares.c.exit.is_not(None))
@@ -57,5 +60,7 @@ def downgrade() -> None:
         former = {key: value for key, value in record.items() if key not in ADDED}
         mine = (shares.c.attempt_id == attempt_id) & (shares.c.node == node)
         connection.execute(sa.update(shares).where(mine).values(exit=json.dumps(former)))
+    op.execute(sa.delete(events).where(events.c.kind.in_(KINDS)))
+    op.execute(sa.delete(notices).where(notices.c.kind == "rank_times"))
     op.drop_column("attempts", "rank_times")
     op.drop_table("stragglers")

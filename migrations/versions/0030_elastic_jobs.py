@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
+
+from migrations.stored_specs import forget_fields
 
 revision = "0030"
 down_revision = "0029"
@@ -34,29 +33,10 @@ def downgrade() -> None:
     The former version refuses fields that it does not know, and waits for every share of an
     attempt: a lost share ends here, so its slots are free.
     """
-    _forget_fields("jobs", "spec", ("resources",))
-    _forget_fields("jobs", "pending", ("overrides", "resources"))
-    _forget_fields("attempts", "overrides", ("resources",))
+    forget_fields(ADDED, section="resources")
     op.execute(sa.delete(events).where(events.c.kind == "size_changed"))
     lost = attempt_nodes.c.lost_at.is_not(None)
     op.execute(sa.update(attempt_nodes).where(lost).values(state="ended"))
     op.drop_column("attempt_nodes", "lost_at")
     for name in JOB_COLUMNS:
         op.drop_column("jobs", name)
-
-
-def _forget_fields(name: str, column: str, path: tuple[str, ...]) -> None:
-    table = sa.table(name, sa.column("id"), sa.column(column, sa.Text))
-    connection = op.get_bind()
-    stored = sa.select(table.c.id, table.c[column]).where(table.c[column].is_not(None))
-    for row_id, text in connection.execute(stored).all():
-        document = json.loads(text)
-        section: Any = document
-        for key in path:
-            section = section.get(key) or {}
-        if not section.keys() & set(ADDED):
-            continue
-        for field in ADDED:
-            section.pop(field, None)
-        changed = sa.update(table).where(table.c.id == row_id)
-        connection.execute(changed.values({column: json.dumps(document)}))

@@ -8,11 +8,15 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.stored_specs import forget_fields
+
 revision = "0031"
 down_revision = "0030"
 branch_labels = None
 depends_on = None
 
+ADDED = ("node_selector", "exclude_nodes")
+"""Fields of the section `resources` that came with this revision."""
 OBJECTS = ("worker_labels", "set_labels", "withheld")
 jobs = sa.table("jobs", *(sa.column(name) for name in ("state", "reason", "demand")))
 demands = sa.table("demands", sa.column("key"), sa.column("reason"))
@@ -37,9 +41,11 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drop them, and what the former version cannot read.
 
-    A cordoned node stays drained, without its reasons. A slot whose device is gone is an ordinary
-    one for the former version, until its worker registers again.
+    Stored specs lose their selectors, and a cordoned node stays drained, without its reasons. A
+    slot whose device is gone is an ordinary one for the former version, until its worker registers
+    again.
     """
+    forget_fields(ADDED, section="resources")
     connection = op.get_bind()
     for row in connection.execute(sa.select(nodes)).all():
         hardware: dict[str, Any] = json.loads(row.hardware)

@@ -1,0 +1,129 @@
+"""A downgrade leaves what the former version reads: it refuses fields and kinds that came later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+
+from server.checkpoints import service
+from server.context import Context
+from server.database.engine import Database
+from server.database.migrate import alembic_config, upgrade
+from server.database.tables import attempts, checkpoints, events, jobs, notices, operations
+from server.events.notices import notify
+from server.events.store import NewEvent, append_event
+from server.projects.service import create_project
+from server.subject import SERVER, Subject
+from tests.actors import ADA
+from tests.server.harness import Harness
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.rest.metrics_and_logs import (
+    RankTimesStored,
+    StragglerFound,
+    StragglerGone,
+)
+from trainyard.protocol.rest.operations import SampleRequest
+from trainyard.protocol.rest.projects import ProjectRequest
+from trainyard.protocol.states import AttemptCause
+from trainyard.spec.job import JobSpec
+from trainyard.spec.sections.resources import ResourcesSection
+
+RANGE = {"min_world_size", "max_world_size", "shrink_after_seconds"}
+SELECTORS = {"node_selector", "exclude_nodes"}
+RESOURCES = {"world_size", "nodes", "device", "priority"}
+SPEC = {*JobSpec.model_fields} - {"project"}
+"""Fields of a spec at revision 0026; those of its section `resources` are above."""
+
+
+@pytest.mark.parametrize(
+    ("revision", "spec", "resources"),
+    [
+        ("0026", SPEC, RESOURCES),
+        ("0029", {*JobSpec.model_fields}, RESOURCES),
+        ("0030", {*JobSpec.model_fields}, RESOURCES | RANGE),
+        ("0031", {*JobSpec.model_fields}, RESOURCES | RANGE | SELECTORS),
+    ],
+)
+def test_every_stored_spec_has_the_fields_of_the_former_version(
+    database: Database, harness: Harness, revision: str, spec: set[str], resources: set[str]
+) -> None:
+    job_id = store_specs(harness)
+    with database.write() as connection:
+        command.downgrade(alembic_config(connection), revision)
+        found = list(stored(connection))
+    assert len(found) == 5
+    for holder in found:
+        assert holder.keys() in (spec, {*Overrides.model_fields})
+        assert holder["resources"].keys() == resources
+    upgrade(database)
+    section = harness.job(job_id).spec.resources
+    assert (section.world_size, section.priority) == (2, 7)
+    assert section.node_selector == ({"zone": "a"} if revision == "0031" else {})
+
+
+def test_events_and_notices_of_stragglers_are_deleted(
+    database: Database, harness: Harness, context: Context
+) -> None:
+    job_id = harness.submit()
+    kinds = sa.select(events.c.kind).order_by(events.c.id)
+    found = StragglerFound(step=3, time=1.0, rank=0, kind="compute", factor=1.5, share=0.2)
+    with database.write() as connection:
+        before = connection.scalars(kinds).all()
+        for data in (found, StragglerGone(step=9, time=2.0, rank=0)):
+            append_event(context, connection, NewEvent(data, SERVER, Subject(job_id), ""))
+        notify(context, connection, Subject(job_id), RankTimesStored(step=9))
+        command.downgrade(alembic_config(connection), "0028")
+        assert connection.scalars(kinds).all() == before
+        assert "rank_times" not in connection.scalars(sa.select(notices.c.kind)).all()
+    upgrade(database)
+
+
+def store_specs(harness: Harness) -> str:
+    """Store a spec in each place that has one, with every field of later versions; return a job."""
+    context = harness.context
+    create_project(context, ProjectRequest(name="vision"), actor=ADA)
+    harness.add_node(slots=2)
+    resources = {"world_size": 2, "min_world_size": 1, "priority": 7}
+    selectors = {"node_selector": {"zone": "a"}, "exclude_nodes": ["node-9"]}
+    job_id, _ = harness.running(project="vision", resources=resources)
+    checkpoint = harness.commit_checkpoint(job_id, 1)
+    service.sample(context, checkpoint, SampleRequest(), actor=ADA)
+    section = ResourcesSection.model_validate(resources | selectors)
+    spec = harness.job(job_id).spec.model_copy(update={"resources": section})
+    with context.database.write() as connection:
+        manifest = connection.scalars(sa.select(checkpoints.c.manifest)).one()
+        task = connection.scalars(sa.select(operations.c.task)).one().read("task")
+        sample = task.sample.model_copy(update={"spec": spec})
+        overrides = Overrides(resources=section)
+        launch = {"cause": AttemptCause.RETRY, "actor": "ada", "layout": spec.layout()}
+        pending = PendingLaunch(overrides=overrides, **launch)
+        for statement in (
+            sa.update(jobs).values(spec=spec, pending=pending),
+            sa.update(attempts).values(overrides=overrides),
+            sa.update(checkpoints).values(manifest=manifest.model_copy(update={"spec": spec})),
+            sa.update(operations).values(task=task.model_copy(update={"sample": sample})),
+        ):
+            connection.execute(statement)
+    return job_id
+
+
+def stored(connection: sa.Connection) -> Iterator[dict[str, Any]]:
+    """Yield each stored spec, and each set of overrides of one."""
+    for query, path in (
+        ("SELECT spec FROM jobs", ()),
+        ("SELECT pending FROM jobs", ("overrides",)),
+        ("SELECT overrides FROM attempts", ()),
+        ("SELECT manifest FROM checkpoints", ("spec",)),
+        ("SELECT task FROM operations", ("sample", "spec")),
+    ):
+        for text in connection.exec_driver_sql(query).scalars():
+            holder = json.loads(text)
+            for key in path:
+                holder = holder[key]
+            yield holder
