@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 
 from server.database.project_tables import projects
-from server.database.tables import jobs
+from server.database.tables import jobs, nodes
 from server.projects.queries import HOLDING
 from trainyard.protocol.states import JobState
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
@@ -41,6 +41,15 @@ GROUPED = WAITS & jobs.c.demand.is_not(None)
 """The condition of those that the scheduler considers for slots."""
 ARRIVAL = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 """The order of the jobs of one project."""
+_ONLINE = select(func.sum(nodes.c.slots)).where(nodes.c.offline_since.is_(None)).scalar_subquery()
+_CAN_START = and_(
+    jobs.c.demand.is_not(None),
+    *(or_(most.is_(None), jobs.c.world_size <= most) for most in (projects.c.max_slots, _ONLINE)),
+)
+_COUNTED = case((_CAN_START, jobs.c.world_size), else_=0)
+"""Slots that a job adds to the tags of those behind it in its project. One that cannot start adds
+none, or it would keep them behind all other projects: it is not considered for slots, or is larger
+than the project's `max_slots` or than all nodes that are online."""
 _TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=ARRIVAL)
 _COLUMNS = (
     jobs.c.id,
@@ -161,11 +170,18 @@ def key_of_candidate(
     if not order.is_fair:
         return QueueKey(priority, 0.0, now, _LAST_ID)
     of_project = jobs.c.project == project
-    slots = func.coalesce(func.sum(jobs.c.world_size), 0)
-    held = select(slots).where(jobs.c.state.in_(HOLDING), of_project).scalar_subquery()
-    ahead = select(slots).where(GROUPED, of_project, jobs.c.priority >= priority).scalar_subquery()
-    weight = select(projects.c.weight).where(projects.c.name == project).scalar_subquery()
-    tag = connection.scalar(select((held + ahead) / weight))
+    held = select(func.coalesce(func.sum(jobs.c.world_size), 0)).where(
+        jobs.c.state.in_(HOLDING), of_project
+    )
+    ahead = (
+        select(func.coalesce(func.sum(_COUNTED), 0))
+        .select_from(jobs)
+        .join(projects, projects.c.name == jobs.c.project)
+        .where(GROUPED, of_project, jobs.c.priority >= priority)
+    )
+    weight = select(projects.c.weight).where(projects.c.name == project)
+    in_turn = held.scalar_subquery() + ahead.scalar_subquery()
+    tag = connection.scalar(select(in_turn / weight.scalar_subquery()))
     return QueueKey(priority, float(tag or 0.0), now, _LAST_ID)
 
 
@@ -174,14 +190,11 @@ def _arrival_line(columns: Sequence[ColumnElement[Any]]) -> Subquery:
 
 
 def _fair_line(columns: Sequence[ColumnElement[Any]]) -> Subquery:
-    """Return the jobs with their tags; one that is not considered for slots adds to no tag."""
+    """Return the jobs with their tags."""
     holding = jobs.c.state.in_(HOLDING)
     slots = func.sum(jobs.c.world_size).label("slots")
     held = select(jobs.c.project, slots).where(holding).group_by(jobs.c.project).subquery("held")
-    considered = case((jobs.c.demand.is_not(None), jobs.c.world_size), else_=0)
-    ahead = func.sum(considered).over(
-        partition_by=jobs.c.project, order_by=ARRIVAL, rows=(None, -1)
-    )
+    ahead = func.sum(_COUNTED).over(partition_by=jobs.c.project, order_by=ARRIVAL, rows=(None, -1))
     in_turn = func.coalesce(held.c.slots, 0) + func.coalesce(ahead, 0)
     tag = in_turn / func.coalesce(projects.c.weight, 1.0)
     return (

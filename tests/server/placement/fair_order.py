@@ -20,7 +20,10 @@ class Waiting:
 
 
 def fair_order(
-    waiting: Iterable[Waiting], held: Mapping[str, int], weights: Mapping[str, float]
+    waiting: Iterable[Waiting],
+    held: Mapping[str, int],
+    weights: Mapping[str, float],
+    largest: Mapping[str, int],
 ) -> Sequence[Waiting]:
     """Return the jobs in their order, chosen one by one.
 
@@ -28,6 +31,7 @@ def fair_order(
         waiting: the jobs.
         held: slots that each project holds.
         weights: weight of each project.
+        largest: size of the largest job of each project that can start; a larger one counts 0.
     """
     left = sorted(waiting, key=lambda job: (-job.priority, job.queued_at, job.id))
     counted = Counter(held)
@@ -42,7 +46,7 @@ def fair_order(
             heads.values(),
             key=lambda job: (counted[job.project] / weights[job.project], job.queued_at, job.id),
         )
-        counted[chosen.project] += chosen.size
+        counted[chosen.project] += chosen.size if chosen.size <= largest[chosen.project] else 0
         order.append(chosen)
         left.remove(chosen)
     return order

@@ -77,7 +77,9 @@ class Cluster:
                 self.waiting.append(job)
 
     def _place(self) -> None:
-        order = fair_order(self.waiting, self.held, self.weights)
+        online = SLOTS * self.nodes
+        largest = {each: min(self.max_slots.get(each, online), online) for each in self.weights}
+        order = fair_order(self.waiting, self.held, self.weights, largest)
         queue = [QueuedJob(j.id, j.id, Demand(j.size), project=j.project) for j in order]
         offers = [
             Offer(node, "cpu", SLOTS, tuple(sorted(free)), {"checkpoints": "r"})
@@ -124,6 +126,18 @@ def test_a_quota_is_exceeded_at_no_decision_and_the_rest_goes_to_the_others(seed
     cluster.run(300, watch)
     assert cluster.held["a"] > 0
     assert cluster.share("c") > 0.8
+
+
+@pytest.mark.parametrize(("size", "max_slots"), [(101, {"a": 100}), (1000, {})])
+def test_a_job_that_cannot_start_holds_up_no_job_of_its_project(
+    size: int, max_slots: Mapping[str, int]
+) -> None:
+    """It is the oldest of its project, and larger than the quota or than the cluster."""
+    cluster = Cluster({"a": 1.0, "b": 2.0}, seed=0, max_slots=max_slots, nodes=24)
+    cluster.waiting.append(Waiting("00000000", "a", size, queued_at=-1.0))
+    cluster.run(300)
+    assert "00000000" in {job.id for job in cluster.waiting}
+    assert cluster.share("a") == pytest.approx(1 / 3, rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -23,6 +23,8 @@ from trainyard.protocol.states import JobState
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WEIGHTS = {"default": 1.0, "speech": 3.0, "vision": 0.7}
+LARGEST = {"default": 6, "speech": 6, "vision": 2}
+"""Largest jobs that can start: of vision by its quota, of the others by the slots of the node."""
 
 
 def make_projects(context: Context, weights: Mapping[str, float]) -> None:
@@ -89,12 +91,43 @@ def listed(context: Context, *, page: int = 7) -> list[str]:
         assert after == rows[-1].key
 
 
+def place_of(context: Context, new: Waiting) -> int:
+    """Return how many jobs would be ahead of one, were it queued now."""
+    with context.database.read() as connection:
+        order = read_order(connection, candidate=new.project)
+        key = key_of_candidate(
+            connection,
+            order,
+            project=new.project,
+            priority=new.priority,
+            now=START + timedelta(seconds=new.queued_at),
+        )
+        return count_up_to(connection, order, key)[0]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_it_is_the_order_of_the_definition(harness: Harness, context: Context, seed: int) -> None:
     make_projects(context, WEIGHTS)
     rows, held = backlog(context, seed), {"default": 3, "vision": 5}
     store(context, harness.submit(), rows, held)
-    assert listed(context) == [job.id for job in fair_order(rows, held, WEIGHTS)]
+    everything = dict.fromkeys(WEIGHTS, 8)
+    assert listed(context) == [job.id for job in fair_order(rows, held, WEIGHTS, everything)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_that_cannot_start_adds_nothing_to_the_tags_behind_it(
+    harness: Harness, context: Context, seed: int
+) -> None:
+    make_projects(context, WEIGHTS)
+    change_project(context, "vision", ProjectSettings(max_slots=LARGEST["vision"]), actor=ADA)
+    harness.add_node(slots=LARGEST["default"])
+    rows, held = backlog(context, seed), {"default": 3, "vision": 5}
+    store(context, harness.submit(), rows, held)
+    assert listed(context) == [job.id for job in fair_order(rows, held, WEIGHTS, LARGEST)]
+    for project in WEIGHTS:
+        new = Waiting(context.new_id(), project, 1, queued_at=100.0)
+        order = fair_order([*rows, new], held, WEIGHTS, LARGEST)
+        assert place_of(context, new) == order.index(new)
 
 
 def test_while_one_project_waits_it_is_the_order_of_arrival(
@@ -118,17 +151,8 @@ def test_a_candidate_has_the_place_that_it_gets(harness: Harness, context: Conte
     store(context, harness.submit(), rows, held)
     for project in WEIGHTS:
         new = Waiting(context.new_id(), project, 2, queued_at=100.0)
-        with context.database.read() as connection:
-            order = read_order(connection, candidate=project)
-            key = key_of_candidate(
-                connection,
-                order,
-                project=project,
-                priority=0,
-                now=START + timedelta(seconds=100),
-            )
-            ahead, _ = count_up_to(connection, order, key)
-        assert ahead == fair_order([*rows, new], held, WEIGHTS).index(new)
+        order = fair_order([*rows, new], held, WEIGHTS, dict.fromkeys(WEIGHTS, 8))
+        assert place_of(context, new) == order.index(new)
 
 
 def test_a_round_places_the_job_of_the_project_with_the_fewest_slots(
