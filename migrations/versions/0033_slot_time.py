@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 from alembic import op
@@ -17,7 +20,7 @@ time = sa.DateTime(timezone=True)
 
 
 def upgrade() -> None:
-    """Make the tables, and fill the former from the shares that have ended."""
+    """Make the tables; fill the former, and what projects used, from the shares that have ended."""
     holdings = op.create_table(
         "holdings",
         sa.Column("attempt_id", sa.String(26), nullable=False),
@@ -53,7 +56,11 @@ def downgrade() -> None:
 
 
 def _fill(holdings: sa.Table) -> None:
-    """Copy the shares of ended attempts; each counts to the end of its attempt."""
+    """Copy the shares of ended attempts; each counts to the end of its attempt.
+
+    Their projects have used them by month, unless shares are counted since a former upgrade.
+    """
+    usage = sa.table("project_usage", *map(sa.column, ("project", "month", "slot_seconds")))
     shares = sa.table("attempt_nodes", *map(sa.column, ("attempt_id", "node", "slots")))
     attempts = sa.table(
         "attempts",
@@ -79,7 +86,32 @@ def _fill(holdings: sa.Table) -> None:
         .where(attempts.c.ended_at.is_not(None))
     )
     connection = op.get_bind()
+    used: Counter[tuple[str, str]] = Counter()
     for rows in connection.execute(query).partitions(ROWS_AT_ONCE):
+        held = [row._asdict() | {"slots": len(json.loads(row.slots))} for row in rows]
+        op.bulk_insert(holdings, held)
+        for share in held:
+            for month, seconds in _months(share["since"], share["until"]):
+                used[share["project"], month] += share["slots"] * seconds
+    if connection.scalar(sa.select(sa.func.count()).select_from(usage)) == 0:
         op.bulk_insert(
-            holdings, [row._asdict() | {"slots": len(json.loads(row.slots))} for row in rows]
+            usage,
+            [
+                {"project": project, "month": month, "slot_seconds": seconds}
+                for (project, month), seconds in used.items()
+            ],
         )
+
+
+def _months(since: datetime, until: datetime) -> Iterator[tuple[str, float]]:
+    """Yield each calendar month (UTC) of a stretch of time, and the seconds of it in that month."""
+    # SQLite returns times of UTC without a zone, PostgreSQL in the zone of the session.
+    at, end = (
+        time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        for time in (since, until)
+    )
+    while at < end:
+        first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        next_month = (first + timedelta(days=31)).replace(day=1)
+        yield f"{at:%Y-%m}", (min(end, next_month) - at).total_seconds()
+        at = next_month

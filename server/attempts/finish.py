@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, exists, func, select, update
 
 from server.attempts.fallback import find_fallback
-from server.attempts.launch import Launch, effective_spec, read_launch, record_holding
+from server.attempts.launch import Launch, effective_spec, read_launch
 from server.attempts.recovery import queue_recovery
 from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
 from server.attempts.rollback import append_rollback, find_rollback
@@ -20,7 +20,7 @@ from server.database.tables import attempt_nodes, attempts, checkpoints, request
 from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
-from server.projects.usage import settle_share
+from server.projects.usage import EndedShare, settle_share
 from server.ranks.hangs import explained
 from server.subject import SCHEDULER, SERVER, Actor
 from trainyard.protocol.rest.event_data import (
@@ -214,14 +214,22 @@ def _end_node(
             **ending,
         ),
     )
+    placed_at = launch.attempt.created_at
     settle_share(
         context,
         connection,
-        launch.job.project,
-        slots=len(share.slots),
-        since=launch.attempt.created_at,
+        EndedShare(
+            attempt_id=launch.attempt.id,
+            node=share.node,
+            job_id=launch.job.id,
+            job_name=launch.job.name,
+            project=launch.job.project,
+            attempt=launch.attempt.number,
+            slots=len(share.slots),
+            since=placed_at,
+            until=max(context.now(), placed_at),  # the clock may have been set back
+        ),
     )
-    record_holding(context, connection, launch, share)
 
 
 def _end_attempt(context: Context, connection: Connection, launch: Launch) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, select
 
-from server.context import Context
 from server.database.rows import Attempt, AttemptNode, Job
-from server.database.slot_tables import holdings
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import ConflictError
 from server.subject import Subject
@@ -66,33 +64,6 @@ def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
     ).one()
     overrides = row.overrides.read(f"overrides of attempt {attempt_id}")
     return resolved(overrides.apply(row.spec.read(f"spec of job {row.id}")), row.device, row.layout)
-
-
-def record_holding(
-    context: Context, connection: Connection, launch: Launch, share: AttemptNode
-) -> None:
-    """Store what a share held that ends now, from the placement of its attempt on.
-
-    Args:
-        context: the server's surroundings.
-        connection: the transaction that ends the share.
-        launch: its attempt.
-        share: the share.
-    """
-    now, since = context.now(), launch.attempt.created_at
-    connection.execute(
-        insert(holdings).values(
-            attempt_id=launch.attempt.id,
-            node=share.node,
-            job_id=launch.job.id,
-            job_name=launch.job.name,
-            project=launch.job.project,
-            attempt=launch.attempt.number,
-            slots=len(share.slots),
-            since=since,
-            until=max(now, since),  # the clock may have been set back
-        )
-    )
 
 
 def newest_attempt_id(connection: Connection, job_id: str) -> str | None:

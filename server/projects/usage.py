@@ -7,17 +7,37 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, insert, select
 
 from server.context import Context
 from server.database.project_tables import project_usage
+from server.database.slot_tables import holdings
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.database.upsert import insert_or_add
 from trainyard.protocol.states import AttemptNodeState
 
 SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class EndedShare:
+    """What a share held from the placement of its attempt to its end: a row of `holdings`."""
+
+    attempt_id: str
+    node: str
+    job_id: str
+    job_name: str
+    project: str
+    attempt: int
+    """Number of the attempt."""
+    slots: int
+    """How many."""
+    since: datetime
+    until: datetime
+    """Never before `since`."""
 
 
 def month_of(time: datetime) -> str:
@@ -39,10 +59,8 @@ def split_by_month(since: datetime, until: datetime) -> Iterator[tuple[str, floa
         at = next_month
 
 
-def settle_share(
-    context: Context, connection: Connection, project: str, *, slots: int, since: datetime
-) -> None:
-    """Add a share that ends now to what its project used.
+def settle_share(context: Context, connection: Connection, share: EndedShare) -> None:
+    """Record what a share held, and add it to what its project used.
 
     The events are locked first, as by every writer of events: shares of a project that end at the
     same time wait for each other there, and never crosswise for the row of the month.
@@ -50,14 +68,13 @@ def settle_share(
     Args:
         context: the server's surroundings.
         connection: a writing transaction.
-        project: name of the project.
-        slots: slots of the share.
-        since: placement of its attempt.
+        share: the share.
     """
     context.database.lock_events(connection)
+    connection.execute(insert(holdings).values(asdict(share)))
     rows = [
-        {"project": project, "month": month, "slot_seconds": slots * seconds}
-        for month, seconds in split_by_month(since, context.now())
+        {"project": share.project, "month": month, "slot_seconds": share.slots * seconds}
+        for month, seconds in split_by_month(share.since, share.until)
     ]
     insert_or_add(connection, project_usage, rows)
 

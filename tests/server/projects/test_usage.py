@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from alembic import command
 from sqlalchemy import select
 
 from server.context import Context
+from server.database.migrate import alembic_config, upgrade
 from server.database.project_tables import project_usage
+from server.database.slot_tables import holdings
 from server.jobs.service import cancel, delete
 from server.projects.queries import read_project
 from server.projects.usage import read_usage, split_by_month
@@ -70,11 +73,34 @@ def test_a_share_counts_from_its_placement_to_its_own_end(
     second.end("succeeded")
     harness.clock.advance(3600)
     assert used(context) == 2 + 2 * 2
-    with context.database.read() as connection:
-        settled = connection.execute(
-            select(project_usage.c.month, project_usage.c.slot_seconds).order_by("month")
-        ).all()
-    assert [tuple(row) for row in settled] == [("2026-01", 4 * 7200), ("2026-02", 6 * 3600)]
+    assert settled(context) == [("2026-01", 4 * 7200), ("2026-02", 6 * 3600)]
+    assert held_seconds(context) == 4 * 7200 + 6 * 3600
+
+
+def test_a_share_that_ends_before_it_began_used_nothing(harness: Harness, context: Context) -> None:
+    """The clock of the server was set back."""
+    harness.add_node(slots=2)
+    _, (supervisor,) = harness.running()
+    harness.clock.advance(-60)
+    supervisor.end("succeeded")
+    assert used(context) == held_seconds(context) == 0
+
+
+def test_attempts_that_ended_before_there_were_projects_count(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node(slots=2)
+    harness.clock.advance(30 * 86_400 + 22 * 3600)  # 31 January, 22:00
+    _, (supervisor,) = harness.running(resources={"world_size": 2})
+    harness.clock.advance(3 * 3600)
+    supervisor.end("succeeded")
+    before = settled(context)
+    assert before == [("2026-01", 2 * 7200), ("2026-02", 2 * 3600)]
+    for revision in ("0026", "0032"):  # at 0032 the share is counted already
+        with context.database.write() as connection:
+            command.downgrade(alembic_config(connection), revision)
+        upgrade(context.database)
+        assert settled(context) == before
 
 
 def test_attempts_that_were_ended_unclaimed_count_and_stay_counted_without_their_job(
@@ -91,6 +117,21 @@ def test_attempts_that_were_ended_unclaimed_count_and_stay_counted_without_their
     harness.clock.advance(3600)
     assert used(context) == 2
     assert read_project(context, "default").slot_hours_used == 2
+
+
+def settled(context: Context) -> list[tuple[str, float]]:
+    """Return the slot-seconds of ended shares by month."""
+    query = select(project_usage.c.month, project_usage.c.slot_seconds).order_by("month")
+    with context.database.read() as connection:
+        return [(row.month, row.slot_seconds) for row in connection.execute(query)]
+
+
+def held_seconds(context: Context) -> float:
+    """Return the slot-seconds of ended shares in the history of slots."""
+    query = select(holdings.c.slots, holdings.c.since, holdings.c.until)
+    with context.database.read() as connection:
+        rows = connection.execute(query).all()
+    return float(sum(row.slots * (row.until - row.since).total_seconds() for row in rows))
 
 
 def used(context: Context) -> float:
