@@ -29,6 +29,7 @@ from server.placement.decide import decide
 from server.placement.demand import Offer
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
+from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import Heads, group_sizes, read_heads
 from server.queue.order import read_order
 from trainyard.protocol.rest.jobs import PendingLaunch
@@ -56,8 +57,9 @@ class WaitingElasticJob(TypedRow):
 class SizeFitter:
     """Gives waiting elastic jobs the size that fits, after each round of placement."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, usage: ReadUsage = read_usage) -> None:
         self._context = context
+        self._usage = usage
         # Nothing fitted; nothing will while jobs and offers are the same.
         self._hopeless: tuple[list[WaitingElasticJob], list[Offer]] | None = None
 
@@ -78,7 +80,7 @@ class SizeFitter:
                 return 0
             groups = len(group_sizes(connection))
             heads = read_heads(connection, groups=groups, free_slots=free)
-            quotas = read_quotas(connection, context.now())
+            quotas = read_quotas(connection, context.now(), usage=self._usage)
         changed = 0
         for row in rows:
             if row.min_world_size is None or row.min_world_size > free:

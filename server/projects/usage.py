@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from sqlalchemy import Connection, insert, select
 
@@ -20,6 +21,8 @@ from server.database.upsert import insert_or_add
 from trainyard.protocol.states import AttemptNodeState
 
 SECONDS_PER_HOUR = 3600
+USAGE_KEPT = timedelta(seconds=5)
+"""Time for which the scheduler uses the same sums: each reads all live shares of some projects."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,15 @@ class EndedShare:
     since: datetime
     until: datetime
     """Never before `since`."""
+
+
+class ReadUsage(Protocol):
+    """Returns the slot-hours of this month of some projects."""
+
+    def __call__(
+        self, connection: Connection, now: datetime, *, of: Collection[str]
+    ) -> Mapping[str, float]:
+        """Return them by project; those that have used none may be absent."""
 
 
 def month_of(time: datetime) -> str:
@@ -108,3 +120,28 @@ def read_usage(
     for project, since, slots in connection.execute(live):
         used[project] += len(slots) * dict(split_by_month(since, now)).get(month, 0.0)
     return {project: seconds / SECONDS_PER_HOUR for project, seconds in used.items()}
+
+
+class RecentUsage:
+    """Slot-hours that are at most `USAGE_KEPT` old, for the parts of a scheduler's rounds."""
+
+    def __init__(self) -> None:
+        self._key: tuple[str, frozenset[str]] | None = None
+        self._read_at = datetime.min.replace(tzinfo=UTC)
+        self._used: Mapping[str, float] = {}
+
+    def read(
+        self, connection: Connection, now: datetime, *, of: Collection[str]
+    ) -> Mapping[str, float]:
+        """Return the slot-hours of this month of some projects.
+
+        Args:
+            connection: a transaction.
+            now: present time.
+            of: names of the projects.
+        """
+        key = month_of(now), frozenset(of)
+        if key != self._key or not timedelta() <= now - self._read_at < USAGE_KEPT:
+            self._used = read_usage(connection, now, of=of)
+            self._key, self._read_at = key, now
+        return self._used

@@ -9,6 +9,7 @@ from server.context import Context
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.lifecycle import lock_job
 from server.projects.quotas import read_used_up
+from server.projects.usage import ReadUsage, read_usage
 from server.subject import SCHEDULER, Actor
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState
 
@@ -44,17 +45,21 @@ def run_drain(context: Context) -> int:
     return len(leaving)
 
 
-def run_slot_hours(context: Context) -> int:
+def run_slot_hours(context: Context, usage: ReadUsage = read_usage) -> int:
     """Order attempts of projects that have used their slot-hours to save and leave.
 
     Their jobs wait for the next month or a higher quota (docs/projects.md, 14). Each round compares
     all rows, as for a drain.
 
+    Args:
+        context: the server's surroundings.
+        usage: reads the slot-hours that projects have used.
+
     Returns:
         The number of attempts.
     """
     with context.database.read() as connection:
-        used_up = read_used_up(connection, context.now())
+        used_up = read_used_up(connection, context.now(), usage=usage)
         if not used_up:
             return 0
         rows = connection.execute(

@@ -12,6 +12,7 @@ from server.elastic.growth import Growth
 from server.elastic.waiting import SizeFitter
 from server.goodput.capacity import CapacityKeeper
 from server.goodput.holdings import Settler
+from server.projects.usage import RecentUsage
 from server.scheduling.cordon import NodeWatch
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
 from server.scheduling.drain import run_drain, run_slot_hours
@@ -65,13 +66,14 @@ class Scheduler:
     def _parts_of(self, epoch: int) -> Sequence[Callable[[], object]]:
         """Return the parts of a round, which write in this epoch and remember nothing older."""
         context = leading(self._context, self._leader, epoch)
+        usage = RecentUsage().read
         return (
             Reconciler(context, self._dispatcher).run,
             lambda: run_drain(context),
-            lambda: run_slot_hours(context),
+            lambda: run_slot_hours(context, usage),
             NodeWatch(context).run,
-            Placer(context, self._dispatcher).run,
-            SizeFitter(context).run,
+            Placer(context, self._dispatcher, usage).run,
+            SizeFitter(context, usage).run,
             Growth(context).run,
             OperationKeeper(context, self._dispatcher).run,
             CapacityKeeper(context).run,

@@ -24,6 +24,7 @@ from server.placement.decide import decide
 from server.placement.demand import Offer
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
+from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import enter_groups, explain, group_sizes, put_off, read_heads
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.leader import LeadLostError
@@ -58,9 +59,12 @@ Kubernetes to its services (from 30,000) and torchrun to launches by hand (29,50
 class Placer:
     """Places queued jobs, round by round."""
 
-    def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, context: Context, dispatcher: Dispatcher, usage: ReadUsage = read_usage
+    ) -> None:
         self._context = context
         self._dispatcher = dispatcher
+        self._usage = usage
         # The last round placed nothing: the next cannot either while groups, offers and quotas are
         # equal, until time has passed: expected ends change, and attempts may be preempted.
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
@@ -75,7 +79,8 @@ class Placer:
             if not sizes:
                 return 0
             capacity = read_capacity(connection, now)
-            offers, quotas = capacity.offers, read_quotas(connection, now)
+            offers = capacity.offers
+            quotas = read_quotas(connection, now, usage=self._usage)
             known = (sizes, offers, quotas) == self._hopeless and now < self._hopeless_until
             if known and not new:
                 return 0

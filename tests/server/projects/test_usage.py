@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -13,10 +14,17 @@ from server.database.migrate import alembic_config, upgrade
 from server.database.project_tables import project_usage
 from server.database.slot_tables import holdings
 from server.jobs.service import cancel, delete
+from server.liveness import beat
 from server.projects.queries import read_project
-from server.projects.usage import read_usage, split_by_month
+from server.projects.service import create_project
+from server.projects.usage import USAGE_KEPT, RecentUsage, read_usage, split_by_month
+from server.scheduling.leader import Leader
+from server.scheduling.loop import Scheduler
 from tests.actors import ADA
 from tests.server.harness import Harness
+from tests.server.queue.test_groups import statements
+from trainyard.protocol.rest.projects import ProjectRequest
+from trainyard.protocol.states import DesiredState
 
 
 def utc(*fields: int) -> datetime:
@@ -101,6 +109,50 @@ def test_attempts_that_ended_before_there_were_projects_count(
             command.downgrade(alembic_config(connection), revision)
         upgrade(context.database)
         assert settled(context) == before
+
+
+def test_a_scheduler_sums_up_the_hours_once_in_some_rounds(
+    harness: Harness, context: Context
+) -> None:
+    settings = ProjectRequest(name="vision", slot_hours_per_month=1.0)
+    create_project(context, settings, actor=ADA)
+    harness.add_node(slots=2)
+    _, (supervisor,) = harness.running(project="vision")
+    harness.submit(project="vision", resources={"world_size": 2, "min_world_size": 1})
+    scheduler = Scheduler(context, harness.dispatcher, Leader(context.database))
+    with statements(context) as seen:
+        for _ in range(4):
+            assert scheduler.tick()
+            harness.clock.advance(0.25)
+    assert sum("FROM project_usage" in statement for statement in seen) == 1
+    harness.clock.advance(USAGE_KEPT.total_seconds() + 3600)
+    beat(context)
+    assert scheduler.tick()
+    assert supervisor.train(2) == DesiredState.STOP
+
+
+def test_kept_hours_are_those_of_the_month_and_of_the_projects(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node(slots=2)
+    harness.clock.advance(31 * 86_400 - 2)  # 2 s before February
+    harness.launched()
+    harness.clock.advance(1)
+    usage = RecentUsage().read
+    with context.database.read() as connection:
+
+        def hours(*projects: str) -> Mapping[str, float]:
+            return usage(connection, context.now(), of=projects)
+
+        assert hours("default") == {"default": 1 / 3600}
+        assert hours("other") == {}
+        assert hours("default") == {"default": 1 / 3600}
+        harness.clock.advance(1)
+        assert hours("default") == {"default": 0}
+        harness.clock.advance(3)
+        assert hours("default") == {"default": 0}
+        harness.clock.advance(2)
+        assert hours("default") == {"default": 5 / 3600}
 
 
 def test_attempts_that_were_ended_unclaimed_count_and_stay_counted_without_their_job(
