@@ -97,7 +97,7 @@ class MetricsLogger:
         self._losses = Losses(run, ranks)
         self._use = HardwareUse(run.spec, device_name(ranks.device))
         self._rank_comparison = RankComparison(run.attempt.layout, ranks, writer)
-        self._waits_due = False  # agreed by all ranks: a line has the times of all or of none
+        self._comparison_due = False  # agreed by all ranks: a line has the times of all or of none
         self._compile_seconds = 0.0
         self._kept: dict[str, float] = {}
         self._tensorboard: SummaryWriter | None = None
@@ -156,8 +156,10 @@ class MetricsLogger:
         }
         self._kept = {}
         by_rank = self._log.gather(times)
-        # Ranks compile at different speeds, which is no fault of theirs.
-        if by_rank and "compile/seconds" not in performance:
+        if "compile/seconds" in performance or state.step == self._first_step:
+            # Ranks compile at different speeds, which is no fault of theirs.
+            self.timers.restart_comparison()
+        elif by_rank:
             metrics |= self._rank_comparison.add(by_rank)
         self._log.write(metrics)
         if self._tensorboard:
@@ -178,10 +180,9 @@ class MetricsLogger:
         self._guard.act(verdict, losses, state)
 
     def _own_times(self) -> RankSeconds | None:
-        """Return how this rank spent the steps of the line, if all ranks do so on this line."""
-        if not self._waits_due:
+        """Return how this rank spent the steps since the last comparison, if one is due."""
+        if not self._comparison_due:
             return None
-        self.timers.waits.read()
         return self.timers.of_rank()
 
     def _agree(self, verdict: Verdict) -> tuple[dict[str, float], Verdict]:
@@ -195,10 +196,10 @@ class MetricsLogger:
         own |= memory(self._ranks.device)
         own["compile/seconds"] = self._compile_seconds - compiled
         own["verdict"] = float(verdict)
-        own["waits due"] = float(self.timers.waits.due)
+        own["comparison due"] = float(self.timers.comparable)
         largest = largest_of_ranks(own, self._ranks.cpu_group)
         verdict = Verdict(int(largest.pop("verdict")))
-        self._waits_due = bool(largest.pop("waits due")) and self._ranks.world_size > 1
+        self._comparison_due = bool(largest.pop("comparison due")) and self._ranks.world_size > 1
         if not largest["compile/seconds"]:
             del largest["compile/seconds"]
         rate = pace["perf/compute_tokens_per_second_per_device"]
@@ -242,7 +243,7 @@ class StepLog:
         """Collect what the ranks did in the steps that wait: one collective.
 
         Args:
-            times: how this rank spent these steps; on all ranks or on none.
+            times: how this rank spent the steps since the last comparison; on all ranks or on none.
 
         Returns:
             The times of all ranks, on global rank 0; empty on the others, and without times.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
@@ -12,8 +13,18 @@ from trainer.metrics.collective_waits import CollectiveWaits, HostWaits
 from trainer.metrics.stragglers import RankSeconds
 
 
+@dataclass
+class _Span:
+    """Steps and seconds since a moment."""
+
+    started: float
+    data_seconds: float = 0.0
+    paused_seconds: float = 0.0
+    steps: int = 0
+
+
 class StepTimers:
-    """Times since the last call of `values` or `restart`.
+    """Times of the steps of a line, and of those since the ranks were last compared.
 
     On a GPU the host runs ahead of the device: call `values` only right after the host has waited
     for it. Step times are then measured by the device, so a wait for data reduces the compute rate
@@ -33,19 +44,33 @@ class StepTimers:
         self._devices = devices
         self._on_gpu = device.type == "cuda"
         self._clock = clock
-        self.waits = waits or HostWaits()
-        """What the rank has spent in collectives, pauses included."""
+        self._waits = waits or HostWaits()
         self.restart()
+
+    @property
+    def comparable(self) -> bool:
+        """Whether `of_rank` has a result at reasonable cost."""
+        return self._waits.due
 
     def restart(self) -> None:
         """Reset all times and start counting now."""
-        self._started = self._clock()
-        self._data_seconds = 0.0
-        self._paused_seconds = 0.0
-        self._waited_before = self.waits.seconds
+        self._restart_line()
+        self.restart_comparison()
+
+    def restart_comparison(self) -> None:
+        """Have the next `of_rank` count from now on."""
+        self._waits.read()
+        self._waited_before = self._waits.seconds
+        self._compared = _Span(self._clock())
+
+    def _restart_line(self) -> None:
+        self._line = _Span(self._clock())
         self._host_seconds = 0.0
         self._marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._steps = 0
+
+    @property
+    def _spans(self) -> tuple[_Span, _Span]:
+        return self._line, self._compared
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -60,44 +85,57 @@ class StepTimers:
             started = self._clock()
             yield
             self._host_seconds += self._clock() - started
-        self._steps += 1
+        for span in self._spans:
+            span.steps += 1
 
     @contextmanager
     def waiting_for_data(self) -> Iterator[None]:
         """Count the time of this block as waiting for the next batch."""
         started = self._clock()
         yield
-        self._data_seconds += self._clock() - started
+        seconds = self._clock() - started
+        for span in self._spans:
+            span.data_seconds += seconds
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
         """Exclude the time of this block, a save or a validation, from the step time."""
-        started, waited = self._clock(), self.waits.seconds
+        started, waited = self._clock(), self._waits.seconds
         yield
-        self._paused_seconds += self._clock() - started
-        self._waited_before += self.waits.seconds - waited
+        seconds = self._clock() - started
+        for span in self._spans:
+            span.paused_seconds += seconds
+        self._waited_before += self._waits.seconds - waited
 
     def of_rank(self) -> RankSeconds:
-        """Return how this rank spent the steps since the last call of `values`."""
-        wall = self._clock() - self._started - self._paused_seconds
-        waited = self.waits.seconds - self._waited_before
+        """Return how this rank spent the steps since the last call or `restart_comparison`.
+
+        These are several lines where waits are read less often than lines are logged: times of one
+        line would be compared with the waits of all.
+        """
+        self._waits.read()
+        span, waited = self._compared, self._waits.seconds - self._waited_before
+        wall = self._clock() - span.started - span.paused_seconds
+        self._compared = _Span(self._clock())
+        self._waited_before = self._waits.seconds
         return RankSeconds(
-            compute=max(wall - self._data_seconds - waited, 0.0) / self._steps,
-            data=self._data_seconds / self._steps,
-            wait=waited / self._steps,
+            compute=max(wall - span.data_seconds - waited, 0.0) / span.steps,
+            data=span.data_seconds / span.steps,
+            wait=waited / span.steps,
         )
 
     def values(self) -> dict[str, float]:
-        """Return rates and mean times of the steps since the last call, and restart."""
-        wall = self._clock() - self._started
+        """Return rates and mean times of the steps since the last call or `restart`."""
+        line = self._line
+        wall = self._clock() - line.started
         on_device = sum(begun.elapsed_time(ended) for begun, ended in self._marks) / 1000
-        tokens = self._tokens_per_step * self._steps / self._devices
+        tokens = self._tokens_per_step * line.steps / self._devices
         values = {
             "perf/tokens_per_second_per_device": tokens / wall,
             "perf/compute_tokens_per_second_per_device": tokens / (self._host_seconds + on_device),
-            "perf/step_seconds": (wall - self._paused_seconds) / self._steps,
-            "perf/data_seconds": self._data_seconds / self._steps,
-            "perf/data_share": self._data_seconds / wall,
+            "perf/step_seconds": (wall - line.paused_seconds) / line.steps,
+            "perf/data_seconds": line.data_seconds / line.steps,
+            "perf/data_share": line.data_seconds / wall,
         }
-        self.restart()
+        self._restart_line()
         return values

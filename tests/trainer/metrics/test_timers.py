@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from trainer.metrics.collective_waits import READ_SECONDS, DeviceWaits
+from trainer.metrics.flight_record import Recorded
 from trainer.metrics.timers import StepTimers
 
 
@@ -42,6 +44,73 @@ def test_what_holds_over_the_steps_since_the_last_look() -> None:
     with pace.step():
         clock.now += 2
     assert pace.values()["perf/step_seconds"] == pytest.approx(2.0)
+
+
+class Device:
+    """A rank on a GPU whose steps of a second end with a collective."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.recorded: list[Recorded] = []
+        self.waits = DeviceWaits(lambda: self.recorded, self.clock)
+        self.timers = StepTimers(
+            tokens_per_step=1,
+            devices=1,
+            device=torch.device("cpu"),
+            waits=self.waits,
+            clock=self.clock,
+        )
+
+    def step(self, *, waits: float, data: float = 0.0) -> None:
+        with self.timers.waiting_for_data():
+            self.clock.now += data
+        with self.timers.step():
+            self.clock.now += 1 - waits - data
+            self.recorded.append(
+                Recorded(
+                    group="dp",
+                    ranks=(0, 1),
+                    number=len(self.recorded),
+                    op="all_reduce",
+                    sizes="",
+                    completed=True,
+                    started_at=self.clock(),
+                    seconds=waits,
+                )
+            )
+            self.clock.now += waits
+
+
+@pytest.mark.parametrize("line_steps", [1, 4])
+def test_waits_that_are_read_less_often_than_lines_are_logged(line_steps: int) -> None:
+    device = Device()
+    device.step(waits=0.875)
+    device.timers.values()
+    device.timers.restart_comparison()
+    compared = []
+    for step in range(1, 49):
+        device.step(waits=0.25, data=0.125)
+        if step % line_steps == 0:
+            if device.timers.comparable:
+                compared.append(device.timers.of_rank())
+            device.timers.values()
+    assert len(compared) == 4
+    for times in compared:
+        assert times == pytest.approx((0.625, 0.125, 0.25))
+
+
+def test_a_comparison_leaves_out_what_precedes_its_restart() -> None:
+    device = Device()
+    for _ in range(4):
+        device.step(waits=0.875)
+        device.timers.values()
+    device.timers.restart_comparison()
+    for _ in range(int(READ_SECONDS)):
+        device.step(waits=0.25)
+        with device.timers.pausing():
+            device.clock.now += 0.5
+        device.timers.values()
+    assert device.timers.of_rank() == pytest.approx((0.75, 0.0, 0.25))
 
 
 @pytest.mark.cuda
