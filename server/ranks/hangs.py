@@ -49,12 +49,14 @@ def explained(failure: Failure, shares: Sequence[AttemptNode]) -> Failure:
         return failure
     late, group = found
     message = _in_words(late, group, positions, nodes)
+    # A rank that did not answer has a position without a step.
+    step = positions[late[0]].step if late[0] in positions else None
     return replace(
         failure,
         message=f"{message}; {failure.message}",
         rank=late[0],
         node=nodes.get(late[0], failure.node),
-        step=positions[late[0]].step if late[0] in positions else failure.step,
+        step=failure.step if step is None else step,
     )
 
 

@@ -10,7 +10,9 @@ from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import ExitRecord, PendingCollective, RankPosition
 
-SILENCE = Failure(reason=FailureReason.HANG, message="no heartbeat for 600 s in phase training")
+SILENCE = Failure(
+    reason=FailureReason.HANG, message="no heartbeat for 600 s in phase training", step=39
+)
 WORLD = (0, 1, 2, 3)
 
 
@@ -71,14 +73,14 @@ def test_a_rank_that_is_stopped(harness: Harness) -> None:
     waits = collective(7, ranks=(0, 1))
     stopped = RankPosition(rank=1, time=1.0, process="stopped")
     failure = failure_of(harness, {"a": (at(0, waits=waits), stopped)})
-    assert failure.rank == 1
+    assert (failure.rank, failure.step) == (1, 39)
     assert "in which rank 0 waits: it did not answer, and its process is stopped" in failure.message
 
 
 def test_a_node_that_reports_no_positions(harness: Harness) -> None:
     waits = collective(7)
     failure = failure_of(harness, {"a": (at(0, waits=waits), at(1, waits=waits)), "b": ()})
-    assert failure.rank == 2
+    assert (failure.rank, failure.step) == (2, 39)
     assert "did not arrive (nor did rank 3)" in failure.message
     assert "no position of it is known" in failure.message
 
