@@ -242,7 +242,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         preempted=attempt.preempted,
     )
     if failure is not None:
-        failure = explained(failure, launch.nodes)
+        failure = explained(connection, failure, launch.nodes)
     now = context.now()
     event = NewEvent(
         AttemptEnded(outcome=outcome, failure=_brief(failure)),

@@ -22,7 +22,7 @@ def queue_recovery(context: Context, connection: Connection, launch: Launch, *, 
     """
     job, attempt = launch.job, launch.attempt
     first = launch.nodes[0]
-    if first.claimed_at is None or first.exit is not None or job.storage is None:
+    if first.claimed_at is None or first.reported_exit or job.storage is None:
         return
     known = select(func.max(checkpoints.c.step)).where(checkpoints.c.attempt_id == attempt.id)
     step = connection.scalar(known)

@@ -37,7 +37,7 @@ from trainyard.protocol.states import (
 )
 from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
 from trainyard.run.failures import Failure
-from trainyard.run.records import ExitRecord, Request, RequestAnswer
+from trainyard.run.records import Request, RequestAnswer
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
@@ -207,7 +207,10 @@ class Attempt(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class AttemptNode(TypedRow):
-    """One node's share of an attempt, whole."""
+    """One node's share of an attempt, without its exit record.
+
+    That may hold the positions of its ranks, and each end of a share reads all shares.
+    """
 
     table: ClassVar[Table] = tables.attempt_nodes
     attempt_id: str
@@ -225,7 +228,7 @@ class AttemptNode(TypedRow):
     last_report_at: datetime | None
     unreachable_since: datetime | None
     lost_at: datetime | None
-    exit: ExitRecord | None
+    reported_exit: Annotated[bool, tables.attempt_nodes.c.exit.is_not(None)]
 
 
 @dataclass(frozen=True, slots=True)

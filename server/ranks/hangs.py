@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from sqlalchemy import Connection, select
+
 from server.database.rows import AttemptNode
+from server.database.tables import attempt_nodes
 from trainyard.run.failures import Failure, FailureReason
-from trainyard.run.records import PendingCollective, RankPosition
+from trainyard.run.records import PendingCollective, RankPosition, RankRange
 
 SHOWN_RANKS = 8
 """Most ranks that a message lists."""
 
-GroupKey = tuple[str, tuple[int, ...]]
+GroupKey = tuple[str, tuple[RankRange, ...]]
 
 
 @dataclass(frozen=True)
@@ -27,24 +30,41 @@ class _Group:
     """Ranks that have not."""
 
 
-def explained(failure: Failure, shares: Sequence[AttemptNode]) -> Failure:
+def explained(connection: Connection, failure: Failure, shares: Sequence[AttemptNode]) -> Failure:
     """Return the failure of a hang with the rank that did not arrive, where positions show it.
 
     Args:
+        connection: a transaction.
         failure: the first failure of the attempt.
         shares: all shares, which have ended.
     """
     if failure.reason != FailureReason.HANG:
         return failure
+    exits = select(attempt_nodes.c.node, attempt_nodes.c.exit).where(
+        attempt_nodes.c.attempt_id == shares[0].attempt_id, attempt_nodes.c.exit.is_not(None)
+    )
     located = [
-        (share.node, position)
-        for share in shares
-        if share.exit is not None
-        for position in share.exit.positions
+        (node, position)
+        for node, record in connection.execute(exits)
+        for position in record.positions
     ]
-    nodes = {position.rank: node for node, position in located}
-    positions = {position.rank: position for _, position in located}
-    found = _late(positions)
+    return with_late_rank(failure, located, world_size=sum(len(share.slots) for share in shares))
+
+
+def with_late_rank(
+    failure: Failure, located: Iterable[tuple[str, RankPosition]], *, world_size: int
+) -> Failure:
+    """Return the failure of a hang with the rank that did not arrive, where positions show it.
+
+    Args:
+        failure: the first failure of the attempt.
+        located: the positions that ranks wrote, each with the rank's node.
+        world_size: ranks of the attempt.
+    """
+    found_at = {position.rank: (node, position) for node, position in located}
+    nodes = {rank: node for rank, (node, _) in found_at.items()}
+    positions = {rank: position for rank, (_, position) in found_at.items()}
+    found = _late(positions, world_size)
     if found is None:
         return failure
     late, group = found
@@ -60,14 +80,15 @@ def explained(failure: Failure, shares: Sequence[AttemptNode]) -> Failure:
     )
 
 
-def _late(positions: Mapping[int, RankPosition]) -> tuple[list[int], _Group] | None:
+def _late(
+    positions: Mapping[int, RankPosition], world_size: int
+) -> tuple[list[int], _Group] | None:
     """Return the ranks that wait for no other, and a collective that waits for them.
 
     A missing rank may itself wait in another group: the chain ends at a rank that waits in none.
     """
-    groups = _groups(positions)
     idle = {rank for rank, position in positions.items() if position.collective is None}
-    for group in groups:
+    for group in _groups(positions, world_size):
         # A rank without a position is on a node that reports no more.
         late = [rank for rank in group.missing if rank in idle or rank not in positions]
         if late:
@@ -75,22 +96,42 @@ def _late(positions: Mapping[int, RankPosition]) -> tuple[list[int], _Group] | N
     return None
 
 
-def _groups(positions: Mapping[int, RankPosition]) -> list[_Group]:
+def _groups(positions: Mapping[int, RankPosition], world_size: int) -> list[_Group]:
     """Return the groups in which ranks wait for others, the most waiting ranks first."""
     waiting: dict[GroupKey, dict[int, PendingCollective]] = {}
+    unknown: dict[int, PendingCollective] = {}
     for rank, position in positions.items():
         pending = position.collective
-        if pending is not None:
+        if pending is None:
+            continue
+        if pending.ranks:
             waiting.setdefault((pending.group, pending.ranks), {})[rank] = pending
+        else:
+            unknown[rank] = pending
+    members = {key: _members(key[1], world_size) for key in waiting}
+    # Several groups of a mesh may have one name: the one that has the rank counts.
+    for rank, pending in unknown.items():
+        of_name = (key for key in members if key[0] == pending.group and rank in members[key])
+        key = next(of_name, (pending.group, ()))
+        waiting.setdefault(key, {})[rank] = pending
     groups = []
-    for (_, members), by_rank in waiting.items():
+    for key, by_rank in waiting.items():
         furthest = max(by_rank.values(), key=lambda one: one.number)
-        arrived = tuple(
-            sorted(rank for rank, one in by_rank.items() if one.number == furthest.number)
-        )
-        missing = tuple(rank for rank in members or sorted(positions) if rank not in arrived)
-        groups.append(_Group(furthest, arrived, missing))
+        arrived = {rank for rank, one in by_rank.items() if one.number == furthest.number}
+        missing = sorted(members.get(key, positions.keys()) - arrived)
+        groups.append(_Group(furthest, tuple(sorted(arrived)), tuple(missing)))
     return sorted(groups, key=lambda group: -len(group.waiting))
+
+
+def _members(ranges: Sequence[RankRange], world_size: int) -> Set[int]:
+    """Return the ranks of the attempt that are in ranges, each of which begins after the former."""
+    members: set[int] = set()
+    end = 0
+    for each in ranges:
+        if each.first >= end:  # else a forged position would be counted many times over
+            members.update(range(each.first, min(each.last + 1, world_size), each.step))
+            end = each.last + 1
+    return members
 
 
 def _in_words(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from trainyard.run.records import PendingCollective
+from trainyard.run.records import MAX_RANK_RANGES, PendingCollective, RankRange
 
 logger = logging.getLogger("trainer")
 
@@ -91,8 +91,28 @@ def pending(collectives: Iterable[Recorded]) -> PendingCollective | None:
     if first is None:
         return None
     return PendingCollective(
-        group=first.group, ranks=first.ranks, number=first.number, op=first.op, sizes=first.sizes
+        group=first.group,
+        ranks=rank_ranges(first.ranks),
+        number=first.number,
+        op=first.op,
+        sizes=first.sizes,
     )
+
+
+def rank_ranges(ranks: Iterable[int]) -> tuple[RankRange, ...]:
+    """Return ranks as ranges, in order; none where more than `MAX_RANK_RANGES` would be needed."""
+    runs: list[range] = []
+    for rank in sorted(set(ranks)):
+        last = runs[-1] if runs else range(0)
+        if len(last) == 1:
+            runs[-1] = range(last[0], rank + 1, rank - last[0])
+        elif last and rank - last[-1] == last.step:
+            runs[-1] = range(last.start, rank + 1, last.step)
+        else:
+            runs.append(range(rank, rank + 1))
+    if len(runs) > MAX_RANK_RANGES:
+        return ()
+    return tuple(RankRange(first=run[0], last=run[-1], step=run.step) for run in runs)
 
 
 def _known_groups() -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,9 @@ from trainyard.run.record_base import JsonRecord
 DIFF_LIMIT_BYTES = 1_000_000
 """Most bytes of `Provenance.git_diff`."""
 MAX_RANKS = 100_000
-"""Most ranks of a process group."""
+"""Ranks are below it."""
+MAX_RANK_RANGES = 256
+"""Most ranges that describe a process group: 12 KiB; a group of a mesh has one or a few."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,13 +149,26 @@ class Provenance(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankRange(JsonRecord):
+    """Global ranks at equal distances."""
+
+    first: Annotated[int, Bounds(ge=0, lt=MAX_RANKS)]
+    """First rank."""
+    last: Annotated[int, Bounds(ge=0, lt=MAX_RANKS)]
+    """Last rank, included."""
+    step: Annotated[int, Bounds(ge=1, lt=MAX_RANKS)] = 1
+    """Distance between two neighbours."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PendingCollective(JsonRecord):
     """A collective that has not ended on a rank."""
 
     group: ShortText
     """Its process group, equal on all ranks of the group."""
-    ranks: Annotated[tuple[Number, ...], Bounds(max_length=MAX_RANKS)] = ()
-    """Global ranks of the group; empty where they are not known."""
+    ranks: Annotated[tuple[RankRange, ...], Bounds(max_length=MAX_RANK_RANGES)] = ()
+    """Global ranks of the group; empty where they are not known. Each rank reports its group, and
+    a list of 4,096 ranks would be 22 KB."""
     number: Number
     """Its position among the collectives of the group, equal on all ranks."""
     op: ShortText

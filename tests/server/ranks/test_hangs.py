@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
+import pytest
+from sqlalchemy import Connection, event
+
+from server.context import Context
+from server.ranks.hangs import with_late_rank
 from tests.server.harness import Harness
+from trainer.metrics.flight_record import rank_ranges
 from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.record_base import to_json
 from trainyard.run.records import ExitRecord, PendingCollective, RankPosition
 
 SILENCE = Failure(
@@ -20,7 +29,7 @@ def collective(
     number: int, *, ranks: tuple[int, ...] = WORLD, group: str = "default_pg/0"
 ) -> PendingCollective:
     return PendingCollective(
-        group=group, ranks=ranks, number=number, op="all_reduce", sizes="[[8]]"
+        group=group, ranks=rank_ranges(ranks), number=number, op="all_reduce", sizes="[[8]]"
     )
 
 
@@ -119,3 +128,69 @@ def test_all_ranks_in_one_collective(harness: Harness) -> None:
 
 def test_a_hang_without_positions(harness: Harness) -> None:
     assert failure_of(harness, {"a": ()}).message == SILENCE.message
+
+
+# ---- many ranks ----------------------------------------------------------------------------------
+
+RANKS = 4096
+BY_NODE = 8
+LATE = 1234
+
+
+@pytest.mark.parametrize("stripped", [False, True], ids=["all with members", "some without"])
+def test_one_of_4096_ranks_is_late(stripped: bool) -> None:
+    """Nodes with many bytes of positions leave out the members of groups."""
+    world = rank_ranges(range(RANKS))
+    waits = replace(collective(120), ranks=world)
+    located = []
+    for rank in range(RANKS):
+        known = waits if rank < BY_NODE or not stripped else replace(waits, ranks=())
+        position = at(rank, waits=None if rank == LATE else known)
+        located.append((f"node-{rank // BY_NODE}", position))
+    failure = with_late_rank(SILENCE, located, world_size=RANKS)
+    assert failure.message.startswith(
+        "rank 1234 on node-154 did not arrive at all_reduce 120 of group default_pg/0 after step "
+        "40, in which ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4087 more wait: "
+    )
+    shares = [
+        ended("failed", tuple(position for _, position in located[first : first + BY_NODE]))
+        for first in range(0, RANKS, BY_NODE)
+    ]
+    assert max(len(to_json(share)) for share in shares) < 4_000
+
+
+def test_a_rank_without_members_belongs_to_the_group_of_its_name_that_has_it() -> None:
+    """Two groups of one name: rank 3 is late in that of 2, and ranks 0 and 1 have arrived."""
+    first, second = (collective(7, ranks=ranks, group="mesh_tp/1") for ranks in ((0, 1), (2, 3)))
+    positions = [
+        at(0, waits=first),
+        at(1, waits=replace(first, ranks=())),
+        at(2, waits=second),
+        at(3, waits=None),
+    ]
+    failure = with_late_rank(SILENCE, [("a", one) for one in positions], world_size=4)
+    assert failure.rank == 3
+    assert "in which rank 2 waits" in failure.message
+
+
+def test_exit_records_are_read_once_an_attempt(harness: Harness, context: Context) -> None:
+    nodes = [f"n{number}" for number in range(4)]
+    for node in nodes:
+        harness.add_node(node, slots=1)
+    job_id, supervisors = harness.running(step=40, resources={"world_size": 4})
+    read: list[str] = []
+
+    def note(_connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if re.search(r"attempt_nodes\.exit\s*(,|FROM)", statement):
+            read.append(statement)
+
+    event.listen(context.database.engine, "before_cursor_execute", note)
+    for rank, supervisor in enumerate(supervisors):
+        waits = None if rank == 3 else collective(120)
+        record = ended("cancelled" if rank else "failed", (at(rank, waits=waits),))
+        supervisor.report(phase=Phase.TRAINING, step=40, exit_record=record)
+    event.remove(context.database.engine, "before_cursor_execute", note)
+    failure = harness.attempt(job_id).failure
+    assert failure is not None
+    assert failure.rank == 3
+    assert len(read) == 1

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from tests.trainer.ranks import run_ranks
 from trainer.metrics.collective_waits import READ_SECONDS, DeviceWaits
-from trainer.metrics.flight_record import Recorded, parse, pending, recorded
+from trainer.metrics.flight_record import Recorded, parse, pending, rank_ranges, recorded
+from trainyard.run.records import MAX_RANK_RANGES, RankRange
 
 ENTRY: dict[str, Any] = {
     "process_group": ["3", "mesh_tp"],
@@ -46,7 +49,8 @@ def test_the_collective_in_which_a_rank_waits_on_gloo() -> None:
     assert before is None
     assert other is None
     (waiting,) = found
-    assert (waiting.op, waiting.number, waiting.ranks) == ("all_reduce", 3, (0, 1))
+    world = (RankRange(first=0, last=1),)
+    assert (waiting.op, waiting.number, waiting.ranks) == ("all_reduce", 3, world)
     assert "2, 5" in waiting.sizes
 
 
@@ -73,6 +77,22 @@ def test_the_form_of_nccl() -> None:
         started_at=1.7e9,
         seconds=None,
     )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "ranges"),
+    [
+        ((), []),
+        ((3,), [(3, 3, 1)]),
+        (range(4096), [(0, 4095, 1)]),
+        (range(5, 4096, 8), [(5, 4093, 8)]),
+        ((8, 0, 9, 1, 16, 17), [(0, 1, 1), (8, 9, 1), (16, 17, 1)]),
+        ([number**2 for number in range(4 * MAX_RANK_RANGES)], []),
+    ],
+)
+def test_ranks_as_ranges(ranks: Sequence[int], ranges: list[tuple[int, int, int]]) -> None:
+    found = rank_ranges(ranks)
+    assert [(one.first, one.last, one.step) for one in found] == ranges
 
 
 def test_the_waits_of_a_gpu_are_read_later() -> None:

@@ -10,7 +10,7 @@ from tests.worker.conftest import LONG, Place, wait_for
 from tests.worker.launchers.process_launcher import TORCHRUN
 from trainyard.run.directory import Phase
 from trainyard.run.record_files import replace_record
-from trainyard.run.records import Heartbeat, RankPosition
+from trainyard.run.records import Heartbeat, RankPosition, RankRange
 from worker.node.node_store import WorkerRun
 from worker.supervisor.hang import PHASE_SECONDS, SUSPECTED_SHARE, HangWatch
 
@@ -97,7 +97,7 @@ def test_the_real_trainer_with_a_rank_that_reads_for_ever(place: Place) -> None:
     _, (waiting, reading) = positions_of(place, "read_for_ever")
     assert (waiting.rank, reading.rank) == (0, 1)
     assert waiting.collective is not None
-    assert waiting.collective.ranks == (0, 1)
+    assert waiting.collective.ranks == (RankRange(first=0, last=1),)
     assert waiting.step == reading.step == 2
     assert waiting.place is not None
     assert reading.collective is None
@@ -113,7 +113,7 @@ def test_the_real_trainer_with_a_rank_that_is_stopped(place: Place) -> None:
     attempt.hold()
     waiting, stopped = attempt.exit().positions
     assert waiting.collective is not None
-    assert waiting.collective.ranks == (0, 1)
+    assert waiting.collective.ranks == (RankRange(first=0, last=1),)
     assert (stopped.rank, stopped.place, stopped.process) == (1, None, "stopped")
 
 
