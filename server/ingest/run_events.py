@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import update
 
 from server.checkpoints.catalog import record_commits, record_stall
 from server.database.tables import attempts, requests
 from server.ingest.parse import AnsweredRequest, Comparison
 from server.ingest.report import IncomingReport
-from server.ranks.store import place_of, record_found, record_gone, record_times
+from server.ranks.store import places_of, record_found, record_gone, record_times
 from server.subject import TRAINER
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
 from trainyard.protocol.rest.event_data import (
@@ -31,8 +33,11 @@ from trainyard.run.records import RequestAnswer
 def apply_run_events(incoming: IncomingReport) -> None:
     """Apply the events of `events.jsonl` in the order in which they were written."""
     context, connection = incoming.context, incoming.connection
+    content = incoming.content.events
     attempt_id = incoming.share.attempt_id
-    for event in incoming.content.events:
+    placed = any(isinstance(event, StragglerFound | StragglerGone) for event in content)
+    places = places_of(connection, attempt_id) if placed else ()
+    for event in content:
         match event:
             case Manifest():
                 record_commits(context, connection, attempt_id, [event], actor=TRAINER)
@@ -46,12 +51,14 @@ def apply_run_events(incoming: IncomingReport) -> None:
             case PhaseEntered():
                 incoming.notify(event)
             case StragglerFound() | StragglerGone() | RankTimes():
-                _apply_comparison(incoming, event)
+                _apply_comparison(incoming, event, places)
             case _:
                 incoming.append(event, message=_in_words(event))
 
 
-def _apply_comparison(incoming: IncomingReport, event: Comparison) -> None:
+def _apply_comparison(
+    incoming: IncomingReport, event: Comparison, places: Sequence[tuple[str, int]]
+) -> None:
     """Store what the comparison of the ranks found; a rank without a place is dropped."""
     context, connection = incoming.context, incoming.connection
     attempt_id = incoming.share.attempt_id
@@ -59,10 +66,9 @@ def _apply_comparison(incoming: IncomingReport, event: Comparison) -> None:
         record_times(connection, attempt_id, event)
         incoming.notify(RankTimesStored(step=event.step))
         return
-    place = place_of(connection, attempt_id, event.rank)
-    if place is None:
+    if event.rank >= len(places):
         return
-    node, slot = place
+    node, slot = places[event.rank]
     if isinstance(event, StragglerGone):
         record_gone(context, connection, attempt_id, event.rank)
         message = f"rank {event.rank} on {node} is as fast as the others again"

@@ -29,6 +29,8 @@ from trainyard.protocol.rest.metrics_and_logs import (
 )
 from trainyard.protocol.states import AttemptState
 
+MOST_SHOWN = 100
+"""Most stragglers of a view, and of the gauge."""
 SEVERAL_JOBS = 2
 """Jobs that a slot must have slowed before its node names it."""
 REMEMBERED = timedelta(days=30)
@@ -72,15 +74,11 @@ class _Share(TypedRow):
     slots: list[int]
 
 
-def place_of(connection: Connection, attempt_id: str, rank: int) -> tuple[str, int] | None:
-    """Return node and slot of a global rank; None for a rank that the attempt does not have."""
+def places_of(connection: Connection, attempt_id: str) -> Sequence[tuple[str, int]]:
+    """Return node and slot of each rank of an attempt, by global rank."""
     query = _Share.select().where(attempt_nodes.c.attempt_id == attempt_id)
-    left = rank
-    for share in _Share.all(connection, query.order_by(attempt_nodes.c.node_rank)):
-        if left < len(share.slots):
-            return share.node, share.slots[left]
-        left -= len(share.slots)
-    return None
+    shares = _Share.all(connection, query.order_by(attempt_nodes.c.node_rank))
+    return [(share.node, slot) for share in shares for slot in share.slots]
 
 
 def record_found(
@@ -123,23 +121,33 @@ def record_times(connection: Connection, attempt_id: str, times: RankTimes) -> N
 def present_stragglers(
     connection: Connection, attempt_ids: Collection[str]
 ) -> Mapping[str, Sequence[StragglerView]]:
-    """Return the stragglers of attempts that are not gone, by attempt, the costliest first."""
-    query = StoredStraggler.select().where(
-        stragglers.c.attempt_id.in_(attempt_ids), stragglers.c.gone_at.is_(None)
-    )
-    found: dict[str, list[StragglerView]] = {}
-    for row in StoredStraggler.all(connection, query.order_by(stragglers.c.share.desc())):
-        found.setdefault(row.attempt_id, []).append(row.view)
+    """Return the stragglers that are not gone of attempts, the costliest `MOST_SHOWN` of each.
+
+    Args:
+        connection: a transaction.
+        attempt_ids: attempts that have not ended, of which a job has one or few.
+    """
+    found = {}
+    for attempt_id in attempt_ids:
+        query = (
+            StoredStraggler.select()
+            .where(stragglers.c.attempt_id == attempt_id, stragglers.c.gone_at.is_(None))
+            .order_by(stragglers.c.share.desc())
+            .limit(MOST_SHOWN)
+        )
+        found[attempt_id] = [row.view for row in StoredStraggler.all(connection, query)]
     return found
 
 
 def live_stragglers(connection: Connection) -> Sequence[LiveStraggler]:
-    """Return the stragglers of all attempts that run, and their jobs."""
+    """Return the costliest `MOST_SHOWN` stragglers of all attempts that run, and their jobs."""
     query = (
         LiveStraggler.select()
         .join(attempts, attempts.c.id == stragglers.c.attempt_id)
         .join(jobs, jobs.c.id == attempts.c.job_id)
         .where(stragglers.c.gone_at.is_(None), attempts.c.state != AttemptState.ENDED)
+        .order_by(stragglers.c.share.desc())
+        .limit(MOST_SHOWN)
     )
     return LiveStraggler.all(connection, query)
 
@@ -183,7 +191,7 @@ def read_ranks(context: Context, job_id: str) -> RanksView:
             return RanksView(attempt=None, times=None, stragglers=())
         query = StoredStraggler.select().where(stragglers.c.attempt_id == attempt.id)
         rows = StoredStraggler.all(
-            connection, query.order_by(stragglers.c.found_at.desc()).limit(100)
+            connection, query.order_by(stragglers.c.found_at.desc()).limit(MOST_SHOWN)
         )
     return RanksView(
         attempt=attempt.number, times=attempt.rank_times, stragglers=tuple(r.view for r in rows)

@@ -26,7 +26,6 @@ from trainer.metrics.run_writer import RunWriter
 from trainer.metrics.stragglers import (
     RankSeconds,
     StragglerWatch,
-    rank_values,
     without_shared_wait,
 )
 from trainer.metrics.timers import StepTimers
@@ -307,7 +306,8 @@ class RankComparison:
         times = without_shared_wait(by_rank, self._roles) if self._overlaps else by_rank
         found, gone = self._watch.add(times)
         for straggler in found:
-            logger.warning("%s", straggler.in_words())
+            cost = f"{straggler.factor:.1f} x its peers, {straggler.share:.0%} of each step"
+            logger.warning("straggler: rank %d (%s), %s", straggler.rank, straggler.kind, cost)
             self._writer.event("straggler_found", asdict(straggler))
         for rank in gone:
             logger.info("rank %d is no longer slower than its peers", rank)
@@ -316,7 +316,7 @@ class RankComparison:
         if found or gone or now - self._written_at >= RANK_TIMES_SECONDS:
             self._written_at = now
             self._writer.event("rank_times", {"ranks": self._watch.summary()})
-        return rank_values(times, self._watch.ranks)
+        return self._watch.values()
 
 
 class Losses:

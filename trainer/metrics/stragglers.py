@@ -29,7 +29,11 @@ LEAST_SECONDS = 0.01
 SPANS = 64
 """Most entries of a summary, whatever the number of ranks."""
 SERIES = 8
-"""Most ranks with a series of their own on one line."""
+"""Most ranks with a series of their own in an attempt."""
+NEW_STRAGGLERS = 8
+"""Most stragglers that one line names, each by an event that the server keeps."""
+MOST_STRAGGLERS = 100
+"""Most stragglers that are named at a time: a slow rack is a thousand ranks with one cause."""
 
 Kind = Literal["compute", "data"]
 
@@ -63,14 +67,6 @@ class Straggler:
     share: float
     """Part of each step that it costs the job, from 0 to 1."""
 
-    def in_words(self) -> str:
-        """Return the verdict as a sentence."""
-        does = "computes" if self.kind == "compute" else "waits for data and computes"
-        return (
-            f"rank {self.rank} {does} {self.factor:.1f}x as long as its peers: "
-            f"costs {self.share:.0%} of each step"
-        )
-
 
 @dataclass(frozen=True)
 class _Excess:
@@ -91,14 +87,19 @@ class StragglerWatch:
         self._tables: deque[Sequence[RankSeconds]] = deque(maxlen=WINDOW)
         self._slow: deque[dict[int, _Excess]] = deque(maxlen=WINDOW)
         self._found: set[int] = set()
+        self._series = list(range(len(roles))) if len(roles) <= SERIES else []
+        self._unnamed = 0
 
     @property
     def ranks(self) -> list[int]:
-        """The present stragglers."""
+        """The present stragglers that are named, at most `MOST_STRAGGLERS`."""
         return sorted(self._found)
 
     def add(self, times: Sequence[RankSeconds]) -> tuple[list[Straggler], list[int]]:
-        """Add a line; return the new stragglers, and the ranks that have recovered."""
+        """Add a line; return the new stragglers, and the ranks that have recovered.
+
+        At most `NEW_STRAGGLERS` are new, the costliest first; the next lines name further ones.
+        """
         self._tables.append(times)
         self._slow.append(
             {rank: excess for peers in self._peers for rank, excess in _exceeding(peers, times)}
@@ -110,13 +111,36 @@ class StragglerWatch:
             if rank in self._found or excess.factor >= FACTOR
         )
         gone = [rank for rank in self.ranks if counted[rank] < GONE_LINES]
-        new = [
-            rank
-            for rank in sorted(counted)
-            if rank not in self._found and counted[rank] >= FOUND_LINES
-        ]
-        self._found = self._found.difference(gone).union(new)
-        return [self._verdict(rank) for rank in new], gone
+        found = self._found.difference(gone)
+        slow = [rank for rank in counted if rank not in found and counted[rank] >= FOUND_LINES]
+        room = min(NEW_STRAGGLERS, MOST_STRAGGLERS - len(found))
+        new: list[Straggler] = []
+        if room:
+            costs = sorted(map(self._verdict, slow), key=lambda one: (-one.share, one.rank))
+            new = costs[:room]
+        self._found = found.union(one.rank for one in new)
+        self._unnamed = len(slow) - len(new)
+        unseen = [one.rank for one in new if one.rank not in self._series]
+        self._series += unseen[: SERIES - len(self._series)]
+        return new, gone
+
+    def values(self) -> dict[str, float]:
+        """Return the metrics of the last line: summaries of all ranks, and series of some.
+
+        An attempt has series of its first `SERIES` stragglers, or of all ranks of a small job:
+        the server keeps a limited number, which those of users share.
+        """
+        times = self._tables[-1]
+        own = [one.own for one in times]
+        waits = [one.wait for one in times]
+        return {
+            "ranks/own_seconds_median": median(own),
+            "ranks/own_seconds_max": max(own),
+            "ranks/wait_seconds_median": median(waits),
+            "ranks/wait_seconds_min": min(waits),
+            "ranks/stragglers": float(len(self._found) + self._unnamed),
+            **{f"ranks/own_seconds/{rank}": own[rank] for rank in self._series},
+        }
 
     def summary(self) -> list[dict[str, float]]:
         """Return the mean times of the window, of at most `SPANS` spans of neighbouring ranks.
@@ -171,23 +195,6 @@ def without_shared_wait(
             compute, data, wait = times[rank]
             corrected[rank] = RankSeconds(compute + least, data, wait - least)
     return corrected
-
-
-def rank_values(times: Sequence[RankSeconds], stragglers: Iterable[int] = ()) -> dict[str, float]:
-    """Return the metrics of a line: summaries of all ranks, and series of at most `SERIES` ranks.
-
-    Stragglers have a series each; without any, so have all ranks of a small job.
-    """
-    own = [one.own for one in times]
-    waits = [one.wait for one in times]
-    shown = sorted(stragglers) or (range(len(times)) if len(times) <= SERIES else ())
-    return {
-        "ranks/own_seconds_median": median(own),
-        "ranks/own_seconds_max": max(own),
-        "ranks/wait_seconds_median": median(waits),
-        "ranks/wait_seconds_min": min(waits),
-        **{f"ranks/own_seconds/{rank}": own[rank] for rank in list(shown)[:SERIES]},
-    }
 
 
 def _by_role(roles: Sequence[Hashable]) -> list[list[int]]:

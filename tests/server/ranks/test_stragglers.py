@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, event
 
 from server.app.monitoring import Monitoring
 from server.attempts.queries import attempt_views
@@ -13,7 +16,7 @@ from server.context import Context
 from server.errors import NotFoundError
 from server.events.tail import Tail
 from server.nodes.queries import list_nodes
-from server.ranks.store import REMEMBERED, read_ranks
+from server.ranks.store import MOST_SHOWN, REMEMBERED, read_ranks
 from tests.server.harness import Harness, Supervisor
 from tests.server.reports import chunk, kept_events, send
 from trainyard.protocol.rest.attempts import AttemptView
@@ -39,14 +42,24 @@ class Trainer:
         self._supervisor = supervisor
         self._written = b""
 
-    def write(self, event: str, *, step: int = 20, **data: Any) -> None:
-        line = json.dumps({"time": 1000.0, "kind": event, "step": step, "data": data}) + "\n"
+    def write(self, kind: str, *, step: int = 20, **data: Any) -> None:
+        self._report([{"time": 1000.0, "kind": kind, "step": step, "data": data}])
+
+    def _report(self, events: list[dict[str, Any]]) -> None:
+        lines = "".join(json.dumps(one) + "\n" for one in events).encode()
         start = len(self._written)
-        self._written += line.encode()
-        send(self._context, self._supervisor, chunk("events", line.encode(), start=start))
+        self._written += lines
+        send(self._context, self._supervisor, chunk("events", lines, start=start))
 
     def finds(self, rank: int, *, step: int = 20, share: float = 0.2) -> None:
-        self.write("straggler_found", step=step, rank=rank, kind="compute", factor=1.4, share=share)
+        self.finds_all({rank: share}, step=step)
+
+    def finds_all(self, shares: Mapping[int, float], *, step: int = 20) -> None:
+        """Report stragglers at once, each with its cost."""
+        same = {"kind": "compute", "factor": 1.4}
+        found = [{"rank": rank, "share": share, **same} for rank, share in shares.items()]
+        kind = "straggler_found"
+        self._report([{"time": 1000.0, "kind": kind, "step": step, "data": one} for one in found])
 
 
 def running(
@@ -81,6 +94,25 @@ def test_a_straggler_has_node_and_slot(harness: Harness, context: Context) -> No
     # It may come again, as another row.
     trainer.finds(3, step=100)
     assert len(read_ranks(context, job_id).stragglers) == 3
+
+
+def test_views_and_the_gauge_have_the_costliest_hundred(harness: Harness, context: Context) -> None:
+    harness.add_node("a", slots=MOST_SHOWN + 5)
+    job_id, trainer, _ = running(harness, context, world_size=MOST_SHOWN + 5)
+    placed: list[str] = []
+
+    def note(_connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if re.match(r"SELECT attempt_nodes.node, attempt_nodes.slots\s", statement):
+            placed.append(statement)
+
+    event.listen(context.database.engine, "before_cursor_execute", note)
+    trainer.finds_all({rank: 0.001 * (rank + 1) for rank in range(MOST_SHOWN + 5)})
+    event.remove(context.database.engine, "before_cursor_execute", note)
+    assert len(placed) == 1, "the places of all ranks are read once a report"
+    costliest = list(range(MOST_SHOWN + 4, 4, -1))
+    assert [one.rank for one in view_of(harness, context, job_id).stragglers] == costliest
+    gauge = re.findall(r'straggler_cost_ratio\{.*rank="(\d+)"', scraped(context))
+    assert sorted(map(int, gauge)) == sorted(costliest)
 
 
 def test_a_report_that_comes_twice_adds_no_row(harness: Harness, context: Context) -> None:

@@ -54,7 +54,7 @@ def test_the_values_of_a_run_on_cpu_ranks(tmp_path: Path) -> None:
     by_rank = {
         *("ranks/own_seconds_median", "ranks/own_seconds_max"),
         *("ranks/wait_seconds_median", "ranks/wait_seconds_min"),
-        *("ranks/own_seconds/0", "ranks/own_seconds/1"),
+        *("ranks/own_seconds/0", "ranks/own_seconds/1", "ranks/stragglers"),
     }
     named = [set(line.values) for line in attempt.lines.values()]
     # Ranks are compared from the second line on.

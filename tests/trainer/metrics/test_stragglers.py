@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pytest
 
 from trainer.metrics.stragglers import (
     FOUND_LINES,
+    MOST_STRAGGLERS,
+    NEW_STRAGGLERS,
     SERIES,
     SPANS,
     WINDOW,
     RankSeconds,
     Straggler,
     StragglerWatch,
-    rank_values,
     without_shared_wait,
 )
 
@@ -167,22 +169,53 @@ def test_a_summary_hides_no_slow_rank() -> None:
     assert slowest["compute_seconds"] == pytest.approx(1.3), "the mean of the window"
 
 
-def test_the_series_are_few_whatever_the_number_of_ranks() -> None:
-    small = rank_values(step_of([(1.0, 0.5), (2.0, 0.0)]))
-    assert small == pytest.approx(
+def test_the_values_of_a_small_job() -> None:
+    watch = StragglerWatch([0, 0])
+    watch.add(step_of([(1.0, 0.5), (2.0, 0.0)]))
+    assert watch.values() == pytest.approx(
         {
             "ranks/own_seconds_median": 1.75,
             "ranks/own_seconds_max": 2.0,
             "ranks/wait_seconds_median": 0.25 + TRANSFER,
             "ranks/wait_seconds_min": TRANSFER,
+            "ranks/stragglers": 0.0,
             "ranks/own_seconds/0": 1.5,
             "ranks/own_seconds/1": 2.0,
         }
     )
-    large = step_of([(1.0, 0.0)] * 64)
-    assert not any(name.startswith("ranks/own_seconds/") for name in rank_values(large))
-    named = {name for name in rank_values(large, range(40)) if "/own_seconds/" in name}
-    assert len(named) == SERIES
+
+
+def test_the_series_of_an_attempt_are_few_whichever_ranks_are_slow() -> None:
+    watch = StragglerWatch([0] * 64)
+    named: list[set[str]] = []
+
+    def line(number: int) -> list[RankSeconds]:
+        slow = range(3 * (number // WINDOW), 3 * (number // WINDOW) + 3)
+        return step_of([(2.0 if rank in slow else 1.0, 0.0) for rank in range(64)])
+
+    for number in range(10 * WINDOW):
+        watch.add(line(number))
+        named.append({name for name in watch.values() if "/own_seconds/" in name})
+    assert named[0] == set()
+    assert len(set.union(*named)) == SERIES
+    assert all(earlier <= later for earlier, later in pairwise(named))
+
+
+def test_a_slow_rack_is_named_by_its_costliest_ranks() -> None:
+    """A thousand of 4,096 ranks: each would be an event, an entry of each view and a series."""
+    ranks, slow = 4096, 1000
+    watch = StragglerWatch([0] * ranks)
+    times = step_of([(1.5 + 0.001 * rank if rank < slow else 1.0, 0.0) for rank in range(ranks)])
+    news = []
+    for _ in range(FOUND_LINES + MOST_STRAGGLERS // NEW_STRAGGLERS + 2):
+        new, gone = watch.add(times)
+        assert gone == []
+        news.append([one.rank for one in new])
+    assert news[: FOUND_LINES - 1] == [[]] * (FOUND_LINES - 1)
+    assert news[FOUND_LINES - 1] == [999, 998, 997, 996, 995, 994, 993, 992]
+    assert max(map(len, news)) == NEW_STRAGGLERS
+    assert watch.ranks == list(range(slow - MOST_STRAGGLERS, slow))
+    assert watch.values()["ranks/stragglers"] == slow
 
 
 def test_a_wait_that_all_share_is_the_transfer() -> None:
