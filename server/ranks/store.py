@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Table, distinct, func, select, update
+from sqlalchemy import Connection, Table, distinct, func, or_, select, update
 
 from server.context import Context
 from server.database.metric_and_log_tables import stragglers
 from server.database.rows import TypedRow
-from server.database.tables import attempt_nodes, attempts, jobs
+from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.database.upsert import insert_or_replace
 from server.errors import NotFoundError
 from trainyard.protocol.rest.metrics_and_logs import (
@@ -153,14 +153,19 @@ def live_stragglers(connection: Connection) -> Sequence[LiveStraggler]:
 
 
 def slow_slots(
-    context: Context, connection: Connection, nodes: Collection[str]
+    context: Context, connection: Connection, names: Collection[str]
 ) -> Mapping[str, Sequence[SlowSlot]]:
-    """Return the slots of nodes that slowed several jobs lately, by node."""
+    """Return the slots of nodes that slowed several jobs since the node is trusted, by node."""
     counted = func.count(distinct(attempts.c.job_id)).label("jobs")
     query = (
         select(stragglers.c.node, stragglers.c.slot, counted)
         .join(attempts, attempts.c.id == stragglers.c.attempt_id)
-        .where(stragglers.c.node.in_(nodes), stragglers.c.found_at >= context.now() - REMEMBERED)
+        .join(nodes, nodes.c.name == stragglers.c.node)
+        .where(
+            nodes.c.name.in_(names),
+            stragglers.c.found_at >= context.now() - REMEMBERED,
+            or_(nodes.c.trusted_since.is_(None), stragglers.c.found_at > nodes.c.trusted_since),
+        )
         .group_by(stragglers.c.node, stragglers.c.slot)
         .having(counted >= SEVERAL_JOBS)
         .order_by(stragglers.c.node, stragglers.c.slot)
@@ -178,7 +183,7 @@ def read_ranks(context: Context, job_id: str) -> RanksView:
         NotFoundError: no job has this id.
     """
     newest = (
-        select(attempts.c.id, attempts.c.number, attempts.c.rank_times)
+        select(attempts.c.id, attempts.c.number, attempts.c.rank_times, attempts.c.ended_at)
         .where(attempts.c.job_id == job_id)
         .order_by(attempts.c.number.desc())
         .limit(1)
@@ -191,8 +196,15 @@ def read_ranks(context: Context, job_id: str) -> RanksView:
             return RanksView(attempt=None, times=None, stragglers=())
         query = StoredStraggler.select().where(stragglers.c.attempt_id == attempt.id)
         rows = StoredStraggler.all(
-            connection, query.order_by(stragglers.c.found_at.desc()).limit(MOST_SHOWN)
+            connection,
+            query.order_by(stragglers.c.gone_at.is_not(None), stragglers.c.found_at.desc()).limit(
+                MOST_SHOWN
+            ),
         )
     return RanksView(
-        attempt=attempt.number, times=attempt.rank_times, stragglers=tuple(r.view for r in rows)
+        attempt=attempt.number,
+        times=attempt.rank_times,
+        stragglers=tuple(
+            row.view.model_copy(update={"gone_at": row.gone_at or attempt.ended_at}) for row in rows
+        ),
     )

@@ -15,12 +15,13 @@ from server.attempts.queries import attempt_views
 from server.context import Context
 from server.errors import NotFoundError
 from server.events.tail import Tail
+from server.nodes.drain import set_drain
 from server.nodes.queries import list_nodes
 from server.ranks.store import MOST_SHOWN, REMEMBERED, read_ranks
+from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.reports import chunk, kept_events, send
 from trainyard.protocol.rest.attempts import AttemptView
-from trainyard.protocol.rest.nodes import NodeView
 from trainyard.run.directory import Phase
 from trainyard.run.records import ExitRecord
 
@@ -115,6 +116,22 @@ def test_views_and_the_gauge_have_the_costliest_hundred(harness: Harness, contex
     assert sorted(map(int, gauge)) == sorted(costliest)
 
 
+def test_present_stragglers_come_before_any_number_of_former_ones(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, trainer, _ = running(harness, context)
+    trainer.finds(2)
+    for step in range(30, 30 + MOST_SHOWN + 5):
+        harness.clock.advance(1)
+        trainer.finds(1, step=step)
+    trainer.write("straggler_gone", rank=1, step=500)
+    first, second, *_ = shown = read_ranks(context, job_id).stragglers
+    assert len(shown) == MOST_SHOWN
+    assert (first.rank, first.gone_at) == (2, None)
+    assert second.gone_at is not None
+
+
 def test_a_report_that_comes_twice_adds_no_row(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id, trainer, _ = running(harness, context)
@@ -144,7 +161,8 @@ def test_an_attempt_that_has_ended_has_no_present_straggler(
     record = ExitRecord(outcome="succeeded", failure=None, ranks=(), time=1.0)
     supervisor.report(phase=Phase.ENDING, step=60, exit_record=record)
     assert view_of(harness, context, job_id).stragglers == ()
-    assert len(read_ranks(context, job_id).stragglers) == 1, "it is kept"
+    (kept,) = read_ranks(context, job_id).stragglers
+    assert kept.gone_at == harness.attempt(job_id).ended_at is not None
     assert "trainyard_straggler_cost_ratio{" not in scraped(context)
 
 
@@ -189,23 +207,43 @@ def test_a_job_that_is_not_there(context: Context) -> None:
         read_ranks(context, "x")
 
 
+def slow_slots(context: Context) -> list[tuple[int, int]]:
+    """Return the slow slots of the only node, each with its number of jobs."""
+    return [(one.slot, one.jobs) for one in list_nodes(context)[0].slow_slots]
+
+
+def run_with_stragglers(harness: Harness, context: Context, *ranks: int) -> None:
+    """Run a job to its end; each of the ranks is found twice."""
+    _, trainer, (supervisor,) = running(harness, context, world_size=4)
+    for step in (20, 50):
+        trainer.finds_all(dict.fromkeys(ranks, 0.2), step=step)
+    record = ExitRecord(outcome="succeeded", failure=None, ranks=(), time=1.0)
+    supervisor.report(phase=Phase.ENDING, step=60, exit_record=record)
+
+
 def test_a_slot_that_slows_several_jobs_is_named_by_its_node(
     harness: Harness, context: Context
 ) -> None:
     harness.add_node("a")
-
-    def slow() -> NodeView:
-        return list_nodes(context)[0]
-
-    for jobs in (1, 2):
-        _, trainer, (supervisor,) = running(harness, context, world_size=4)
-        trainer.finds(3)
-        trainer.finds(3, step=50)  # twice in one job is one job
-        if jobs == 1:
-            trainer.finds(1)
-            assert slow().slow_slots == ()
-        record = ExitRecord(outcome="succeeded", failure=None, ranks=(), time=1.0)
-        supervisor.report(phase=Phase.ENDING, step=60, exit_record=record)
-    assert [(one.slot, one.jobs) for one in slow().slow_slots] == [(3, 2)]
+    run_with_stragglers(harness, context, 1, 3)
+    assert slow_slots(context) == []
+    run_with_stragglers(harness, context, 3)
+    assert slow_slots(context) == [(3, 2)]
     harness.clock.advance(REMEMBERED.total_seconds() + 1)
-    assert slow().slow_slots == ()
+    assert slow_slots(context) == []
+
+
+def test_a_person_who_ends_a_drain_trusts_the_slots_again(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node("a")
+    run_with_stragglers(harness, context, 3)
+    run_with_stragglers(harness, context, 3)
+    harness.clock.advance(1)
+    set_drain(context, "a", "finish", actor=ADA)
+    assert slow_slots(context) == [(3, 2)]
+    set_drain(context, "a", None, actor=ADA)
+    assert slow_slots(context) == []
+    harness.clock.advance(1)
+    run_with_stragglers(harness, context, 3)
+    assert slow_slots(context) == [], "the former jobs do not count"

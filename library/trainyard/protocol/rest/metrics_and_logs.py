@@ -226,11 +226,14 @@ class StragglerView(RecordModel):
     found_at: datetime
     """When it was found."""
     gone_at: datetime | None
-    """When it was found to be as fast as its peers again."""
+    """When it was found to be as fast as its peers again, or its attempt ended."""
 
 
 class SlowSlot(RecordModel):
-    """A slot whose ranks were slower than their peers in several jobs of the last 30 days."""
+    """A slot whose ranks were slower than their peers in several jobs.
+
+    Of the last 30 days, and since the last drain of its node ended.
+    """
 
     slot: int
     """The slot."""
@@ -246,7 +249,7 @@ class RanksView(RecordModel):
     times: RankTimes | None
     """Their times; null before the first window, and for a single rank."""
     stragglers: tuple[StragglerView, ...]
-    """Stragglers, the newest first; at most 100."""
+    """Stragglers, the present ones first, the newest first of each kind; at most 100."""
 
 
 def straggler_words(found: StragglerFound | StragglerView) -> str:
