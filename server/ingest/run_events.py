@@ -10,7 +10,13 @@ from server.checkpoints.catalog import record_commits, record_stall
 from server.database.tables import attempts, requests
 from server.ingest.parse import AnsweredRequest, Comparison
 from server.ingest.report import IncomingReport
-from server.ranks.store import places_of, record_found, record_gone, record_times
+from server.ranks.store import (
+    places_of,
+    record_found,
+    record_gone,
+    record_times,
+    straggler_words,
+)
 from server.subject import TRAINER
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
 from trainyard.protocol.rest.event_data import (
@@ -25,7 +31,6 @@ from trainyard.protocol.rest.metrics_and_logs import (
     RankTimesStored,
     StragglerFound,
     StragglerGone,
-    straggler_words,
 )
 from trainyard.run.records import RequestAnswer
 

@@ -56,7 +56,7 @@ class StoredStraggler(TypedRow):
     @property
     def view(self) -> StragglerView:
         """The row as clients read it."""
-        return StragglerView(**self.values_for(StragglerView))
+        return StragglerView(**self.values_for(StragglerView), words=straggler_words(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,15 @@ class _Share(TypedRow):
     table: ClassVar[Table] = attempt_nodes
     node: str
     slots: list[int]
+
+
+def straggler_words(found: StragglerFound | StoredStraggler) -> str:
+    """Return a straggler as a sentence, without a period."""
+    does = "computes" if found.kind == "compute" else "waits for data and computes"
+    return (
+        f"rank {found.rank} on {found.node} (slot {found.slot}) {does} {found.factor:.1f}x as long "
+        f"as the others: costs {found.share:.0%} of each step"
+    )
 
 
 def places_of(connection: Connection, attempt_id: str) -> Sequence[tuple[str, int]]:
@@ -127,7 +136,7 @@ def present_stragglers(
         connection: a transaction.
         attempt_ids: attempts that have not ended, of which a job has one or few.
     """
-    found = {}
+    found: dict[str, Sequence[StragglerView]] = {}
     for attempt_id in attempt_ids:
         query = (
             StoredStraggler.select()

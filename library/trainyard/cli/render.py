@@ -12,7 +12,6 @@ from trainyard.cli.output import facts, heading, state_text
 from trainyard.cli.table import Listing
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.jobs import JobSummary, JobView, Progress
-from trainyard.protocol.rest.metrics_and_logs import straggler_words
 from trainyard.protocol.states import AttemptOutcome, JobState
 from trainyard.spec.job import DEFAULT_PROJECT
 from trainyard.spec.sections.resources import priority_words
@@ -103,7 +102,8 @@ def _failed_save(attempt: AttemptView | None) -> Text | None:
 def _stragglers(attempt: AttemptView | None) -> Text | None:
     if attempt is None or not attempt.stragglers:
         return None
-    return Text("; ".join(map(straggler_words, attempt.stragglers[:MOST_STRAGGLERS])), style="red")
+    shown = attempt.stragglers[:MOST_STRAGGLERS]
+    return Text("; ".join(one.words for one in shown), style="red")
 
 
 def _ancestor(job: JobView) -> str | None:

@@ -17,7 +17,8 @@ from server.errors import NotFoundError
 from server.events.tail import Tail
 from server.nodes.drain import set_drain
 from server.nodes.queries import list_nodes
-from server.ranks.store import MOST_SHOWN, REMEMBERED, read_ranks
+from server.ranks import store
+from server.ranks.store import REMEMBERED, read_ranks
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.reports import chunk, kept_events, send
@@ -85,6 +86,9 @@ def test_a_straggler_has_node_and_slot(harness: Harness, context: Context) -> No
     trainer.finds(3)
     view = view_of(harness, context, job_id)
     assert [(one.rank, one.node, one.slot) for one in view.stragglers] == [(3, "b", 1), (1, "a", 1)]
+    assert view.stragglers[0].words == (
+        "rank 3 on b (slot 1) computes 1.4x as long as the others: costs 20% of each step"
+    )
     (first, second) = kept_events(context, "straggler_found")
     assert (first["node"], first["slot"]) == ("a", 1)
     assert (second["rank"], second["factor"], second["share"]) == (3, 1.4, 0.2)
@@ -97,9 +101,12 @@ def test_a_straggler_has_node_and_slot(harness: Harness, context: Context) -> No
     assert len(read_ranks(context, job_id).stragglers) == 3
 
 
-def test_views_and_the_gauge_have_the_costliest_hundred(harness: Harness, context: Context) -> None:
-    harness.add_node("a", slots=MOST_SHOWN + 5)
-    job_id, trainer, _ = running(harness, context, world_size=MOST_SHOWN + 5)
+def test_views_and_the_gauge_have_the_costliest(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_SHOWN", 2)
+    harness.add_node("a")
+    job_id, trainer, _ = running(harness, context)
     placed: list[str] = []
 
     def note(_connection: Connection, _cursor: object, statement: str, *_: object) -> None:
@@ -107,29 +114,30 @@ def test_views_and_the_gauge_have_the_costliest_hundred(harness: Harness, contex
             placed.append(statement)
 
     event.listen(context.database.engine, "before_cursor_execute", note)
-    trainer.finds_all({rank: 0.001 * (rank + 1) for rank in range(MOST_SHOWN + 5)})
+    trainer.finds_all({0: 0.1, 1: 0.3, 2: 0.2, 3: 0.4})
     event.remove(context.database.engine, "before_cursor_execute", note)
     assert len(placed) == 1, "the places of all ranks are read once a report"
-    costliest = list(range(MOST_SHOWN + 4, 4, -1))
-    assert [one.rank for one in view_of(harness, context, job_id).stragglers] == costliest
+    assert [one.rank for one in view_of(harness, context, job_id).stragglers] == [3, 1]
     gauge = re.findall(r'straggler_cost_ratio\{.*rank="(\d+)"', scraped(context))
-    assert sorted(map(int, gauge)) == sorted(costliest)
+    assert sorted(gauge) == ["1", "3"]
 
 
 def test_present_stragglers_come_before_any_number_of_former_ones(
-    harness: Harness, context: Context
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(store, "MOST_SHOWN", 2)
     harness.add_node()
     job_id, trainer, _ = running(harness, context)
     trainer.finds(2)
-    for step in range(30, 30 + MOST_SHOWN + 5):
+    for step in (30, 40, 50):
         harness.clock.advance(1)
         trainer.finds(1, step=step)
-    trainer.write("straggler_gone", rank=1, step=500)
-    first, second, *_ = shown = read_ranks(context, job_id).stragglers
-    assert len(shown) == MOST_SHOWN
-    assert (first.rank, first.gone_at) == (2, None)
-    assert second.gone_at is not None
+    trainer.write("straggler_gone", rank=1, step=60)
+    shown = read_ranks(context, job_id).stragglers
+    assert [(one.rank, one.step, one.gone_at is None) for one in shown] == [
+        (2, 20, True),
+        (1, 50, False),
+    ]
 
 
 def test_a_report_that_comes_twice_adds_no_row(harness: Harness, context: Context) -> None:

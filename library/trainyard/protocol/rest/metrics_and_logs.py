@@ -227,6 +227,8 @@ class StragglerView(RecordModel):
     """When it was found."""
     gone_at: datetime | None
     """When it was found to be as fast as its peers again, or its attempt ended."""
+    words: str
+    """All of it but the times, as a sentence."""
 
 
 class SlowSlot(RecordModel):
@@ -250,12 +252,3 @@ class RanksView(RecordModel):
     """Their times; null before the first window, and for a single rank."""
     stragglers: tuple[StragglerView, ...]
     """Stragglers, the present ones first, the newest first of each kind; at most 100."""
-
-
-def straggler_words(found: StragglerFound | StragglerView) -> str:
-    """Return a straggler as a sentence."""
-    does = "computes" if found.kind == "compute" else "waits for data and computes"
-    return (
-        f"rank {found.rank} on {found.node} (slot {found.slot}) {does} {found.factor:.1f}x as long "
-        f"as the others: costs {found.share:.0%} of each step"
-    )

@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import type { Attempt, Failure, Job } from "@/shared/api/types";
-import { count, percent, plural } from "@/shared/format/numbers";
+import { count, plural } from "@/shared/format/numbers";
 import { duration, moment } from "@/shared/format/time";
 import { FailureFacts } from "@/shared/job/FailureFacts";
 import { reasonWords, resumeLabel } from "@/shared/job/failures";
@@ -50,11 +50,7 @@ function StragglerNotice({ attempt }: { attempt: Attempt }) {
     >
       <ul>
         {attempt.stragglers.slice(0, SHOWN_STRAGGLERS).map((one) => (
-          <li key={one.rank}>
-            Rank {count(one.rank)} on {one.node} (slot {one.slot}){" "}
-            {one.kind === "data" ? "waits for data and computes" : "computes"}{" "}
-            {one.factor.toFixed(1)}x as long as the others: costs {percent(one.share)} of each step.
-          </li>
+          <li key={one.rank}>{one.words}</li>
         ))}
       </ul>
       <div className="job-actions row">

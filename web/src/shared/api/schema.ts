@@ -9140,10 +9140,11 @@ export interface components {
             group: string;
             /**
              * Ranks
-             * @description Global ranks of the group; empty where they are not known.
+             * @description Global ranks of the group; empty where they are not known. Each rank reports its group, and
+             *     a list of 4,096 ranks would be 22 KB.
              * @default []
              */
-            ranks?: number[];
+            ranks?: components["schemas"]["RankRange"][];
             /**
              * Number
              * @description Its position among the collectives of the group, equal on all ranks.
@@ -9954,6 +9955,28 @@ export interface components {
             process?: string | null;
         };
         /**
+         * RankRange
+         * @description Global ranks at equal distances.
+         */
+        RankRange: {
+            /**
+             * First
+             * @description First rank.
+             */
+            first: number;
+            /**
+             * Last
+             * @description Last rank, included.
+             */
+            last: number;
+            /**
+             * Step
+             * @description Distance between two neighbours.
+             * @default 1
+             */
+            step?: number;
+        };
+        /**
          * RankSpan
          * @description Neighbouring ranks, by the one of them with the longest own time.
          */
@@ -10035,7 +10058,7 @@ export interface components {
             times: components["schemas"]["RankTimes"] | null;
             /**
              * Stragglers
-             * @description Stragglers, the newest first; at most 100.
+             * @description Stragglers, the present ones first, the newest first of each kind; at most 100.
              */
             stragglers: components["schemas"]["StragglerView"][];
         };
@@ -11072,7 +11095,9 @@ export interface components {
         };
         /**
          * SlowSlot
-         * @description A slot whose ranks were slower than their peers in several jobs of the last 30 days.
+         * @description A slot whose ranks were slower than their peers in several jobs.
+         *
+         *     Of the last 30 days, and since the last drain of its node ended.
          */
         SlowSlot: {
             /**
@@ -11248,9 +11273,14 @@ export interface components {
             found_at: string;
             /**
              * Gone At
-             * @description When it was found to be as fast as its peers again.
+             * @description When it was found to be as fast as its peers again, or its attempt ended.
              */
             gone_at: string | null;
+            /**
+             * Words
+             * @description All of it but the times, as a sentence.
+             */
+            words: string;
         };
         StreamItem: components["schemas"]["EventView"] | components["schemas"]["NoticeView"];
         /**
