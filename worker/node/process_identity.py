@@ -10,6 +10,8 @@ from pathlib import Path
 from trainyard.protocol.worker_messages import Identity
 
 ZOMBIE_STATES = frozenset("ZXx")
+INITIAL_PID_NAMESPACE = "4026531836"
+"""Inode of the PID namespace in which the machine booted, a constant of Linux."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,11 @@ def has_ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def in_initial_pid_namespace() -> bool:
+    """Return whether pids here are those of drivers too, which is false in most containers."""
+    return _pid_namespace() == INITIAL_PID_NAMESPACE
 
 
 def _pid_namespace() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from trainyard.protocol.node_samples import AcceleratorSample, DeviceProcess
-from worker.node.process_identity import process_stat
+from worker.node.process_identity import in_initial_pid_namespace, process_stat
 
 Supervisors = Callable[[], Collection[int]]
 """Returns the pids of the supervisors that live on this node."""
@@ -16,15 +16,18 @@ Supervisors = Callable[[], Collection[int]]
 def without_own(
     samples: tuple[AcceleratorSample, ...], supervisors: Supervisors
 ) -> tuple[AcceleratorSample, ...]:
-    """Leave out the processes below a supervisor, and name user and command of the others."""
+    """Leave out the processes below a supervisor, and name user and command of the others.
+
+    Inside a PID namespace the others have no names: the driver's pids are of another namespace, and
+    `/proc` has unrelated processes under them.
+    """
     if not any(sample.foreign for sample in samples):
         return samples
     own = frozenset(supervisors())
+    name = _named if in_initial_pid_namespace() else _unnamed
     return tuple(
         sample.model_copy(
-            update={
-                "foreign": tuple(_named(p) for p in sample.foreign if not _is_below(p.pid, own))
-            }
+            update={"foreign": tuple(name(p) for p in sample.foreign if not _is_below(p.pid, own))}
         )
         for sample in samples
     )
@@ -49,10 +52,14 @@ def _named(process: DeviceProcess) -> DeviceProcess:
     try:
         uid = folder.stat().st_uid
         command = (folder / "comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:  # it has ended, or belongs to another PID namespace
+    except OSError:  # it has ended
         return process
     name = "".join(each if each.isprintable() else "?" for each in command)
     return process.model_copy(update={"user": _user(uid), "command": name})
+
+
+def _unnamed(process: DeviceProcess) -> DeviceProcess:
+    return process
 
 
 def _user(uid: int) -> str:

@@ -7,8 +7,12 @@ import pwd
 import subprocess
 import sys
 
+import pytest
+
 from trainyard.protocol.node_samples import AcceleratorSample, DeviceProcess
+from worker.node import process_identity
 from worker.node.hardware.foreign import without_own
+from worker.node.process_identity import INITIAL_PID_NAMESPACE
 
 NO_PROCESS = 2**22 + 7
 """Above the highest pid of Linux."""
@@ -20,6 +24,14 @@ def sample(*pids: int) -> AcceleratorSample:
     )
 
 
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the PID namespace of these tests count as the given one."""
+    monkeypatch.setattr(process_identity, "_pid_namespace", lambda: request.param)
+
+
+@pytest.mark.usefixtures("namespace")
+@pytest.mark.parametrize("namespace", [INITIAL_PID_NAMESPACE], indirect=True)
 def test_what_runs_below_a_supervisor_is_not_foreign() -> None:
     script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as child:
@@ -36,7 +48,14 @@ def test_what_runs_below_a_supervisor_is_not_foreign() -> None:
     assert process.memory_bytes == 1 << 30
 
 
-def test_a_process_of_another_namespace_has_neither_user_nor_name() -> None:
+@pytest.mark.usefixtures("namespace")
+@pytest.mark.parametrize("namespace", ["4026532201"], indirect=True)
+def test_inside_a_namespace_no_process_is_named_after_another_one_of_its_pid() -> None:
+    (found,) = without_own((sample(os.getpid()),), tuple)
+    assert found.foreign == (DeviceProcess(pid=os.getpid(), memory_bytes=1 << 30),)
+
+
+def test_a_process_that_has_ended_has_neither_user_nor_name() -> None:
     (found,) = without_own((sample(NO_PROCESS),), tuple)
     assert found.foreign == (DeviceProcess(pid=NO_PROCESS, memory_bytes=1 << 30),)
 
