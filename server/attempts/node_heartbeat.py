@@ -112,6 +112,7 @@ def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdenti
             reason=FailureReason.LAUNCH_ERROR if same_boot else FailureReason.NODE_LOST,
             message=f"the supervisor on {node} is gone without a last report",
             node=node,
+            node_at_fault=True,
         )
         end = NodeEnd(node, AttemptOutcome.FAILED, failure)
         end_nodes(context, connection, attempt_id, [end], actor=Actor(node))

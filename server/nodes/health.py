@@ -27,9 +27,6 @@ BROKEN_XIDS: Mapping[int, str] = {
 """Xid errors after which a GPU needs at least a reset, by their number in NVIDIA's catalog. The
 others may be errors of a program, such as 13 and 31."""
 
-NODE_REASONS = frozenset({FailureReason.NODE_LOST, FailureReason.LAUNCH_ERROR})
-"""Reasons of failures for which no rank is at fault."""
-
 
 @dataclass(frozen=True)
 class NodeFailure:
@@ -45,10 +42,8 @@ class NodeFailure:
 
 def is_of_the_node(failure: Failure) -> bool:
     """Return whether a failure counts against the node that it names."""
-    if failure.reason not in NODE_REASONS:
-        return False
-    # A launch error with a free retry is a port that another process held.
-    return failure.reason == FailureReason.NODE_LOST or not failure.free_retry
+    # The reason `launch_error` is not enough: ranks raise it too, for specs that do not fit.
+    return failure.reason == FailureReason.NODE_LOST or failure.node_at_fault
 
 
 def device_faults(

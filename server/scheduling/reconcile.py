@@ -239,6 +239,7 @@ class Reconciler:
                         message=f"{node} did not claim the attempt within {seconds:g} s; does its "
                         "worker take messages?",
                         node=node,
+                        node_at_fault=True,
                     ),
                 )
                 for node in still

@@ -352,13 +352,15 @@ class Supervisor:
         bad_window: BadWindow | None = None,
         load: LoadFailure | None = None,
         names_node: bool = False,
+        node_at_fault: bool = False,
     ) -> None:
-        """Send the last report; its failure names the node where that is at fault."""
+        """Send the last report."""
         failure = (
             Failure(
                 reason=reason,
                 message=f"{reason} on {self.node}",
-                node=self.node if names_node else None,
+                node=self.node if names_node or node_at_fault else None,
+                node_at_fault=node_at_fault,
                 bad_window=bad_window,
                 load=load,
             )

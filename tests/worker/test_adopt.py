@@ -55,6 +55,7 @@ def test_the_end_of_a_supervisor_is_proved_and_reported(place: Place) -> None:
     assert record.outcome == "failed"
     assert record.failure is not None
     assert record.failure.reason == "launch_error"
+    assert record.failure.node_at_fault
     assert f"pid {before.pid}" in record.failure.message
     assert attempt.seen.reports[-1].identity == before
     wait_for(lambda: not place.node.live(), "end of the attempt on the node")

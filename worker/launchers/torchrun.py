@@ -96,6 +96,7 @@ class TorchrunLauncher:
             signal=name,
             traceback=tail(share.run.launcher_log) or None,
             free_retry=port_taken,
+            node_at_fault=not port_taken,
         )
 
 

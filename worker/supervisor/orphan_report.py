@@ -58,7 +58,9 @@ def _findings(share: Share, seen: Observation, predecessor: Identity, output: st
         reason = FailureReason.LAUNCH_ERROR
         what = f"the supervisor (pid {predecessor.pid}) was ended, and its ranks with it"
     node = share.launch.node
-    fault = Failure(reason=reason, message=what, node=node, traceback=output or None)
+    fault = Failure(
+        reason=reason, message=what, node=node, traceback=output or None, node_at_fault=True
+    )
     outcome, error = last_words(share.run)
     return Findings(
         node=node,

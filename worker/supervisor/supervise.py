@@ -88,7 +88,8 @@ class Supervisor:
             fault = self._check() or self._train()
         except Exception as error:
             logger.exception("supervising failed")
-            fault = self._fault(FailureReason.LAUNCH_ERROR, f"the supervisor failed: {error!r}")
+            message = f"the supervisor failed: {error!r}"
+            fault = replace(self._fault(FailureReason.LAUNCH_ERROR, message), node_at_fault=True)
         finally:
             self._launcher.stop()
         record = self._reporter.finish(self._findings(fault))

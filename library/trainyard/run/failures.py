@@ -179,6 +179,9 @@ class Failure(JsonRecord):
     free_retry: bool = False
     """Whether another attempt may follow without using up the retry budget, whatever the reason:
     nothing of the job was at fault."""
+    node_at_fault: bool = False
+    """Whether the failure counts against the node that it names: a worker, a supervisor or torchrun
+    failed there. Ranks and their check leave it unset; `node_lost` counts without it."""
     memory: MemoryUse | None = None
     """What took the memory, where it ran out."""
     load: LoadFailure | None = None

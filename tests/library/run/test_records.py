@@ -119,7 +119,8 @@ TEXTS: list[tuple[JsonRecord, str]] = [
         '{"reason":"out_of_memory","message":"a\ufffdb\\\\udcff","remedy":{"text":"Resume.",'
         '"resume":null,"field":null},"rank":3,"node":null,"signal":null,"exit_code":null,'
         '"step":null,"path":"p\\\\ud83d","metric":null,"traceback":"t","bad_window":{"start":0,'
-        '"end":8,"first_step":1},"free_retry":false,"memory":{"device":"cpu","total_bytes":1,'
+        '"end":8,"first_step":1},"free_retry":false,"node_at_fault":false,'
+        '"memory":{"device":"cpu","total_bytes":1,'
         '"reserved_bytes":2,"allocated_bytes":3,"weights_bytes":4,"gradients_bytes":5,'
         '"optimizer_bytes":6,"rest_bytes":7},"load":{"checkpoint_id":"c","fault":"file_size"}}',
     ),

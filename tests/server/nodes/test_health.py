@@ -74,11 +74,11 @@ def test_a_divided_gpu_is_named_by_its_uuid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "free", "counts"),
+    ("reason", "node_at_fault", "counts"),
     [
         (LOST, False, True),
-        (LAUNCH, False, True),
-        (LAUNCH, True, False),  # a port that another process held
+        (LAUNCH, True, True),
+        (LAUNCH, False, False),  # a spec that does not fit, a port that another process held
         (FailureReason.TRAINER_ERROR, False, False),
         (FailureReason.HANG, False, False),
         (FailureReason.OUT_OF_MEMORY, False, False),
@@ -87,9 +87,9 @@ def test_a_divided_gpu_is_named_by_its_uuid() -> None:
     ],
 )
 def test_only_failures_without_a_rank_at_fault_count(
-    reason: FailureReason, free: bool, counts: bool
+    reason: FailureReason, node_at_fault: bool, counts: bool
 ) -> None:
-    failure = Failure(reason=reason, message="m", node="a", free_retry=free)
+    failure = Failure(reason=reason, message="m", node="a", node_at_fault=node_at_fault)
     assert is_of_the_node(failure) is counts
 
 

@@ -243,6 +243,7 @@ def test_a_claim_whose_launch_died_ends_at_once(site: Site, harness: Harness) ->
     assert site.beat(FIRST) == (attempt_id,)
     assert site.beat(FIRST, attempt_id) == ()
     assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR
+    assert harness.attempt(job_id).failure.node_at_fault
     assert harness.job(job_id).retries_used == 1
     site.beat(FIRST, attempt_id)  # again: nothing is left to end
     assert harness.job(job_id).state == JobState.QUEUED

@@ -35,11 +35,18 @@ def beat(context: Context, name: str, *xids: XidError) -> None:
     )
 
 
-def fail(harness: Harness, job_id: str, reason: FailureReason = FailureReason.LAUNCH_ERROR) -> None:
+def fail(
+    harness: Harness,
+    job_id: str,
+    reason: FailureReason = FailureReason.LAUNCH_ERROR,
+    *,
+    node_at_fault: bool = True,
+) -> None:
     """Place a job, and have the first share of its attempt fail."""
     harness.clock.advance(60)
     assert harness.place() >= 1
-    harness.claim_all(job_id)[0].end("failed", reason=reason, names_node=True)
+    supervisor = harness.claim_all(job_id)[0]
+    supervisor.end("failed", reason=reason, names_node=True, node_at_fault=node_at_fault)
 
 
 @pytest.fixture
@@ -138,15 +145,16 @@ def test_a_job_that_trains_elsewhere_is_not_at_fault(
     assert drain_of(context, "a") is not None
 
 
+@pytest.mark.parametrize("reason", [FailureReason.TRAINER_ERROR, FailureReason.LAUNCH_ERROR])
 def test_failures_of_the_job_cordon_nothing(
-    harness: Harness, context: Context, watch: NodeWatch
+    harness: Harness, context: Context, watch: NodeWatch, reason: FailureReason
 ) -> None:
     harness.add_node("a")
     harness.add_node("b")
     for _ in range(2):
-        job_id = harness.submit(**ALWAYS)
+        job_id = harness.submit(resources={"exclude_nodes": ["b"]}, **ALWAYS)
         for _ in range(2):
-            fail(harness, job_id, FailureReason.TRAINER_ERROR)
+            fail(harness, job_id, reason, node_at_fault=False)
         harness.clock.advance(1000)
         assert watch.run() == 0
     assert all(view.drain is None for view in list_nodes(context))
@@ -163,7 +171,7 @@ def test_failures_age(harness: Harness, context: Context, watch: NodeWatch) -> N
     harness.clock.advance(window)
     other = harness.submit(resources={"exclude_nodes": ["b"]}, **ALWAYS)
     assert harness.place() == 2
-    harness.claim_all(other)[0].end("failed", reason=FailureReason.LAUNCH_ERROR, names_node=True)
+    harness.claim_all(other)[0].end("failed", reason=FailureReason.LAUNCH_ERROR, node_at_fault=True)
     harness.clock.advance(10)
     assert watch.run() == 0
     assert drain_of(context, "a") is None

@@ -244,6 +244,7 @@ def test_an_unclaimed_launch_is_sent_again_and_then_given_up(harness: Harness) -
     harness.reconcile(seconds=1)
     assert harness.job(job_id).state == JobState.FAILED
     assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR
+    assert harness.attempt(job_id).failure.node_at_fault
 
 
 @pytest.mark.usefixtures("up")

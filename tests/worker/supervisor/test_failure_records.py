@@ -11,6 +11,8 @@ import orjson
 import pytest
 
 from server.http.request_body import parse_json
+from server.nodes.health import is_of_the_node
+from tests.worker.conftest import Place
 from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PROTOCOL, Identity, Report
@@ -28,6 +30,45 @@ NAN = Failure(reason=FailureReason.NON_FINITE_LOSS, message="NaN", rank=1, step=
 
 def end(rank: int, *, code: int | None = None, signal: str | None = None) -> RankExit:
     return RankExit(rank=rank, pid=rank + 100, exit_code=code, signal=signal, time=float(rank))
+
+
+FORWARD = "model.factory: forward must return logits"
+WRONG_LOGITS = """
+from torch import nn
+
+
+class Block(nn.Linear):
+    pass
+
+
+class Net(nn.Module):
+    def __init__(self, vocab_size, seq_len):
+        super().__init__()
+        self.embedding, self.block = nn.Embedding(vocab_size, 8), Block(8, 8)
+
+    def forward(self, tokens):
+        return self.block(self.embedding(tokens))
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "rank", "message"),
+    [("wrong:Net", 0, FORWARD), ("wrong:Missing", None, "model.factory")],
+    ids=["rank", "check"],
+)
+def test_the_launch_error_of_a_rank_or_of_the_check_does_not_count_against_the_node(
+    place: Place, factory: str, rank: int | None, message: str
+) -> None:
+    code = place.folder / "data" / "own"
+    code.mkdir()
+    (code / "wrong.py").write_text(WRONG_LOGITS)
+    place.local = replace(place.local, allow_code=True)
+    model = {"factory": factory, "code": "data:own", "block_classes": ["Block"]}
+    failure = place.start(ranks=1, spec={"model": model}).exit().failure
+    assert failure is not None
+    assert message in failure.message
+    assert (failure.reason, failure.rank, failure.node) == ("launch_error", rank, "node-1")
+    assert not is_of_the_node(failure)
 
 
 @pytest.mark.parametrize(

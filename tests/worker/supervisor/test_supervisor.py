@@ -179,6 +179,7 @@ def test_torchrun_that_starts_no_rank_is_a_launch_error(place: Place) -> None:
     assert record.failure.reason == "launch_error"
     assert f"127.0.0.1:{port} is taken" in record.failure.message
     assert record.failure.free_retry
+    assert not record.failure.node_at_fault
     assert record.ranks == ()
 
 
@@ -194,6 +195,7 @@ def test_torchrun_that_is_killed_is_named_and_no_rank(place: Place) -> None:
     failure = attempt.exit().failure
     assert failure is not None
     assert (failure.reason, failure.rank, failure.signal) == ("launch_error", None, "SIGKILL")
+    assert failure.node_at_fault
     assert failure.message == (
         f"torchrun itself (pid {torchrun}) was ended by SIGKILL, and its ranks with it"
     )

@@ -5310,6 +5310,13 @@ export interface components {
              * @default false
              */
             free_retry: boolean;
+            /**
+             * Node At Fault
+             * @description Whether the failure counts against the node that it names: a worker, a supervisor or torchrun
+             *     failed there. Ranks and their check leave it unset; `node_lost` counts without it.
+             * @default false
+             */
+            node_at_fault: boolean;
             /** @description What took the memory, where it ran out. */
             memory: components["schemas"]["MemoryUse"] | null;
             /** @description The checkpoint that could not be loaded, if one was at fault. */
@@ -5378,6 +5385,13 @@ export interface components {
              * @default false
              */
             free_retry?: boolean;
+            /**
+             * Node At Fault
+             * @description Whether the failure counts against the node that it names: a worker, a supervisor or torchrun
+             *     failed there. Ranks and their check leave it unset; `node_lost` counts without it.
+             * @default false
+             */
+            node_at_fault?: boolean;
             /** @description What took the memory, where it ran out. */
             memory?: components["schemas"]["MemoryUse"] | null;
             /** @description The checkpoint that could not be loaded, if one was at fault. */
