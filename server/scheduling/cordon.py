@@ -55,10 +55,13 @@ class NodeWatch:
         settings, now = self._context.settings, self._context.now()
         if settings.cordon_after_failures == 0:
             return 0
-        if self._looked_at is not None and now - self._looked_at < LOOK_EVERY:
+        last = self._looked_at
+        if last is not None and now < last:  # the clock was set back
+            last = None
+        if last is not None and now - last < LOOK_EVERY:
             return 0
         since = now - timedelta(seconds=settings.cordon_window_seconds)
-        new = self._read(since if self._looked_at is None else self._looked_at - OVERLAP)
+        new = self._read(since if last is None else last - OVERLAP)
         self._looked_at = now
         self._failures = {
             each.attempt_id: each for each in (*self._failures.values(), *new) if each.at > since

@@ -160,6 +160,21 @@ def test_failures_of_the_job_cordon_nothing(
     assert all(view.drain is None for view in list_nodes(context))
 
 
+def test_a_clock_that_is_set_back_delays_no_cordon(
+    harness: Harness, context: Context, watch: NodeWatch
+) -> None:
+    harness.add_node("a")
+    assert watch.run() == 0
+    harness.clock.advance(-1800)
+    for _ in range(2):
+        job_id = harness.submit(**ALWAYS)
+        fail(harness, job_id)
+        fail(harness, job_id)
+    harness.add_node("b")
+    assert watch.run() == 1
+    assert drain_of(context, "a") is not None
+
+
 def test_failures_age(harness: Harness, context: Context, watch: NodeWatch) -> None:
     harness.add_node("a")
     harness.add_node("b", device="cpu")
