@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -19,6 +20,7 @@ from server.database.rows import Node
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.events.tail import Tail, newest_id
 from server.nodes.series import device_values, host_values, node_values
+from server.nodes.slots import withheld_from_placement
 from server.projects.queries import Project, views
 from server.ranks.store import live_stragglers
 from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
@@ -99,16 +101,25 @@ def _by_state(
 
 
 def _slots(connection: Connection) -> Iterable[Metric]:
-    gauge = GaugeMetricFamily("trainyard_slots", "Slots of all nodes by use", labels=("use",))
-    total = connection.scalar(select(func.coalesce(func.sum(nodes.c.slots), 0)))
+    held: dict[str, set[int]] = {}
     live = attempt_nodes.c.state != AttemptNodeState.ENDED
-    held = sum(
-        len(slots) for slots in connection.scalars(select(attempt_nodes.c.slots).where(live))
+    shares = select(attempt_nodes.c.node, attempt_nodes.c.slots).where(live)
+    for name, slots in connection.execute(shares):
+        held.setdefault(name, set()).update(slots)
+    counted = Counter[str]()
+    online = select(nodes.c.name, nodes.c.slots, nodes.c.withheld).where(
+        nodes.c.offline_since.is_(None)
     )
-    withheld = sum(map(len, connection.scalars(select(nodes.c.withheld))))
-    gauge.add_metric(("held",), held)
-    gauge.add_metric(("withheld",), withheld)
-    gauge.add_metric(("free",), max((total or 0) - held - withheld, 0))
+    for name, slots, reasons in connection.execute(online):
+        mine = held.get(name, set())
+        withheld = withheld_from_placement(reasons, mine)
+        counted["held"] += len(mine)
+        counted["withheld"] += len(withheld)
+        counted["free"] += max(slots - len(mine) - len(withheld), 0)
+    text = "Slots of the nodes that are online, by use"
+    gauge = GaugeMetricFamily("trainyard_slots", text, labels=("use",))
+    for use in ("held", "withheld", "free"):
+        gauge.add_metric((use,), counted[use])
     yield gauge
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Table, select, type_coerce
 from server.database.column_types import Json
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.nodes.slots import withheld_from_placement
 from server.placement.demand import LEAVES_WITHIN, Holding, Offer
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
 
@@ -98,12 +99,7 @@ def _offers(
     )
     offers = []
     for row in rows:
-        # Seen from outside a container, the ranks of an attempt may look like foreign processes.
-        withheld = {
-            int(slot): why
-            for slot, why in row.withheld.items()
-            if int(slot) not in in_use.get(row.name, ())
-        }
+        withheld = withheld_from_placement(row.withheld, in_use.get(row.name, ()))
         usable = [slot for slot in range(row.slots) if slot not in withheld]
         offer = Offer(
             node=row.name,

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, select
 from server.context import Context
 from server.database.rows import Node
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.nodes.slots import withheld_from_placement
 from server.ranks.store import slow_slots
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.metrics_and_logs import SlowSlot
@@ -57,12 +58,12 @@ def _holdings(connection: Connection, names: list[str]) -> dict[str, list[NodeHo
 
 def _view(row: Node, holdings: list[NodeHolding], slow: Sequence[SlowSlot]) -> NodeView:
     held = {slot for holding in holdings for slot in holding.allocation.slots}
-    withheld = {slot: why for slot, why in row.withheld.items() if int(slot) not in held}
+    withheld = withheld_from_placement(row.withheld, held)
     computed = {
         "online": row.offline_since is None,
         "draining": row.drain is not None or row.notice is not None,
         "free_slots": max(row.slots - len(held) - len(withheld), 0),
-        "withheld": tuple(WithheldSlot(slot=int(s), reason=why) for s, why in withheld.items()),
+        "withheld": tuple(WithheldSlot(slot=slot, reason=why) for slot, why in withheld.items()),
         "allocations": tuple(holdings),
         "roots": tuple(sorted(row.roots)),
         "problems": tuple(_problems(row)),

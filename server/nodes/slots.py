@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from trainyard.protocol.node_samples import Accelerator, AcceleratorSample, NodeSample
 from trainyard.protocol.worker_messages import Hardware
@@ -46,6 +46,18 @@ def withheld_slots(hardware: Hardware, sample: NodeSample | None) -> dict[str, s
         for slot, device in enumerate(hardware.accelerators)
     }
     return {slot: reason for slot, reason in reasons.items() if reason is not None}
+
+
+def withheld_from_placement(withheld: Mapping[str, str], held: Collection[int]) -> dict[int, str]:
+    """Return the withheld slots that no attempt holds, with their reasons.
+
+    From inside a container the ranks of an attempt may look like foreign processes.
+
+    Args:
+        withheld: the reasons of a node's withheld slots, by their number as text.
+        held: slots that attempts hold on the node.
+    """
+    return {int(slot): why for slot, why in withheld.items() if int(slot) not in held}
 
 
 def _why_withheld(

@@ -69,6 +69,23 @@ def test_the_cluster_is_counted(client: TestClient, harness: Harness) -> None:
     assert samples["trainyard_events_tail_lag", ()] >= 0
 
 
+def test_a_slot_counts_once_and_on_nodes_that_are_online_only(
+    client: TestClient, harness: Harness
+) -> None:
+    harness.add_node("node-1", slots=4)
+    harness.running(resources={"world_size": 2})
+    harness.add_node("node-2", slots=8)
+    reasons = {"1": "process 7 holds its memory", "2": "process 8 holds its memory"}
+    with harness.context.database.write() as connection:
+        node = update(nodes).values(withheld=reasons)
+        connection.execute(node.where(nodes.c.name == "node-1"))
+        gone = node.values(offline_since=harness.clock.now())
+        connection.execute(gone.where(nodes.c.name == "node-2"))
+    samples = scraped(client)
+    uses = ("held", "withheld", "free")
+    assert [samples["trainyard_slots", (("use", use),)] for use in uses] == [2, 1, 1]
+
+
 def test_projects_are_counted(client: TestClient, harness: Harness) -> None:
     client.post(f"{API}/projects", json={"name": "vision"})
     harness.add_node("node-1", slots=2)
