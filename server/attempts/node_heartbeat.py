@@ -16,7 +16,7 @@ from server.lifecycle import lock_job_of
 from server.nodes.drain import cordon_by_server
 from server.nodes.health import device_faults
 from server.nodes.series import store_sample
-from server.nodes.slots import withheld_slots
+from server.nodes.slots import reasons_by_uuid, withheld_slots
 from server.nodes.workers import check_worker, proves_gone
 from server.subject import Actor, Subject
 from trainyard.protocol.rest.nodes import NodeDrained, NodeOnline
@@ -48,7 +48,13 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
 def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbeat) -> None:
     node, notice = heartbeat.node, heartbeat.notice
     before = connection.execute(
-        select(nodes.c.offline_since, nodes.c.notice, nodes.c.hardware, nodes.c.trusted_since)
+        select(
+            nodes.c.offline_since,
+            nodes.c.notice,
+            nodes.c.hardware,
+            nodes.c.withheld,
+            nodes.c.trusted_since,
+        )
         .where(nodes.c.name == node)
         .with_for_update(key_share=True)
     ).one_or_none()
@@ -56,6 +62,7 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
         raise NotFoundError(f"node {node!r} never registered")
     check_worker(connection, node, heartbeat.worker)
     now, sample = context.now(), heartbeat.sample
+    reasons = reasons_by_uuid(before.hardware, before.withheld)
     connection.execute(
         update(nodes)
         .where(nodes.c.name == node)
@@ -64,7 +71,7 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
             offline_since=None,
             notice=notice,
             sample=sample,
-            withheld=withheld_slots(before.hardware, sample),
+            withheld=withheld_slots(before.hardware, sample, before=reasons),
         )
     )
     if sample is not None:

@@ -21,7 +21,7 @@ from server.errors import (
     UnauthenticatedError,
 )
 from server.events.store import NewEvent, append_event
-from server.nodes.slots import keep_slots, uuids, withheld_slots
+from server.nodes.slots import keep_slots, reasons_by_uuid, uuids, withheld_slots
 from server.nodes.workers import refuse_second_worker
 from server.subject import Actor, Subject
 from trainyard.base.names import LEGAL, ROOT
@@ -169,6 +169,16 @@ def _numbered(connection: Connection, registration: Registration, before: Node |
     return keep_slots(before.hardware, registration.hardware)
 
 
+def _reasons(registration: Registration, before: Node | None) -> dict[str, str]:
+    """Return why devices are withheld until their first sample, by UUID.
+
+    A worker of an older protocol sends no samples, which alone end a reason.
+    """
+    if before is None or registration.protocol != PROTOCOL:
+        return {}
+    return reasons_by_uuid(before.hardware, before.withheld)
+
+
 def _store(
     context: Context,
     connection: Connection,
@@ -184,7 +194,7 @@ def _store(
         "slots": hardware.slots,
         "partitions": [s for s, gpu in enumerate(hardware.accelerators) if gpu.parent is not None],
         "roots": registration.roots,
-        "withheld": withheld_slots(hardware, None),
+        "withheld": withheld_slots(hardware, None, before=_reasons(registration, before)),
         "worker_labels": registration.labels,
         "version": registration.version,
         "protocol": registration.protocol,

@@ -34,18 +34,39 @@ def uuids(hardware: Hardware) -> tuple[str, ...]:
     return tuple(device.uuid for device in hardware.accelerators)
 
 
-def withheld_slots(hardware: Hardware, sample: NodeSample | None) -> dict[str, str]:
+def withheld_slots(
+    hardware: Hardware, sample: NodeSample | None, *, before: Mapping[str, str]
+) -> dict[str, str]:
     """Return why slots are withheld from placement, by their number as text.
 
     The words stay the same while the cause does: they are part of the reason of waiting jobs.
+
+    Args:
+        hardware: what the node offers.
+        sample: its newest sample; none where it has just registered, or where the sample failed.
+        before: the reasons of before, by UUID; that of a device stays until a sample has the
+            device, or the whole driver does not answer.
     """
     sampled = {} if sample is None else {each.uuid: each for each in sample.accelerators}
-    problem = None if sample is None else sample.accelerators_problem
+    driver_fails = sample is not None and sample.accelerators_problem is not None
     reasons = {
-        str(slot): _why_withheld(device, sampled, driver_fails=problem is not None)
+        str(slot): _why_withheld(
+            device,
+            sampled.get(device.uuid),
+            "the driver does not answer" if driver_fails else before.get(device.uuid),
+        )
         for slot, device in enumerate(hardware.accelerators)
     }
     return {slot: reason for slot, reason in reasons.items() if reason is not None}
+
+
+def reasons_by_uuid(hardware: Hardware, withheld: Mapping[str, str]) -> dict[str, str]:
+    """Return the reasons of withheld slots by the UUID of their device, of listed devices alone."""
+    return {
+        device.uuid: withheld[str(slot)]
+        for slot, device in enumerate(hardware.accelerators)
+        if device.listed and str(slot) in withheld
+    }
 
 
 def withheld_from_placement(withheld: Mapping[str, str], held: Collection[int]) -> dict[int, str]:
@@ -61,13 +82,13 @@ def withheld_from_placement(withheld: Mapping[str, str], held: Collection[int]) 
 
 
 def _why_withheld(
-    device: Accelerator, sampled: Mapping[str, AcceleratorSample], *, driver_fails: bool
+    device: Accelerator, sample: AcceleratorSample | None, unsampled: str | None
 ) -> str | None:
+    """Return why the slot of a device is withheld; `unsampled` where no sample has the device."""
     if not device.listed:
         return f"the driver does not list {device.uuid}"
-    sample = sampled.get(device.uuid)
     if sample is None:
-        return "the driver does not answer" if driver_fails else None
+        return unsampled
     if sample.problem is not None:
         return f"the device does not answer: {sample.problem}"
     if not sample.foreign:

@@ -26,7 +26,7 @@ from trainyard.protocol.node_samples import (
     NodeSample,
 )
 from trainyard.protocol.rest.access import TokenRequest
-from trainyard.protocol.rest.nodes import NodeView
+from trainyard.protocol.rest.nodes import NodeView, WithheldSlot
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
     Hardware,
@@ -39,6 +39,7 @@ HOST = HostSample(load=0.5, memory_bytes=1000, memory_used_bytes=400)
 NODE = "gpu-01"
 ROOTS = {"checkpoints": "0197cbf5-8d2e-7cc0-9d43-3a1f6a1f7b10"}
 PYTHON = DeviceProcess(pid=4242, memory_bytes=20 << 30, user="ada", command="python")
+FOREIGN = "process 4242 (python) of ada holds its memory"
 
 
 def hardware(*names: str, device: str = "cuda") -> Hardware:
@@ -114,10 +115,9 @@ def node(harness: Harness) -> GpuNode:
     [
         (sample(a={}, b={}), {}),
         (None, {}),
-        (sample(), {}),  # the worker has just started, and no sample was taken yet
         (
             sample(a={"foreign": (PYTHON,)}, b={}),
-            {"0": "process 4242 (python) of ada holds its memory"},
+            {"0": FOREIGN},
         ),
         (
             sample(a={}, b={"foreign": (DeviceProcess(pid=7), PYTHON, PYTHON)}),
@@ -134,7 +134,55 @@ def node(harness: Harness) -> GpuNode:
     ],
 )
 def test_a_slot_is_withheld_for_a_reason(found: NodeSample | None, reasons: dict[str, str]) -> None:
-    assert withheld_slots(hardware("a", "b"), found) == reasons
+    assert withheld_slots(hardware("a", "b"), found, before={}) == reasons
+
+
+@pytest.mark.parametrize(
+    ("found", "reasons"),
+    [
+        (None, {"0": "held"}),  # the sample failed
+        (sample(), {"0": "held"}),  # the worker has just started, and no sample was taken yet
+        (sample(b={}), {"0": "held"}),
+        (sample(a={}), {}),
+        (sample(a={}, b={"foreign": (PYTHON,)}), {"1": FOREIGN}),
+        (sample("no answer", b={}), {"0": "the driver does not answer"}),
+    ],
+)
+def test_only_a_sample_of_a_device_ends_its_reason(
+    found: NodeSample | None, reasons: dict[str, str]
+) -> None:
+    assert withheld_slots(hardware("a", "b"), found, before={"GPU-a": "held"}) == reasons
+
+
+def test_a_slot_stays_withheld_while_its_worker_restarts(node: GpuNode) -> None:
+    node.register("a", "b")
+    node.beat(sample(a={"foreign": (PYTHON,)}, b={}))
+    node.register("b", "a")
+    withheld = (WithheldSlot(slot=1, reason=FOREIGN),)
+    assert (node.view.free_slots, node.view.withheld) == (1, withheld)
+    for without in (sample(), None):
+        node.beat(without)
+        assert (node.view.free_slots, node.view.withheld) == (1, withheld)
+    node.beat(sample(b={}, a={}))
+    assert (node.view.free_slots, node.view.withheld) == (2, ())
+
+
+def test_a_worker_without_samples_keeps_no_slot_withheld(node: GpuNode) -> None:
+    node.register("a")
+    node.beat(sample(a={"foreign": (PYTHON,)}))
+    node.register("a", protocol=PROTOCOL - 1)
+    assert (node.view.free_slots, node.view.withheld) == (1, ())
+
+
+def test_a_device_that_is_listed_again_is_not_withheld_as_absent(
+    harness: Harness, node: GpuNode
+) -> None:
+    node.register("a", "b")
+    harness.running()
+    node.register("a")
+    assert [slot.reason for slot in node.view.withheld] == ["the driver does not list GPU-b"]
+    node.register("a", "b")
+    assert node.view.withheld == ()
 
 
 def test_a_withheld_slot_gets_no_job_and_returns_by_itself(harness: Harness, node: GpuNode) -> None:
@@ -165,7 +213,7 @@ def test_a_slot_of_an_attempt_is_never_withheld(harness: Harness, node: GpuNode)
         (offer,) = read_offers(connection, without_job=job_id)
     assert (offer.slots, offer.free) == (2, (0, 1))
     supervisor.end("succeeded")
-    assert node.view.free_slots == 1  # until the next heartbeat
+    assert node.view.free_slots == 1  # until the next sample
     node.beat(sample(a={}, b={}))
     assert node.view.free_slots == 2
 
@@ -232,4 +280,4 @@ def test_cpu_slots_have_no_devices_to_keep() -> None:
     cpu = hardware(device="cpu")
     assert keep_slots(cpu, cpu) == cpu
     assert keep_slots(hardware("a"), cpu) == cpu
-    assert withheld_slots(cpu, sample()) == {}
+    assert withheld_slots(cpu, sample(), before={}) == {}
