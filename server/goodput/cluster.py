@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from server.context import Context
 from server.database.tables import attempts
@@ -41,39 +43,85 @@ _Asked = tuple[date, date, str | None]
 """First and last day, and the project."""
 
 
+@dataclass(slots=True)
+class _Snapshot:
+    """What the answers for different days and projects share."""
+
+    now: datetime
+    """The present time of all of them; a ledger that is read later covers it."""
+    read_at: datetime
+    """When its first answer was finished."""
+    ledgers: dict[str, Ledger | None] = field(default_factory=dict)
+    """By the ids of jobs whose categories are not final; None of a deleted one."""
+
+
 class ClusterLedger:
     """The slot-time of the cluster, computed at most once a minute for the same days.
 
-    Requests that come together wait for one computation: it reads the records of every job that
-    has not ended.
+    A computation reads the records of every job that has not ended. So one thread computes: answers
+    that follow each other within a minute share these ledgers, requests for the same days share
+    one future, and a request that waits for it needs no thread.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster-ledger")
         self._kept: dict[_Asked, tuple[datetime, ClusterGoodputView]] = {}
+        self._running: dict[_Asked, Future[ClusterGoodputView]] = {}
+        self._snapshot: _Snapshot | None = None  # of the thread alone
 
-    def view(self, first: date, last: date, project: str | None = None) -> ClusterGoodputView:
+    def view(
+        self, first: date, last: date, project: str | None = None
+    ) -> Future[ClusterGoodputView]:
         """Return the slot-time from the beginning of one day to the end of another, or to now.
 
-        Of one project it is the slot-time that its jobs held.
+        Of one project it is the slot-time that its jobs held. The future raises what the database
+        raises; such an answer is not kept.
         """
         asked = (first, last, project)
         with self._lock:
+            kept = self._kept.get(asked)
+            if kept is not None and self._is_fresh(kept[0]):
+                answered: Future[ClusterGoodputView] = Future()
+                answered.set_result(kept[1])
+                return answered
+            running = self._running.get(asked)
+            if running is None:
+                running = self._thread.submit(self._answer, asked)
+                self._running[asked] = running
+            return running
+
+    def _is_fresh(self, finished_at: datetime) -> bool:
+        # A clock that is set back must not make an answer last longer.
+        return timedelta() <= self._context.now() - finished_at < KEPT
+
+    def _answer(self, asked: _Asked) -> ClusterGoodputView:
+        try:
+            snapshot = self._snapshot
+            if snapshot is None or not self._is_fresh(snapshot.read_at):
+                now = self._context.now()
+                snapshot = _Snapshot(now, now)
+            view = _compute(self._context, asked, snapshot)
+            # Ages count from the end, or a computation longer than `KEPT` would serve no request.
             now = self._context.now()
-            fresh = {
-                key: kept for key, kept in self._kept.items() if timedelta() <= now - kept[0] < KEPT
-            }
-            if asked not in fresh:
+            if snapshot is not self._snapshot:
+                snapshot.read_at = now
+                self._snapshot = snapshot
+            with self._lock:
+                fresh = {key: kept for key, kept in self._kept.items() if self._is_fresh(kept[0])}
                 if len(fresh) >= MOST_KEPT:
                     fresh.pop(next(iter(fresh)))
-                fresh[asked] = now, _compute(self._context, asked, now)
-            self._kept = fresh
-            return fresh[asked][1]
+                self._kept = fresh | {asked: (now, view)}
+            return view
+        finally:
+            with self._lock:
+                del self._running[asked]
 
 
-def _compute(context: Context, asked: _Asked, now: datetime) -> ClusterGoodputView:
+def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoodputView:
     first, last, project = asked
+    now = snapshot.now
     since = datetime.combine(first, time(), UTC)
     until = max(min(datetime.combine(last + timedelta(days=1), time(), UTC), now), since)
     start, end = milliseconds(since), milliseconds(until)
@@ -83,19 +131,19 @@ def _compute(context: Context, asked: _Asked, now: datetime) -> ClusterGoodputVi
     with context.database.read() as connection:
         held = read_holdings(connection, since=since, until=until, now=now, project=project)
         capacity = read_capacity(connection, since=since, until=until)
-        ledgers = _ledgers(context, connection, held)
-        for holding in held:
-            by_share = holding.settled
-            if by_share is None or holding.job_id in ledgers:
-                ledger = ledgers.get(holding.job_id)
-                by_share = spent_by_day(holding, ledger, start=start, end=end)
-            inside = {day: each for day, each in by_share.items() if start <= day * DAY < end}
-            add(by_day, inside)
-            of_share = total(inside)
-            projects.setdefault(holding.project, Counter()).update(of_share)
-            lost[holding.job_id] += of_share[SlotCategory.LOST]
-        names = {holding.job_id: holding.job_name for holding in held}
-        losing = _losing_jobs(connection, +lost, names)
+    _add_ledgers(context, snapshot.ledgers, held)
+    for holding in held:
+        by_share = holding.settled
+        ledger = snapshot.ledgers.get(holding.job_id)
+        if by_share is None or ledger is not None:
+            by_share = spent_by_day(holding, ledger, start=start, end=end)
+        inside = {day: each for day, each in by_share.items() if start <= day * DAY < end}
+        add(by_day, inside)
+        of_share = total(inside)
+        projects.setdefault(holding.project, Counter()).update(of_share)
+        lost[holding.job_id] += of_share[SlotCategory.LOST]
+    names = {holding.job_id: holding.job_name for holding in held}
+    losing = _losing_jobs(context, +lost, names)
     if project is None:
         add(by_day, unheld(capacity, (each.held for each in held), start=start, end=end))
     spent = total(by_day)
@@ -127,28 +175,33 @@ def _compute(context: Context, asked: _Asked, now: datetime) -> ClusterGoodputVi
     )
 
 
-def _ledgers(
-    context: Context, connection: Connection, held: Iterable[HeldShare]
-) -> Mapping[str, Ledger]:
-    """Return the ledger of each job with a share whose categories are not final."""
-    ledgers: dict[str, Ledger] = {}
-    for job_id in sorted({each.job_id for each in held if each.settled is None}):
+def _add_ledgers(
+    context: Context, ledgers: dict[str, Ledger | None], held: Iterable[HeldShare]
+) -> None:
+    """Add the ledger of each job with a share whose categories are not final.
+
+    Each is read in a transaction of its own: one of all jobs would be open for seconds.
+    """
+    unsettled = {each.job_id for each in held if each.settled is None}
+    for job_id in sorted(unsettled - ledgers.keys()):
         try:
-            ledgers[job_id] = read_records(context, connection, job_id).ledger
+            with context.database.read() as connection:
+                ledgers[job_id] = read_records(context, connection, job_id).ledger
         except NotFoundError:  # deleted before it was settled
-            continue
-    return ledgers
+            ledgers[job_id] = None
 
 
 def _losing_jobs(
-    connection: Connection, lost: Counter[str], names: Mapping[str, str]
+    context: Context, lost: Counter[str], names: Mapping[str, str]
 ) -> tuple[LosingJob, ...]:
     most = lost.most_common(MOST_LOSING)
     failed: dict[str, Counter[FailureReason]] = {job_id: Counter() for job_id, _ in most}
     query = select(attempts.c.job_id, attempts.c.failure).where(
         attempts.c.job_id.in_(list(failed)), attempts.c.outcome == AttemptOutcome.FAILED
     )
-    for job_id, failure in connection.execute(query):
+    with context.database.read() as connection:
+        rows = connection.execute(query).all()
+    for job_id, failure in rows:
         if failure is not None:
             failed[job_id][failure.reason] += 1
     return tuple(

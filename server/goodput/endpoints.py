@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import date, timedelta
 from typing import Annotated
 
@@ -68,7 +69,7 @@ Project = Annotated[
 
 
 @router.get("/goodput", response_model=ClusterGoodputView, summary="The slot-time of the cluster")
-def cluster_goodput(
+async def cluster_goodput(
     context: ServerContext,
     ledger: Annotated[ClusterLedger, Depends(_ledger_of)],
     first: First = None,
@@ -85,4 +86,6 @@ def cluster_goodput(
         raise InvalidRequestError.at(
             "query/from", f"{first} to {last} are not 1 to {MOST_DAYS} days"
         )
-    return reply(ledger.view(first, last, project))
+    answer = asyncio.wrap_future(ledger.view(first, last, project))
+    # Shielded: a request that is given up must not cancel the answer of those that share it.
+    return reply(await asyncio.shield(answer))

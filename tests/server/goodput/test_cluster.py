@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from threading import Event
+from typing import NoReturn
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from server.context import Context
 from server.database.slot_tables import capacity_changes, holdings
+from server.errors import UnavailableError
 from server.goodput.capacity import CapacityKeeper
 from server.goodput.cluster import KEPT, ClusterLedger
 from server.goodput.holdings import SETTLED_AFTER, Settler
+from server.goodput.queries import JobRecords, read_records
 from server.jobs import service
 from server.jobs.resume import resume
 from server.nodes.drain import set_drain
@@ -36,7 +40,7 @@ def spent(view: ClusterGoodputView) -> dict[str, float]:
 
 def of_today(context: Context, *, project: str | None = None) -> ClusterGoodputView:
     today = context.now().date()
-    return ClusterLedger(context).view(today - timedelta(days=1), today, project)
+    return ClusterLedger(context).view(today - timedelta(days=1), today, project).result()
 
 
 def failed_and_retried(harness: Harness, context: Context) -> str:
@@ -153,8 +157,85 @@ def test_one_computation_serves_a_minute(harness: Harness, context: Context) -> 
     CapacityKeeper(context).run()
     ledger, today = ClusterLedger(context), context.now().date()
     harness.clock.advance(10)
-    first = ledger.view(today, today)
+    first = ledger.view(today, today).result()
     harness.clock.advance(KEPT.total_seconds() - 1)
-    assert ledger.view(today, today) is first
+    assert ledger.view(today, today).result() is first
     harness.clock.advance(1)
-    assert ledger.view(today, today).slot_milliseconds == 4 * (10 + KEPT.total_seconds()) * 1000
+    again = ledger.view(today, today).result()
+    assert again.slot_milliseconds == 4 * (10 + KEPT.total_seconds()) * 1000
+
+
+def test_answers_of_a_minute_read_the_ledger_of_a_job_once(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    job_id, _ = harness.launched(resources={"world_size": 2})
+    harness.clock.advance(7)
+    read: list[str] = []
+
+    def noted(context: Context, connection: Connection, job_id: str) -> JobRecords:
+        read.append(job_id)
+        return read_records(context, connection, job_id)
+
+    monkeypatch.setattr("server.goodput.cluster.read_records", noted)
+    ledger, today = ClusterLedger(context), context.now().date()
+    whole = ledger.view(today, today).result()
+    harness.clock.advance(KEPT.total_seconds() - 1)
+    of_project = ledger.view(today, today, "default").result()
+    assert read == [job_id]
+    assert of_project.until == whole.until, "answers that share ledgers have one present time"
+    assert spent(of_project) == {"startup": 14.0}
+    harness.clock.advance(1)
+    later = ledger.view(today, today).result()
+    assert read == [job_id, job_id]
+    assert spent(later)["startup"] == 2 * (7 + KEPT.total_seconds())
+
+
+def test_requests_share_a_slow_computation_and_kept_answers_do_not_wait(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    harness.launched()
+    ledger, today = ClusterLedger(context), context.now().date()
+    yesterday = today - timedelta(days=1)
+    kept = ledger.view(yesterday, yesterday).result()
+    began, may_end = Event(), Event()
+    read: list[str] = []
+
+    def slow(context: Context, connection: Connection, job_id: str) -> JobRecords:
+        read.append(job_id)
+        began.set()
+        assert may_end.wait(30)
+        harness.clock.advance(2 * KEPT.total_seconds())
+        return read_records(context, connection, job_id)
+
+    monkeypatch.setattr("server.goodput.cluster.read_records", slow)
+    first = ledger.view(today, today)
+    assert began.wait(30)
+    assert ledger.view(yesterday, yesterday).result(30) is kept
+    second = ledger.view(today, today)
+    assert not second.done()
+    may_end.set()
+    assert second.result() is first.result()
+    assert ledger.view(today, today).result() is first.result(), "its age counts from its end"
+    assert len(read) == 1
+
+
+def test_an_answer_that_failed_is_computed_anew(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    harness.clock.advance(5)
+    ledger, today = ClusterLedger(context), context.now().date()
+    with monkeypatch.context() as patch:
+        patch.setattr("server.goodput.cluster.read_capacity", raising)
+        with pytest.raises(UnavailableError):
+            ledger.view(today, today).result()
+    assert spent(ledger.view(today, today).result()) == {"idle": 4 * 5.0}
+
+
+def raising(*_: object, **__: object) -> NoReturn:
+    raise UnavailableError("the database does not answer")
