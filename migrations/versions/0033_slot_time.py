@@ -47,6 +47,14 @@ def upgrade() -> None:
     _fill(holdings)
     op.create_index("ix_holdings_until", "holdings", ["until"])
     op.create_index("ix_holdings_job_id", "holdings", ["job_id"])
+    unsettled = sa.text("spent IS NULL")
+    op.create_index(
+        "ix_holdings_unsettled",
+        "holdings",
+        ["job_id"],
+        sqlite_where=unsettled,
+        postgresql_where=unsettled,
+    )
 
 
 def downgrade() -> None:

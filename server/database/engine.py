@@ -33,6 +33,10 @@ CONNECT_DEFAULTS = {
 """libpq's parameters of a connection; what the URL itself names wins."""
 
 
+class LeadLostError(Exception):
+    """Another scheduler leads; nothing of this transaction is stored."""
+
+
 class Database:
     """An engine with two kinds of transactions.
 

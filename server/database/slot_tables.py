@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, Column, Index, Integer, String, Table
+from sqlalchemy import Boolean, Column, Index, Integer, String, Table, text
 
 from server.database.column_types import Json, UtcDateTime
 from server.database.schema import ID, metadata
@@ -23,6 +23,13 @@ holdings = Table(
     Column("spent", Json),  # day -> category -> slot-milliseconds, once the job has ended
     Index(None, "until"),
     Index(None, "job_id"),
+    # The scheduler looks for them every few seconds, and no row is ever deleted.
+    Index(
+        "ix_holdings_unsettled",
+        "job_id",
+        sqlite_where=text("spent IS NULL"),
+        postgresql_where=text("spent IS NULL"),
+    ),
 )
 
 # A row for each change of what a node offers, as the scheduler noticed it.

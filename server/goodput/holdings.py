@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Table, bindparam, select, update
+from sqlalchemy import Connection, Select, Table, bindparam, select, update
+from sqlalchemy.exc import OperationalError
 
 from server.context import Context
+from server.database.engine import LeadLostError
 from server.database.rows import TypedRow
 from server.database.slot_tables import holdings
 from server.database.tables import attempt_nodes, attempts, jobs
@@ -20,12 +24,16 @@ from server.goodput.step_sums import store_step_sums
 from trainyard.protocol.goodput import SlotCategory
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptNodeState, JobState
 
+logger = logging.getLogger(__name__)
+
 SETTLED_AFTER = timedelta(minutes=10)
 """Time after the end of a job for which its last records may still arrive."""
 SETTLED_AT_ONCE = 20
 """Jobs that one call settles, each in some milliseconds: placements wait for it."""
 SETTLE_PAUSE = timedelta(seconds=5)
 """Pause between two calls."""
+FAILED_PAUSE = timedelta(hours=1)
+"""Pause after which a job that could not be settled is tried again."""
 _ENDED = sorted(state.value for state in TERMINAL_JOB_STATES)
 
 
@@ -138,28 +146,57 @@ class Settler:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._ran_at: datetime | None = None
+        self._failed: dict[str, datetime] = {}
+        """When each job that could not be settled was tried."""
 
     def run(self) -> None:
         """Settle some jobs, unless a call did so just before."""
         now = self._context.now()
-        if self._ran_at is not None and now - self._ran_at < SETTLE_PAUSE:
+        # A clock that is set back must not end the settling.
+        if self._ran_at is not None and timedelta() <= now - self._ran_at < SETTLE_PAUSE:
             return
         self._ran_at = now
-        due = (
-            select(holdings.c.job_id)
-            .distinct()
-            .join(jobs, jobs.c.id == holdings.c.job_id)
-            .where(
-                holdings.c.spent.is_(None),
-                jobs.c.state.in_(_ENDED),
-                jobs.c.ended_at < now - SETTLED_AFTER,
-            )
-            .limit(SETTLED_AT_ONCE)
-        )
+        self._failed = {
+            job_id: at
+            for job_id, at in self._failed.items()
+            if timedelta() <= now - at < FAILED_PAUSE
+        }
         with self._context.database.read() as connection:
-            job_ids = connection.scalars(due).all()
+            job_ids = connection.scalars(due_jobs(now, without=self._failed)).all()
         for job_id in job_ids:
-            _settle_job(self._context, job_id)
+            try:
+                _settle_job(self._context, job_id)
+            except (LeadLostError, OperationalError):
+                raise
+            except Exception:  # an error of one job must not keep the others from being settled
+                logger.exception("the slot-time of job %s could not be settled", job_id)
+                self._failed[job_id] = now
+
+
+def due_jobs(now: datetime, *, without: Collection[str] = ()) -> Select[tuple[str]]:
+    """Return the query of the ids of the jobs that are settled next.
+
+    Args:
+        now: the present time.
+        without: ids of jobs that are left out.
+    """
+    ended_at = (
+        # As a subquery: SQLite would begin a join with all jobs that have ended.
+        select(jobs.c.ended_at)
+        .where(jobs.c.id == holdings.c.job_id, jobs.c.state.in_(_ENDED))
+        .scalar_subquery()
+    )
+    return (
+        select(holdings.c.job_id)
+        .distinct()
+        .where(
+            holdings.c.spent.is_(None),
+            ended_at < now - SETTLED_AFTER,
+            holdings.c.job_id.not_in(list(without)),
+        )
+        .order_by(holdings.c.job_id)
+        .limit(SETTLED_AT_ONCE)
+    )
 
 
 def _settle_job(context: Context, job_id: str) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from server.context import Context
 from server.database.column_types import UtcDateTime
-from server.database.engine import Database
+from server.database.engine import Database, LeadLostError
 from server.database.tables import leaders
 from server.database.upsert import insert_absent
 
@@ -46,10 +46,6 @@ SETTLE_SECONDS = 1.5
 IDLE_SECONDS = 2.0
 """PostgreSQL ends a session that is idle in a transaction of the leader for so long: a process that
 is stopped inside one would keep its locks, the one on the row of the lead among them."""
-
-
-class LeadLostError(Exception):
-    """Another scheduler leads; nothing of this transaction is stored."""
 
 
 class Leader:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from server.context import Context
+from server.database.engine import LeadLostError
 from server.elastic.growth import Growth
 from server.elastic.waiting import SizeFitter
 from server.goodput.capacity import CapacityKeeper
@@ -16,7 +17,7 @@ from server.projects.usage import RecentUsage
 from server.scheduling.cordon import NodeWatch
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
 from server.scheduling.drain import run_drain, run_slot_hours
-from server.scheduling.leader import Leader, LeadLostError, leading
+from server.scheduling.leader import Leader, leading
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, insert, select, text
 from server.attempts.parent import parent_of_launch
 from server.attempts.rollback import windows_left_out
 from server.context import Context
+from server.database.engine import LeadLostError
 from server.database.rows import Job
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import UnreadableError
@@ -27,7 +28,6 @@ from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import enter_groups, explain, group_sizes, put_off, read_heads
 from server.scheduling.dispatch import Dispatcher
-from server.scheduling.leader import LeadLostError
 from server.scheduling.recovery_wait import held_back
 from server.scheduling.victims import order_to_leave
 from server.secrets import KeyFileError

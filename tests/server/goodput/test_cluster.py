@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from datetime import timedelta
 from threading import Event
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, event, select
 
 from server.context import Context
 from server.database.slot_tables import capacity_changes, holdings
 from server.errors import UnavailableError
 from server.goodput.capacity import CapacityKeeper
 from server.goodput.cluster import KEPT, ClusterLedger
-from server.goodput.holdings import SETTLED_AFTER, Settler
+from server.goodput.holdings import (
+    FAILED_PAUSE,
+    SETTLE_PAUSE,
+    SETTLED_AFTER,
+    Settler,
+    due_jobs,
+)
 from server.goodput.queries import JobRecords, read_records
 from server.jobs import service
 from server.jobs.resume import resume
@@ -117,6 +123,70 @@ def test_a_resume_makes_a_settled_job_count_anew(harness: Harness, context: Cont
     resume(context, job_id, back, actor=ADA)
     harness.place()
     assert spent(of_today(context))["lost"] == 2 * (4 + 6), "steps 7 to 12 are taken again"
+
+
+def test_a_job_that_cannot_be_settled_waits_and_the_others_are_settled(
+    harness: Harness,
+    context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness.add_node(slots=4)
+    broken, fine = ended_job(harness), ended_job(harness)
+    harness.clock.advance(SETTLED_AFTER.total_seconds() + 1)
+
+    def read(context: Context, connection: Connection, job_id: str) -> JobRecords:
+        if job_id == broken:
+            raise ValueError("a broken record")
+        return read_records(context, connection, job_id)
+
+    monkeypatch.setattr("server.goodput.holdings.read_records", read)
+    settler = Settler(context)
+    settler.run()
+    assert unsettled(context) == 1
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
+        f"the slot-time of job {broken} could not be settled"
+    ]
+    with context.database.read() as connection:
+        assert connection.scalars(due_jobs(context.now())).all() == [broken]
+        assert connection.scalars(due_jobs(context.now(), without=[broken])).all() == []
+    monkeypatch.undo()
+    harness.clock.advance(SETTLE_PAUSE.total_seconds())
+    settler.run()
+    assert unsettled(context) == 1, "it is not read again at once"
+    harness.clock.advance(FAILED_PAUSE.total_seconds())
+    settler.run()
+    assert unsettled(context) == 0
+    assert fine != broken
+
+
+def test_the_search_for_unsettled_jobs_reads_no_settled_ones(context: Context) -> None:
+    if not context.database.is_sqlite:  # PostgreSQL scans tables of a few rows
+        return
+    asked: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, sql: str, parameters: Any, *_: Any) -> None:
+        asked.append((sql, parameters))
+
+    event.listen(context.database.engine, "before_cursor_execute", note)
+    Settler(context).run()
+    event.remove(context.database.engine, "before_cursor_execute", note)
+    ((sql, parameters),) = asked
+    with context.database.read() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters).all()
+    found = [row.detail for row in plan if "holdings" in row.detail or " jobs" in row.detail]
+    assert len(found) == 2, found
+    assert "ix_holdings_unsettled" in found[0]
+    assert "SEARCH jobs" in found[1]
+    assert "(id=?)" in found[1]
+
+
+def ended_job(harness: Harness) -> str:
+    """Run a job that ends after a second, and return its id."""
+    job_id, (supervisor,) = harness.launched()
+    harness.clock.advance(1)
+    supervisor.end("succeeded")
+    return job_id
 
 
 def unsettled(context: Context) -> int:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from server.auth.throttle import note_failed_login
 from server.checkpoints.service import verify
 from server.context import Context
-from server.database.engine import Database
+from server.database.engine import Database, LeadLostError
 from server.database.schema import metadata
 from server.jobs.idempotency import forget_old_keys
 from server.jobs.service import submit
@@ -19,7 +19,7 @@ from server.liveness import beat
 from server.nodes.drain import set_drain
 from server.queue.groups import enter_groups
 from server.scheduling.drain import run_drain
-from server.scheduling.leader import Leader, LeadLostError, leading
+from server.scheduling.leader import Leader, leading
 from server.scheduling.loop import Scheduler
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler

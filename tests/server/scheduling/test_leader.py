@@ -14,10 +14,10 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError
 
 from server.context import Context
-from server.database.engine import Database
+from server.database.engine import Database, LeadLostError
 from server.database.tables import jobs, leaders
 from server.scheduling import leader as module
-from server.scheduling.leader import Leader, LeadLostError, leading
+from server.scheduling.leader import Leader, leading
 from tests.server.harness import Harness
 
 
