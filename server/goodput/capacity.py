@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from server.context import Context
 from server.database.rows import TypedRow
 from server.database.slot_tables import capacity_changes
 from server.database.tables import nodes
-from server.goodput.queries import milliseconds
+from server.goodput.queries import MILLISECOND, milliseconds
 from server.goodput.slot_time import CapacityChange
 from trainyard.protocol.goodput import SlotCategory
 
@@ -28,6 +28,11 @@ class _Change(TypedRow):
     slots: int
     online: bool
     takes_jobs: bool
+
+    @property
+    def offer(self) -> tuple[int, bool, bool]:
+        """What a node offers since the change."""
+        return self.slots, self.online, self.takes_jobs
 
     @property
     def capacity(self) -> CapacityChange:
@@ -47,16 +52,16 @@ class CapacityKeeper:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._looked_at: datetime | None = None
-        self._known: dict[str, tuple[int, bool, bool]] | None = None
+        self._known: dict[str, _Change] | None = None
 
     def run(self) -> None:
         """Store what changed since the last look; a new node counts from its registration on."""
         now = self._context.now()
-        if self._looked_at is not None and now - self._looked_at < LOOK_PAUSE:
+        # A clock that is set back must not end the looks.
+        if self._looked_at is not None and timedelta() <= now - self._looked_at < LOOK_PAUSE:
             return
         with self._context.database.read() as connection:
-            if self._known is None:
-                self._known = _newest(connection)
+            known = _newest(connection) if self._known is None else self._known
             node = nodes.c
             rows = connection.execute(
                 select(
@@ -67,24 +72,19 @@ class CapacityKeeper:
                     and_(node.drain.is_(None), node.notice.is_(None)).label("takes_jobs"),
                 )
             ).all()
-        present = {row.name: (row.slots, bool(row.online), bool(row.takes_jobs)) for row in rows}
-        changed = [row for row in rows if self._known.get(row.name) != present[row.name]]
+        changed = []
+        for row in rows:
+            last = known.get(row.name)
+            # A change follows the one before it, also where the clock was set back in between.
+            since = row.registered_at if last is None else max(now, last.since + MILLISECOND)
+            change = _Change(row.name, since, row.slots, bool(row.online), bool(row.takes_jobs))
+            if last is None or change.offer != last.offer:
+                changed.append(change)
         if changed:
             with self._context.database.write() as connection:
-                connection.execute(
-                    insert(capacity_changes),
-                    [
-                        {
-                            "node": row.name,
-                            "since": now if row.name in self._known else row.registered_at,
-                            "slots": row.slots,
-                            "online": bool(row.online),
-                            "takes_jobs": bool(row.takes_jobs),
-                        }
-                        for row in changed
-                    ],
-                )
-        self._known, self._looked_at = present, now
+                connection.execute(insert(capacity_changes), [asdict(change) for change in changed])
+        self._known = known | {change.node: change for change in changed}
+        self._looked_at = now
 
 
 def read_capacity(
@@ -106,7 +106,7 @@ def read_capacity(
     return [row.capacity for row in _Change.all(connection, query)]
 
 
-def _newest(connection: Connection) -> dict[str, tuple[int, bool, bool]]:
+def _newest(connection: Connection) -> dict[str, _Change]:
     change = capacity_changes.c
     last = (
         select(change.node, func.max(change.since).label("since")).group_by(change.node).subquery()
@@ -114,6 +114,4 @@ def _newest(connection: Connection) -> dict[str, tuple[int, bool, bool]]:
     query = _Change.select().join(
         last, and_(last.c.node == change.node, last.c.since == change.since)
     )
-    return {
-        row.node: (row.slots, row.online, row.takes_jobs) for row in _Change.all(connection, query)
-    }
+    return {row.node: row for row in _Change.all(connection, query)}

@@ -181,6 +181,31 @@ def test_the_search_for_unsettled_jobs_reads_no_settled_ones(context: Context) -
     assert "(id=?)" in found[1]
 
 
+def test_a_clock_that_is_set_back_stops_neither_settling_nor_the_record_of_nodes(
+    harness: Harness, context: Context
+) -> None:
+    node = harness.add_node(slots=4)
+    keeper, settler = CapacityKeeper(context), Settler(context)
+    ended_job(harness)
+    harness.clock.advance(SETTLED_AFTER.total_seconds() + 3_600)
+    set_drain(context, node, "finish", actor=ADA)
+    settler.run()
+    keeper.run()
+    assert unsettled(context) == 0
+    harness.clock.advance(-1_800)
+    set_drain(context, node, None, actor=ADA)
+    ended_job(harness)
+    keeper.run()
+    CapacityKeeper(context).run()
+    with context.database.read() as connection:
+        query = select(capacity_changes.c.takes_jobs).order_by(capacity_changes.c.since)
+        assert list(connection.scalars(query)) == [False, True]
+    harness.clock.advance(SETTLED_AFTER.total_seconds() + 1)
+    assert unsettled(context) == 1
+    settler.run()
+    assert unsettled(context) == 0
+
+
 def ended_job(harness: Harness) -> str:
     """Run a job that ends after a second, and return its id."""
     job_id, (supervisor,) = harness.launched()
