@@ -86,6 +86,8 @@ class Training:
     """Validation."""
     last_step: int = 0
     """The last recorded step."""
+    compiled: int = 0
+    """Compilation during all steps, kept or lost: what the pace of the attempt is without."""
 
     @property
     def measured(self) -> tuple[tuple[TimeCategory, int], ...]:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+LEAST_SHARE = 0.25
+"""Share of an attempt's training that its steps take without compilation and stalls, so that they
+have a pace of their own. Below it the errors of what is subtracted are as large as the rest."""
 CANDIDATES = 64
 """Intervals among which the best one is searched, evenly on a logarithmic scale."""
 
@@ -37,10 +40,14 @@ class TrainedAttempt:
     """Whether it starts before the newest checkpoint: a rollback, or a person's choice."""
 
     @property
-    def step_milliseconds(self) -> float:
-        """Mean time of a step without compilation and saves."""
-        left = self.training - self.compilation - self.stalls
-        return max(left, 0) / max(self.last_step - self.start_step, 1)
+    def steps(self) -> int:
+        """Steps that it took, at least 1."""
+        return max(self.last_step - self.start_step, 1)
+
+    @property
+    def stepping(self) -> int:
+        """Time of its steps without compilation and saves."""
+        return max(self.training - self.compilation - self.stalls, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +67,28 @@ class RecordedRun:
     save: float
     """Milliseconds from the beginning of a save to its commit."""
 
+    def step_milliseconds(self, attempt: TrainedAttempt) -> float:
+        """Return the mean time of a step of an attempt, more than 0.
+
+        It is without compilation and saves; of an attempt that did little else it is the mean of
+        all attempts.
+        """
+        if attempt.stepping > LEAST_SHARE * attempt.training:
+            return attempt.stepping / attempt.steps
+        steps = sum(each.steps for each in self.attempts)
+        stepping = sum(each.stepping for each in self.attempts)
+        # Where no attempt has a pace, compilation and stalls count as steps: none is free.
+        whole = stepping or sum(each.training for each in self.attempts)
+        return max(whole, 1) / steps
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """The outcome of a replay."""
 
     kept_steps: int
+    kept: float
+    """Milliseconds of kept steps."""
     lost_steps: int
     lost: int
     """Milliseconds of lost steps."""
@@ -80,12 +103,14 @@ def replay(run: RecordedRun, interval: int) -> Replayed:
     """Return what becomes of a run that saves after each `interval` steps; never when 0."""
     position = run.attempts[0].start_step
     first, lost_steps, saves, lost, wall = position, 0, 0, 0.0, run.wall
+    kept: list[_Kept] = []
     for index, attempt in enumerate(run.attempts):
         if attempt.chosen_start:
             chosen = _newest(attempt.start_step, interval)
             position = min(position, max(chosen, first))
+            kept = [each.until(position) for each in kept]
         is_last = index == len(run.attempts) - 1
-        pace = _Pace(attempt, position, interval, run)
+        pace = _Pace(attempt, position, interval, run, run.step_milliseconds(attempt))
         left = max(run.steps - position, 0)
         done = left if is_last and run.succeeded else min(pace.steps_within(attempt.lived), left)
         saves += pace.saves(done)
@@ -94,16 +119,17 @@ def replay(run: RecordedRun, interval: int) -> Replayed:
             last = run.attempts[-1]
             after = run.wall - (last.began + last.training)
             wall = round(attempt.began + pace.end_of(done) + after)
+            kept.append(_Kept(position, reached, pace.step))
             position = reached
             break
-        if attempt.loses_tail:
-            position = pace.saved(done, attempt.lived)
-            lost_steps += reached - position
-            lost += (reached - position) * attempt.step_milliseconds
-        else:
-            position = reached
+        saved = pace.saved(done, attempt.lived) if attempt.loses_tail else reached
+        lost_steps += reached - saved
+        lost += (reached - saved) * pace.step
+        kept.append(_Kept(position, saved, pace.step))
+        position = saved
     return Replayed(
         kept_steps=position - first,
+        kept=sum(each.milliseconds for each in kept),
         lost_steps=lost_steps,
         lost=round(lost),
         saves=saves,
@@ -117,7 +143,7 @@ def best_interval(run: RecordedRun, *, productive: float) -> int:
 
     Args:
         run: the records.
-        productive: milliseconds that count as productive in a kept step.
+        productive: share of the time of kept steps that is productive, at most 1.
     """
     longest = max(run.steps - run.attempts[0].start_step, 1)
     steps: set[int] = {round(longest ** (n / (CANDIDATES - 1))) for n in range(CANDIDATES)}
@@ -127,8 +153,20 @@ def best_interval(run: RecordedRun, *, productive: float) -> int:
 
 def goodput(run: RecordedRun, interval: int, productive: float) -> float:
     """Return the productive share of the wall time of a replay."""
-    replayed = replay(run, interval)
-    return replayed.kept_steps * productive / replayed.wall if replayed.wall else 0.0
+    return goodput_of(replay(run, interval), productive) or 0.0
+
+
+def goodput_of(replayed: Replayed, productive: float) -> float | None:
+    """Return the productive share of the wall time, from 0 to 1; None of no time.
+
+    Args:
+        replayed: the outcome.
+        productive: share of the time of kept steps that is productive, at most 1.
+    """
+    if replayed.wall <= 0:
+        return None
+    # Records of nodes whose clocks differ may overlap.
+    return min(replayed.kept * productive / replayed.wall, 1.0)
 
 
 def daly_milliseconds(stall: float, mttf: float) -> float:
@@ -148,6 +186,24 @@ def daly_milliseconds(stall: float, mttf: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class _Kept:
+    """Steps of one attempt that the replay keeps."""
+
+    start: int
+    end: int
+    step: float
+    """Milliseconds of each."""
+
+    @property
+    def milliseconds(self) -> float:
+        return (self.end - self.start) * self.step
+
+    def until(self, step: int) -> _Kept:
+        """Return those of them up to a step."""
+        return replace(self, end=max(min(self.end, step), self.start))
+
+
+@dataclass(frozen=True, slots=True)
 class _Pace:
     """The timetable of one attempt from a step on."""
 
@@ -155,6 +211,8 @@ class _Pace:
     start: int
     interval: int
     run: RecordedRun
+    step: float
+    """Milliseconds of a step, more than 0."""
 
     def saves(self, steps: int) -> int:
         """Return how many saves begin up to the end of so many steps."""
@@ -167,9 +225,9 @@ class _Pace:
         """Return when so many steps have ended, with the saves before the last of them."""
         attempt, run, before = self.attempt, self.run, self.saves(max(steps - 1, 0))
         # A save waits for the one before it.
-        period = self.interval * attempt.step_milliseconds + run.stall
+        period = self.interval * self.step + run.stall
         waits = max(run.save - period, 0.0) * max(before - 1, 0)
-        spent = steps * attempt.step_milliseconds + before * run.stall + waits
+        spent = steps * self.step + before * run.stall + waits
         return attempt.compilation + spent if steps else 0.0
 
     def steps_within(self, time: float) -> int:

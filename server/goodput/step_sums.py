@@ -184,6 +184,7 @@ def _training(
             _total(sparse.get(VALIDATION), first=one.start_step + 1, last=NEVER)
         ),
         last_step=step.last_step,
+        compiled=_milliseconds(_total(sparse.get(COMPILE), first=one.start_step + 1, last=NEVER)),
     )
 
 

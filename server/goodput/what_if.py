@@ -23,6 +23,7 @@ from server.goodput.replay import (
     TrainedAttempt,
     best_interval,
     daly_milliseconds,
+    goodput_of,
     replay,
 )
 from server.goodput.step_sums import SAVE, RecordedSteps, store_step_sums
@@ -97,7 +98,7 @@ def save_interval_what_if(context: Context, job_id: str, interval_steps: int) ->
         stall=stall,
         save=save,
     )
-    productive = spent[TimeCategory.PRODUCTIVE] / max(recorded.kept_steps, 1)
+    productive = _productive_share(run, trained, spent[TimeCategory.PRODUCTIVE])
     best = best_interval(run, productive=productive)
     changes = {
         "replayed": _outcome(replay(run, interval_steps), productive),
@@ -120,11 +121,28 @@ def _trained(
         training=training.recorded - training.began,
         lived=max(training.recorded, milliseconds(row.saved_at) if row.saved_at else 0)
         - training.began,
-        compilation=training.compilation,
+        compilation=training.compiled,
         stalls=training.save_stall,
         loses_tail=ended and not left_orderly,
         chosen_start=row.parent_named,
     )
+
+
+def _productive_share(
+    run: RecordedRun,
+    trained: Sequence[tuple[RecordedSteps, Training, _Attempt]],
+    productive: int,
+) -> float:
+    """Return the share of the time of kept steps that is productive: the rest waits for data."""
+    kept = sum(
+        _kept_steps(one, training) * run.step_milliseconds(attempt)
+        for (one, training, _), attempt in zip(trained, run.attempts, strict=True)
+    )
+    return min(productive / kept, 1.0) if kept else 0.0
+
+
+def _kept_steps(one: RecordedSteps, training: Training) -> int:
+    return max(min(one.until, training.last_step) - one.start_step, 0)
 
 
 def _recorded(
@@ -134,9 +152,7 @@ def _recorded(
     spent: Mapping[TimeCategory, int],
 ) -> IntervalOutcome:
     taken = sum(training.last_step - one.start_step for one, training, _ in trained)
-    kept = sum(
-        max(min(one.until, training.last_step) - one.start_step, 0) for one, training, _ in trained
-    )
+    kept = sum(_kept_steps(one, training) for one, training, _ in trained)
     return IntervalOutcome(
         wall_milliseconds=wall,
         goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall else None,
@@ -151,7 +167,7 @@ def _outcome(replayed: Replayed, productive: float) -> IntervalOutcome:
     wall = replayed.wall
     return IntervalOutcome(
         wall_milliseconds=wall,
-        goodput=replayed.kept_steps * productive / wall if wall else None,
+        goodput=goodput_of(replayed, productive),
         kept_steps=replayed.kept_steps,
         lost_steps=replayed.lost_steps,
         lost_milliseconds=replayed.lost,
@@ -161,7 +177,7 @@ def _outcome(replayed: Replayed, productive: float) -> IntervalOutcome:
 
 def _daly(run: RecordedRun, records: JobRecords) -> int | None:
     failures = records.ledger.failures
-    pace = max(attempt.step_milliseconds for attempt in run.attempts)
+    pace = max(run.step_milliseconds(attempt) for attempt in run.attempts)
     if not failures or not run.stall or not pace:
         return None
     mttf = records.ledger.scheduled / failures

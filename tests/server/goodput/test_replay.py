@@ -130,12 +130,84 @@ def test_a_chosen_start_stays_at_or_before_its_step() -> None:
 
 def test_the_best_interval_weighs_stalls_against_lost_steps() -> None:
     often = play(2, [3_050, 3_050], stall=50, save=50).run(stall=50, save=50)
-    best = best_interval(often, productive=STEP)
-    chosen = goodput(often, best, STEP)
-    assert all(goodput(often, each, STEP) <= chosen + 0.01 for each in range(1, STEPS))
+    best = best_interval(often, productive=1.0)
+    chosen = goodput(often, best, 1.0)
+    assert chosen == pytest.approx(STEPS * STEP / replay(often, best).wall)
+    assert all(goodput(often, each, 1.0) <= chosen + 0.01 for each in range(1, STEPS))
     assert best > 2
     without = play(5, [], stall=50, save=50).run(stall=50, save=50)
-    assert best_interval(without, productive=STEP) == STEPS, "without a failure saves only cost"
+    assert best_interval(without, productive=1.0) == STEPS, "without a failure saves only cost"
+
+
+def attempt(
+    began: int, steps: int, lived: int, *, compilation: int = 0, stalls: int = 0
+) -> TrainedAttempt:
+    """Return an attempt from step 0 that failed after its last recorded step."""
+    return TrainedAttempt(
+        began=began,
+        start_step=0,
+        last_step=steps,
+        training=lived,
+        lived=lived,
+        compilation=compilation,
+        stalls=stalls,
+        loses_tail=True,
+        chosen_start=True,
+    )
+
+
+def failed_run(*attempts: TrainedAttempt) -> RecordedRun:
+    wall = attempts[-1].began + attempts[-1].lived
+    return RecordedRun(attempts, 10_000, wall, succeeded=False, stall=0, save=0)
+
+
+def test_an_attempt_that_only_compiled_has_the_pace_of_the_others() -> None:
+    trained = attempt(0, 100, 10_000)
+    compiled = attempt(10_000, 1, 60_000, compilation=60_000)
+    assert replay(failed_run(trained, compiled), 1).kept_steps == 0
+    stalled = attempt(10_000, 3, 60_000, compilation=50_000, stalls=9_990)
+    run = failed_run(trained, stalled)
+    assert run.step_milliseconds(stalled) == pytest.approx(10_010 / 103)
+    assert replay(run, 0).lost_steps == 100 + 102
+    assert replay(run, 1).kept_steps == 102
+
+
+def test_without_any_pace_no_step_is_free() -> None:
+    run = failed_run(attempt(0, 2, 60_000, compilation=50_000, stalls=10_000))
+    assert run.step_milliseconds(run.attempts[0]) == 30_000
+    assert replay(run, 1).kept_steps == 0
+
+
+@given(data=st.data(), asked=st.integers(0, 300), stall=st.integers(0, 500), ends=st.booleans())
+def test_kept_steps_take_no_longer_than_the_run(
+    data: st.DataObject, asked: int, stall: int, *, ends: bool
+) -> None:
+    attempts: list[TrainedAttempt] = []
+    now = 0
+    for _ in range(data.draw(st.integers(1, 4))):
+        began = now + data.draw(st.integers(0, 2_000))
+        training = data.draw(st.integers(1, 20_000))
+        lived = training + data.draw(st.integers(0, 5_000))
+        start = data.draw(st.integers(0, 150))
+        attempts.append(
+            TrainedAttempt(
+                began=began,
+                start_step=start,
+                last_step=start + data.draw(st.integers(1, 150)),
+                training=training,
+                lived=lived,
+                compilation=data.draw(st.integers(0, 25_000)),
+                stalls=data.draw(st.integers(0, 25_000)),
+                loses_tail=data.draw(st.booleans()),
+                chosen_start=data.draw(st.booleans()),
+            )
+        )
+        now = began + lived
+    run = RecordedRun(attempts, 300, now, succeeded=ends, stall=stall, save=stall)
+    replayed = replay(run, asked)
+    assert replayed.kept <= replayed.wall + len(attempts), "times are rounded to a millisecond"
+    assert (replayed.kept > 0) == (replayed.kept_steps > 0)
+    assert 0 <= goodput(run, asked, 1.0) <= 1
 
 
 def test_dalys_estimate_is_youngs_with_a_correction() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from server.context import Context
 from server.goodput.queries import goodput_view
-from server.goodput.step_sums import SAVE, STEP
+from server.goodput.step_sums import COMPILE, SAVE, STEP
 from server.goodput.what_if import SAVE_TIME, save_interval_what_if
 from server.metrics.points import Points
 from server.metrics.store import store_points
@@ -112,3 +112,23 @@ def test_a_job_that_waits_has_nothing_to_replay(harness: Harness, context: Conte
     answer = save_interval_what_if(context, harness.submit(), 5)
     assert (answer.replayed, answer.best, answer.daly_interval_steps) == (None, None, None)
     assert answer.recorded.kept_steps == 0
+
+
+def test_the_compilation_of_lost_steps_is_no_part_of_their_pace(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.launched(training={"steps": STEPS})
+    began = harness.clock.now().timestamp()
+    by_name = {
+        STEP: Points.of(range(1, 7), [began + 59 + step for step in range(1, 7)], [60] + 5 * [1]),
+        COMPILE: Points.of([1], [began + 60], [59]),
+    }
+    with context.database.write() as connection:
+        store_points(connection, harness.attempt(job_id).id, by_name)
+    harness.clock.advance(66)
+    supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    answer = save_interval_what_if(context, job_id, 0)
+    assert (answer.recorded.kept_steps, answer.recorded.lost_steps) == (0, 6)
+    assert answer.replayed is not None
+    assert (answer.replayed.lost_steps, answer.replayed.lost_milliseconds) == (6, 6_000)
