@@ -10,7 +10,7 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { Choice, Fact } from "@/shared/ui/Field";
 import { Absent, EmptyState } from "@/shared/ui/Notice";
 import { Table } from "@/shared/ui/table/Table";
-import { GOODPUT } from "@/shared/url/pages";
+import { GOODPUT, STRETCHES } from "@/shared/url/pages";
 import { usePageParams } from "@/shared/url/params";
 import { DayBars } from "./DayBars";
 import { partsOfSlots, shareWords, slotHours } from "./ledger";
@@ -19,15 +19,11 @@ import "./goodput.css";
 /** The server computes it once a minute. */
 const REFRESH_MILLISECONDS = 60_000;
 const DAY_MILLISECONDS = 86_400_000;
-const STRETCHES = [
-  [7, "7 days"],
-  [30, "30 days"],
-  [90, "90 days"],
-] as const;
+const OPTIONS = STRETCHES.map((days) => [days, `${days} days`] as const);
 
 export function ClusterGoodputPage() {
   const [{ days }, change] = usePageParams(GOODPUT);
-  const first = dayOf(Date.now() - ((days ?? 30) - 1) * DAY_MILLISECONDS);
+  const first = dayOf(Date.now() - (days - 1) * DAY_MILLISECONDS);
   const goodput = useQuery({
     queryKey: [...keys.goodput, first],
     queryFn: ({ signal }) =>
@@ -42,9 +38,9 @@ export function ClusterGoodputPage() {
         <div className="page-actions row">
           <Choice
             label="Last"
-            value={days ?? 30}
+            value={days}
             onChange={(chosen) => change({ days: chosen })}
-            options={STRETCHES}
+            options={OPTIONS}
           />
         </div>
       </header>

@@ -64,8 +64,17 @@ export const SUBMIT = {
 /** The queue: whether a forecast for a spec is open, and the job whose spec it begins with. */
 export const QUEUE = { isForecast: flag("what-if"), from: text("from") };
 
-/** Days of the goodput page; 30 when absent. */
-export const GOODPUT = { days: whole("days") };
+/** Days of the goodput page, and the usual number. */
+export const STRETCHES = [7, 30, 90] as const;
+const USUAL_DAYS = 30;
+
+export const GOODPUT = {
+  days: param<number>(
+    "days",
+    (found) => STRETCHES.find((days) => String(days) === found) ?? USUAL_DAYS,
+    (days) => (days === USUAL_DAYS ? null : String(days)),
+  ),
+};
 
 const TABS = [
   "charts",

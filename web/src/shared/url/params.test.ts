@@ -1,9 +1,26 @@
 import { describe, expect, test } from "vitest";
-import { JOB, LOGIN, loginPath, SUBMIT, submitPath } from "./pages";
+import { GOODPUT, JOB, LOGIN, loginPath, SUBMIT, submitPath } from "./pages";
 import { changed, type Params, pathTo, type ValuesOf, valuesIn } from "./params";
 
 const read = <Declared extends Params>(declared: Declared, search: string): ValuesOf<Declared> =>
   valuesIn(declared, new URLSearchParams(search));
+
+describe("the days of the goodput page", () => {
+  test.each([
+    ["?days=7", 7],
+    ["?days=90", 90],
+    ["", 30],
+    ["?days=8", 30],
+    ["?days=999999999999", 30],
+  ])("%s are %i", (search, days) => {
+    expect(read(GOODPUT, search).days).toBe(days);
+  });
+
+  test("are written unless they are the usual ones", () => {
+    expect(pathTo("/goodput", GOODPUT, { days: 90 })).toBe("/goodput?days=90");
+    expect(pathTo("/goodput", GOODPUT, { days: 30 })).toBe("/goodput");
+  });
+});
 
 describe("the parameters of a job page", () => {
   test("are read by kind, and written in the order of their declaration", () => {
