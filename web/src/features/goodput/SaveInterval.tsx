@@ -16,6 +16,8 @@ import { Table } from "@/shared/ui/table/Table";
 import { shareWords } from "./ledger";
 
 const TYPING_MILLISECONDS = 300;
+/** An answer replays the job many times, so no event reads it again. */
+const REFRESH_MILLISECONDS = 60_000;
 const WHOLE = /^\d{1,9}$/;
 
 export function SaveInterval({ job }: { job: Job }) {
@@ -28,7 +30,7 @@ export function SaveInterval({ job }: { job: Job }) {
   const isLegal = WHOLE.test(settled);
   const interval = Number(settled);
   const answer = useQuery({
-    queryKey: keys.jobPart(job.id, "what-if", interval),
+    queryKey: [...keys.goodput, "what-if", job.id, interval],
     queryFn: ({ signal }) =>
       ask(
         api.GET("/api/v1/jobs/{job_id}/goodput/what-if", {
@@ -38,6 +40,8 @@ export function SaveInterval({ job }: { job: Job }) {
       ),
     enabled: isLegal,
     placeholderData: keepPreviousData,
+    staleTime: REFRESH_MILLISECONDS,
+    refetchInterval: job.ended_at ? false : REFRESH_MILLISECONDS,
   });
   const reference = useReference(job);
   return (

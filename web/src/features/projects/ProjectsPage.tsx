@@ -17,8 +17,8 @@ import "./projects.css";
 
 /** The jobs that name no project have this one, which stays. */
 const DEFAULT = "default";
-/** Slot-hours pass without an event. */
-const REFRESH_MILLISECONDS = 15_000;
+/** Slot-hours pass without an event, and no event of a job reads the projects anew. */
+const REFRESH_MILLISECONDS = 5_000;
 
 const HOURS = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
 const COLUMNS: readonly Column[] = [

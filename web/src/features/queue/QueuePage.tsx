@@ -19,6 +19,8 @@ import "./queue.css";
 /** Positions change without events, so each page that is shown is read anew; the server keeps a
  * forecast for as long. */
 const REFRESH_MILLISECONDS = 5_000;
+/** Events read the nodes again when slots change hands; other changes are rare. */
+const NODES_REFRESH_MILLISECONDS = 60_000;
 const EVERY_JOB = { states: [], tags: [], project: "", search: "" };
 
 export function QueuePage() {
@@ -28,7 +30,7 @@ export function QueuePage() {
     refetchInterval: ({ state }) =>
       REFRESH_MILLISECONDS * Math.max(1, state.data?.pages.length ?? 1),
   });
-  const nodes = useQuery({ ...nodesQuery, refetchInterval: REFRESH_MILLISECONDS });
+  const nodes = useQuery({ ...nodesQuery, refetchInterval: NODES_REFRESH_MILLISECONDS });
   const counts = useQuery({
     ...jobCountsQuery(EVERY_JOB),
     refetchInterval: REFRESH_MILLISECONDS,

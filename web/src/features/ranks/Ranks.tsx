@@ -13,8 +13,6 @@ import { Table } from "@/shared/ui/table/Table";
 import { longest, ownSeconds, PARTS, type Span, slowest, spanWords } from "./ranks";
 import "./ranks.css";
 
-/** The trainer writes the times every 30 seconds. */
-const REFRESH_MILLISECONDS = 10_000;
 const LISTED = 8;
 
 const ranksQuery = (id: string) =>
@@ -25,10 +23,7 @@ const ranksQuery = (id: string) =>
   });
 
 export function Ranks({ job }: { job: Job }) {
-  const ranks = useQuery({
-    ...ranksQuery(job.id),
-    refetchInterval: job.ended_at ? false : REFRESH_MILLISECONDS,
-  });
+  const ranks = useQuery(ranksQuery(job.id));
   if (!ranks.data) return <Absent query={ranks} lines={8} />;
   const { times, stragglers } = ranks.data;
   if (!times) {

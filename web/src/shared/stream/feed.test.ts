@@ -93,6 +93,33 @@ describe("the feed", () => {
     expect(client.getQueryState(keys.nodes)?.isInvalidated).toBe(true);
   });
 
+  it("reads only the ranks anew when their times come", async () => {
+    const [ranks, ledger] = [keys.jobPart("a", "ranks"), keys.jobPart("a", "goodput")];
+    client.setQueryData(ranks, {});
+    client.setQueryData(ledger, {});
+    feed.event(event("rank_times", "a", {}));
+    feed.event(event("metrics", "a", {}));
+    await flush();
+    expect(client.getQueryState(ranks)?.isInvalidated).toBe(true);
+    expect(client.getQueryState(ledger)?.isInvalidated).toBe(false);
+    feed.event(event("rank_times", "a", {}));
+    feed.event(event("straggler_found", "a", {}));
+    await flush();
+    expect(client.getQueryState(ledger)?.isInvalidated).toBe(true);
+  });
+
+  it("reads projects anew when their settings change, not when jobs start and end", async () => {
+    client.setQueryData(keys.projects, []);
+    for (const kind of ["submitted", "placed", "running", "attempt_ended", "job_ended"]) {
+      feed.event(event(kind, "a"));
+    }
+    await flush();
+    expect(client.getQueryState(keys.projects)?.isInvalidated).toBe(false);
+    feed.event(event("project_changed", null));
+    await flush();
+    expect(client.getQueryState(keys.projects)?.isInvalidated).toBe(true);
+  });
+
   it("reads everything but session and schema anew after a reset", () => {
     client.setQueryData(keys.session, null);
     client.setQueryData(keys.jobView("a"), {});

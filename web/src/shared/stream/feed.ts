@@ -114,12 +114,21 @@ export class Feed implements StreamListener {
     byJob: ReadonlyMap<string, readonly StreamItem[]>,
   ): void {
     for (const [id, own] of byJob) {
-      if (!own.every((event) => COMPLETE.has(event.kind))) this.refresher.refresh(keys.job(id));
+      const changed = own.filter((event) => !COMPLETE.has(event.kind));
+      if (changed.some((event) => event.kind !== "rank_times")) {
+        this.refresher.refresh(keys.job(id));
+      } else if (changed.length > 0) {
+        // They come every half minute, and change nothing else of the job.
+        this.refresher.refresh(keys.jobPart(id, "ranks"));
+      }
     }
     if (events.some(({ kind }) => kind.startsWith("node_") || CHANGES_NODES.has(kind))) {
       this.refresher.refresh(keys.nodes);
     }
-    if (events.some(changesProjects)) this.refresher.refresh(keys.projects);
+    // What projects hold changes with each job: only their own page needs that, and polls for it.
+    if (events.some(({ kind }) => kind === "project_changed")) {
+      this.refresher.refresh(keys.projects);
+    }
   }
 
   private eachList(change: (pages: Pages, filter: JobFilter) => Pages): void {
@@ -132,11 +141,6 @@ export class Feed implements StreamListener {
       });
     }
   }
-}
-
-/** Whether a project got other settings, other slots or other jobs that wait. */
-function changesProjects(event: StreamItem): boolean {
-  return event.kind === "project_changed" || CHANGES_NODES.has(event.kind) || mayEnter(event);
 }
 
 function groupedByJob(events: readonly StreamItem[]): Map<string, StreamItem[]> {
