@@ -42,6 +42,7 @@ def upgrade() -> None:
         sa.Column("slots", sa.Integer(), nullable=False),
         sa.Column("online", sa.Boolean(), nullable=False),
         sa.Column("takes_jobs", sa.Boolean(), nullable=False),
+        sa.Column("withheld", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("node", "since", name="pk_capacity_changes"),
     )
     _fill(holdings)

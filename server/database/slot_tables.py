@@ -41,4 +41,5 @@ capacity_changes = Table(
     Column("slots", Integer, nullable=False),
     Column("online", Boolean, nullable=False),
     Column("takes_jobs", Boolean, nullable=False),
+    Column("withheld", Integer, nullable=False),  # how many of the slots
 )

@@ -28,21 +28,23 @@ class _Change(TypedRow):
     slots: int
     online: bool
     takes_jobs: bool
+    withheld: int
 
     @property
-    def offer(self) -> tuple[int, bool, bool]:
+    def offer(self) -> tuple[int, bool, bool, int]:
         """What a node offers since the change."""
-        return self.slots, self.online, self.takes_jobs
+        return self.slots, self.online, self.takes_jobs, self.withheld
 
     @property
     def capacity(self) -> CapacityChange:
         """The change as the slot-time counts it."""
-        use = SlotCategory.IDLE if self.takes_jobs else SlotCategory.WITHHELD
+        use = SlotCategory.IDLE if self.takes_jobs else SlotCategory.DRAINED
         return CapacityChange(
             self.node,
             milliseconds(self.since),
             self.slots,
             use if self.online else SlotCategory.OFFLINE,
+            self.withheld,
         )
 
 
@@ -70,6 +72,7 @@ class CapacityKeeper:
                     node.slots,
                     node.offline_since.is_(None).label("online"),
                     and_(node.drain.is_(None), node.notice.is_(None)).label("takes_jobs"),
+                    node.withheld,
                 )
             ).all()
         changed = []
@@ -77,7 +80,14 @@ class CapacityKeeper:
             last = known.get(row.name)
             # A change follows the one before it, also where the clock was set back in between.
             since = row.registered_at if last is None else max(now, last.since + MILLISECOND)
-            change = _Change(row.name, since, row.slots, bool(row.online), bool(row.takes_jobs))
+            change = _Change(
+                row.name,
+                since,
+                row.slots,
+                bool(row.online),
+                bool(row.takes_jobs),
+                len(row.withheld),
+            )
             if last is None or change.offer != last.offer:
                 changed.append(change)
         if changed:

@@ -173,7 +173,7 @@ class Settler:
                 self._failed[job_id] = now
 
 
-def due_jobs(now: datetime, *, without: Collection[str] = ()) -> Select[tuple[str]]:
+def due_jobs(now: datetime, *, without: Collection[str] = ()) -> Select[str]:
     """Return the query of the ids of the jobs that are settled next.
 
     Args:

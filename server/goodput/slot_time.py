@@ -41,6 +41,17 @@ class CapacityChange:
     slots: int
     use: SlotCategory
     """Category of those of its slots that no share holds."""
+    withheld: int = 0
+    """How many of them are withheld while it takes jobs."""
+
+    def unheld(self, held: int) -> Iterator[tuple[SlotCategory, int]]:
+        """Yield the slots of each category, of a node on which shares hold some."""
+        free = max(self.slots - held, 0)
+        withheld = min(self.withheld, free) if self.use == SlotCategory.IDLE else 0
+        if withheld:
+            yield SlotCategory.WITHHELD, withheld
+        if free > withheld:
+            yield self.use, free - withheld
 
 
 def days(start: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -111,10 +122,10 @@ def _add_node(
     for at, slots, change in [*moments, (end, 0, None)]:
         until = min(at, end)
         if until > now:
-            if current is not None and current.slots > taken:
-                for day, first, last in days(now, until):
-                    spent = found.setdefault(day, Counter())
-                    spent[current.use] += (current.slots - taken) * (last - first)
+            if current is not None:
+                for use, free in current.unheld(taken):
+                    for day, first, last in days(now, until):
+                        found.setdefault(day, Counter())[use] += free * (last - first)
             now = until
         taken += slots
         current = change or current

@@ -137,6 +137,7 @@ class SlotCategory(StrEnum):
     UNREACHABLE = "unreachable"
     OTHER = "other"
     IDLE = "idle"
+    DRAINED = "drained"
     WITHHELD = "withheld"
     OFFLINE = "offline"
 
@@ -144,7 +145,8 @@ class SlotCategory(StrEnum):
 SLOT_WORDS: Mapping[SlotCategory, str] = {
     **{each: WORDS[TimeCategory(each)] for each in SlotCategory if each.value in WORDS},
     SlotCategory.IDLE: "idle",
-    SlotCategory.WITHHELD: "on nodes that take no jobs",
+    SlotCategory.DRAINED: "on nodes that take no jobs",
+    SlotCategory.WITHHELD: "withheld from placement",
     SlotCategory.OFFLINE: "on nodes that are offline",
 }
 """Each category in words, for people."""

@@ -11,22 +11,35 @@ from server.goodput.ledger import Interval
 from server.goodput.slot_time import DAY, CapacityChange, Held, add, spread, total, unheld
 from trainyard.protocol.goodput import SlotCategory, TimeCategory
 
-Use = Literal[SlotCategory.IDLE, SlotCategory.WITHHELD, SlotCategory.OFFLINE]
-USES: tuple[Use, ...] = (SlotCategory.IDLE, SlotCategory.WITHHELD, SlotCategory.OFFLINE)
+Use = Literal[SlotCategory.IDLE, SlotCategory.DRAINED, SlotCategory.OFFLINE]
+USES: tuple[Use, ...] = (SlotCategory.IDLE, SlotCategory.DRAINED, SlotCategory.OFFLINE)
 END = 3 * DAY
 
 
 def test_slots_of_a_node_that_joins_drains_and_vanishes() -> None:
     capacity = [
         CapacityChange("a", 1_000, 4, SlotCategory.IDLE),
-        CapacityChange("a", 5_000, 4, SlotCategory.WITHHELD),
+        CapacityChange("a", 5_000, 4, SlotCategory.DRAINED),
         CapacityChange("a", 8_000, 2, SlotCategory.OFFLINE),
     ]
     held = [Held("a", 3, 2_000, 6_000)]
     assert total(unheld(capacity, held, start=0, end=10_000)) == {
         SlotCategory.IDLE: 4 * 1_000 + 1 * 3_000,
-        SlotCategory.WITHHELD: 1 * 1_000 + 4 * 2_000,
+        SlotCategory.DRAINED: 1 * 1_000 + 4 * 2_000,
         SlotCategory.OFFLINE: 2 * 2_000,
+    }
+
+
+def test_withheld_slots_count_while_the_node_takes_jobs_and_no_share_holds_them() -> None:
+    capacity = [
+        CapacityChange("a", 0, 4, SlotCategory.IDLE, withheld=2),
+        CapacityChange("a", 3_000, 4, SlotCategory.DRAINED, withheld=2),
+    ]
+    held = [Held("a", 3, 1_000, 2_000)]
+    assert total(unheld(capacity, held, start=0, end=4_000)) == {
+        SlotCategory.IDLE: 2 * 2_000,
+        SlotCategory.WITHHELD: 2 * 1_000 + 1 * 1_000 + 2 * 1_000,
+        SlotCategory.DRAINED: 4 * 1_000,
     }
 
 
@@ -79,7 +92,10 @@ def clusters(draw: st.DrawFn) -> tuple[list[CapacityChange], list[Held]]:
     for node in ("a", "b")[: draw(st.integers(1, 2))]:
         slots = draw(st.integers(1, 4))
         moments = sorted(draw(st.sets(st.integers(0, END), min_size=1, max_size=4)))
-        capacity += [CapacityChange(node, at, slots, draw(st.sampled_from(USES))) for at in moments]
+        capacity += [
+            CapacityChange(node, at, slots, draw(st.sampled_from(USES)), draw(st.integers(0, 5)))
+            for at in moments
+        ]
         for _ in range(slots):
             at = moments[0]
             for gap, length in draw(st.lists(st.tuples(*[st.integers(0, DAY)] * 2), max_size=3)):

@@ -23,6 +23,7 @@ const GROUPS: Record<Category, number> = {
   unreachable: 6,
   other: 4,
   idle: 7,
+  drained: 2,
   withheld: 2,
   offline: 2,
 };

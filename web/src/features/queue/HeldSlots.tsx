@@ -8,7 +8,7 @@ import { heldSlots } from "./holders";
 const MOST_NAMED = 6;
 
 export function HeldSlots({ nodes }: { nodes: readonly NodeView[] }) {
-  const { holders, held, free, withheld, total } = heldSlots(nodes);
+  const { holders, held, free, drained, withheld, total } = heldSlots(nodes);
   if (total === 0) {
     return (
       <p className="panel queue-held">
@@ -24,7 +24,8 @@ export function HeldSlots({ nodes }: { nodes: readonly NodeView[] }) {
       <h2>
         {count(held)} of {plural(total, "slot")} held{" "}
         <span className="muted">
-          {count(free)} free{withheld > 0 && `, ${count(withheld)} on nodes that take no jobs`}
+          {count(free)} free{drained > 0 && `, ${count(drained)} on nodes that take no jobs`}
+          {withheld > 0 && `, ${count(withheld)} withheld`}
         </span>
       </h2>
       <div className="queue-bar" aria-hidden="true">
@@ -38,12 +39,15 @@ export function HeldSlots({ nodes }: { nodes: readonly NodeView[] }) {
         ))}
         {rest > 0 && <span className="part-7" style={{ flexGrow: rest }} title="other jobs" />}
         {free > 0 && <span className="queue-free" style={{ flexGrow: free }} title="free" />}
-        {withheld > 0 && (
+        {drained > 0 && (
           <span
-            className="queue-withheld"
-            style={{ flexGrow: withheld }}
+            className="queue-barred"
+            style={{ flexGrow: drained }}
             title="on nodes that take no jobs"
           />
+        )}
+        {withheld > 0 && (
+          <span className="queue-barred" style={{ flexGrow: withheld }} title="withheld" />
         )}
       </div>
       <ul className="queue-holders">

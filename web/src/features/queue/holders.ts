@@ -14,17 +14,20 @@ export interface Held {
   held: number;
   free: number;
   /** Free slots of nodes that are offline or drain: no job is placed there. */
+  drained: number;
+  /** Slots that are withheld from placement, of any node. */
   withheld: number;
   total: number;
 }
 
 export function heldSlots(nodes: readonly NodeView[]): Held {
   const byJob = new Map<string, Holder>();
-  let [free, withheld, total] = [0, 0, 0];
+  let [free, drained, withheld, total] = [0, 0, 0, 0];
   for (const node of nodes) {
     total += node.hardware.slots;
     if (node.online && !node.draining) free += node.free_slots;
-    else withheld += node.free_slots;
+    else drained += node.free_slots;
+    withheld += node.withheld.length;
     for (const { job_id, job_name, allocation } of node.allocations) {
       const holder = byJob.get(job_id) ?? { jobId: job_id, name: job_name, slots: 0, nodes: 0 };
       holder.slots += allocation.slots.length;
@@ -36,5 +39,5 @@ export function heldSlots(nodes: readonly NodeView[]): Held {
     (one, other) => other.slots - one.slots || one.name.localeCompare(other.name),
   );
   const held = holders.reduce((sum, { slots }) => sum + slots, 0);
-  return { holders, held, free, withheld, total };
+  return { holders, held, free, drained, withheld, total };
 }

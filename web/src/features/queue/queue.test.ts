@@ -10,6 +10,7 @@ function node(slots: number, jobs: [string, number][], more: Partial<NodeView> =
     draining: false,
     hardware: { slots },
     free_slots: slots - held,
+    withheld: [],
     allocations: jobs.map(([id, count]) => ({
       job_id: id,
       job_name: `job-${id}`,
@@ -34,13 +35,14 @@ describe("what holds the slots", () => {
     ]);
   });
 
-  test("held, free and withheld slots are all slots", () => {
-    const { held, free, withheld, total } = heldSlots([
+  test("held, free, drained and withheld slots are all slots", () => {
+    const { held, free, drained, withheld, total } = heldSlots([
       node(4, [["a", 1]]),
       node(4, [["a", 1]], { draining: true }),
       node(2, [], { online: false }),
+      node(2, [], { free_slots: 1, withheld: [{ slot: 0, reason: "too hot" }] }),
     ]);
-    expect({ held, free, withheld, total }).toEqual({ held: 2, free: 3, withheld: 5, total: 10 });
+    expect([held, free, drained, withheld, total]).toEqual([2, 4, 5, 1, 12]);
   });
 });
 

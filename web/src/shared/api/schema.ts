@@ -11088,7 +11088,7 @@ export interface components {
          * @description What a slot was used for; the categories of an attempt are those of `TimeCategory`.
          * @enum {string}
          */
-        SlotCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "lost" | "unreachable" | "other" | "idle" | "withheld" | "offline";
+        SlotCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "lost" | "unreachable" | "other" | "idle" | "drained" | "withheld" | "offline";
         /**
          * SlotTime
          * @description The slot-time of one category: slots times milliseconds.
@@ -17272,7 +17272,7 @@ export const resourcesSectionInputDeviceValues: ReadonlyArray<FlattenedDeepRequi
 export const resourcesSectionInputPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["priority"]> = ["low", "normal", "high"];
 export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SampleEnd"]> = ["end_of_text", "max_tokens", "time"];
 export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api"];
-export const slotCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SlotCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "lost", "unreachable", "other", "idle", "withheld", "offline"];
+export const slotCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SlotCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "lost", "unreachable", "other", "idle", "drained", "withheld", "offline"];
 export const stragglerFoundKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerFound"]["kind"]> = ["compute", "data"];
 export const stragglerViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerView"]["kind"]> = ["compute", "data"];
 export const timeCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TimeCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "queued", "requeued", "backoff", "paused", "lost", "idle_after_failure", "unreachable", "other"];
