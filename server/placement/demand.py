@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Literal
 
 from trainyard.base.labels import BLOCK, FABRIC, RACK
@@ -62,7 +63,7 @@ class Offer:
     withheld: Mapping[int, str] = field(default_factory=dict)
     """Why further slots are withheld, by their index."""
 
-    @property
+    @cached_property
     def indices(self) -> frozenset[int]:
         """Indices of the slots that are not withheld."""
         return frozenset(range(self.slots + len(self.withheld))) - self.withheld.keys()
@@ -117,7 +118,7 @@ class Holding:
             if offer is None:
                 continue
             apart = offer.partitions if whole else ()
-            count = sum(slot < offer.slots and slot not in apart for slot in slots)
+            count = sum(slot in offer.indices and slot not in apart for slot in slots)
             if count:
                 found[node] = count
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from hypothesis import strategies as st
@@ -34,6 +35,16 @@ def offer(
         roots=ROOTS if roots is None else roots,
         holders={held_by: slots - left} if left < slots else {},
         protocol=protocol,
+    )
+
+
+def withholding(offer: Offer, *slots: int) -> Offer:
+    """Return a node of which some slots are withheld."""
+    return replace(
+        offer,
+        slots=offer.slots - len(slots),
+        free=tuple(slot for slot in offer.free if slot not in slots),
+        withheld=dict.fromkeys(slots, "held by another program"),
     )
 
 

@@ -13,7 +13,7 @@ from server.placement.backfill import MOST_KEEPERS
 from server.placement.decide import Decisions, QueuedJob, decide
 from server.placement.demand import Demand, Holding, Offer
 from server.placement.fit import fits
-from tests.server.placement.cluster import job, nodes_of, offer
+from tests.server.placement.cluster import job, nodes_of, offer, withholding
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -115,6 +115,14 @@ def test_parts_of_a_gpu_that_become_free_do_not_help_a_job_of_several_slots() ->
     assert decided([HEAD, lasting("one", 1, 11)], *nodes, holdings=holdings).placed == {}
 
 
+def test_slots_behind_a_withheld_one_count_when_they_become_free() -> None:
+    node = replace(withholding(offer("a", 4), 0), free=(1,))
+    holdings = [held(10, a=[2, 3])]
+    head = job("head", 3)
+    assert list(decided([head, lasting("one", 1, 10)], node, holdings=holdings).placed) == ["one"]
+    assert decided([head, lasting("one", 1, 11)], node, holdings=holdings).placed == {}
+
+
 def test_starts_of_a_bounded_number_of_jobs_are_computed() -> None:
     """Equal ends: each waiting job could start at 10, but the last one's start is not computed."""
     ahead = [job(f"ahead-{size}", 60 + size) for size in range(MOST_KEEPERS)]
@@ -160,7 +168,7 @@ class Cluster:
                 assert not taken[node] & set(slots), "no slot twice"
                 taken[node] |= set(slots)
         return [
-            replace(node, free=tuple(s for s in range(node.slots) if s not in taken[node.node]))
+            replace(node, free=tuple(sorted(node.indices - taken[node.node])))
             for node in self.nodes
         ]
 
@@ -225,13 +233,20 @@ def replace_running(cluster: Cluster, running: Mapping[str, tuple[Holding, datet
 
 
 nodes_strategy = st.lists(
-    st.tuples(st.integers(1, 4), st.sampled_from(["uuid-1", "uuid-1", "uuid-2"])),
+    st.tuples(
+        st.integers(1, 4),
+        st.sampled_from(["uuid-1", "uuid-1", "uuid-2"]),
+        st.sets(st.integers(0, 3), max_size=2),  # withheld
+    ),
     min_size=1,
     max_size=4,
 ).map(
     lambda rows: [
-        offer(f"n{number}", slots, roots={"checkpoints": root})
-        for number, (slots, root) in enumerate(rows)
+        withholding(
+            offer(f"n{number}", slots, roots={"checkpoints": root}),
+            *(slot for slot in withheld if slot < slots),
+        )
+        for number, (slots, root, withheld) in enumerate(rows)
     ]
 )
 works_strategy = st.lists(

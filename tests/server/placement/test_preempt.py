@@ -14,7 +14,7 @@ from server.placement import preempt
 from server.placement.decide import Decisions, QueuedJob, decide
 from server.placement.demand import LEAVES_WITHIN, Holding, Offer
 from server.placement.fit import fits
-from tests.server.placement.cluster import job, offer
+from tests.server.placement.cluster import job, offer, withholding
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 AFTER = timedelta(minutes=10)
@@ -36,7 +36,8 @@ def without(nodes: Sequence[Offer], held: Collection[Holding]) -> list[Offer]:
     """Return nodes with the slots that are free next to what is held."""
     taken = {(node, slot) for h in held for node, slots in h.shares.items() for slot in slots}
     return [
-        replace(o, free=tuple(s for s in range(o.slots) if (o.node, s) not in taken)) for o in nodes
+        replace(o, free=tuple(s for s in sorted(o.indices) if (o.node, s) not in taken))
+        for o in nodes
     ]
 
 
@@ -107,6 +108,12 @@ def test_a_job_behind_preempts_only_on_nodes_that_none_ahead_keeps() -> None:
     assert list(decided([high(2), second], nodes, *held).victims) == ["high"]
 
 
+def test_an_attempt_behind_a_withheld_slot_frees_all_of_its_slots() -> None:
+    node = withholding(offer("a", 4), 0)
+    found = decided([high(3)], [node], running("low", 0, 60, a=[1, 2, 3]))
+    assert victims_of(found, "high") == ["low"]
+
+
 def test_nothing_is_backfilled_where_attempts_leave() -> None:
     held = running("low", 0, 60, a=[0, 1])
     short = replace(job("short", 1), lasts=timedelta(minutes=5))
@@ -132,9 +139,10 @@ demands_strategy = st.tuples(
 def placed(
     rows: Sequence[tuple[int, float | None, dict[int, int], bool]],
 ) -> tuple[list[Offer], list[Holding]]:
-    """Return four nodes of four slots, and attempts on those of their slots that are left."""
+    """Return four nodes of three or four slots, and attempts on those of their slots."""
     nodes = [offer(f"n{number}", 4) for number in range(4)]
-    left = {node.node: list(range(4)) for node in nodes}
+    nodes[:2] = [withholding(nodes[0], 0), withholding(nodes[1], 2)]
+    left = {node.node: sorted(node.indices) for node in nodes}
     held = []
     for number, (priority, minutes, wanted, leaves) in enumerate(rows):
         shares = {
