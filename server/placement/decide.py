@@ -35,6 +35,10 @@ class QueuedJob:
     project: str = DEFAULT_PROJECT
     """Project whose quotas it counts towards."""
 
+    def lasts_with(self, device: str) -> timedelta | None:
+        """Return how long it lasts on a kind of slot; None where that is not known."""
+        return self.lasts if self.lasts_on in {None, device} else None
+
     @property
     def group(self) -> JobGroup:
         """What it has in common with jobs that wait for the same reason."""
@@ -161,22 +165,23 @@ class _Turns:
         self._quotas.hold(job.project, demand)
         self._left = [_take(offer, job.name, chosen) for offer in self._left]
         shares = {share.node: share.slots for share in chosen}
-        self._holdings.append(Holding(shares, self._end_of(job)))
+        lasts = job.lasts_with(self._by_name[chosen[0].node].device)
+        self._holdings.append(Holding(shares, self._after(lasts)))
         return True
 
-    def _end_of(self, job: QueuedJob) -> datetime | None:
-        """Return the expected end of a job that starts now; None where it is not known."""
-        return None if self._now is None or job.lasts is None else self._now + job.lasts
+    def _after(self, lasts: timedelta | None) -> datetime | None:
+        """Return the expected end of what starts now; None where it is not known."""
+        return None if self._now is None or lasts is None else self._now + lasts
 
     def _backfill(
         self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
     ) -> tuple[NodeAllocation, ...] | None:
         """Return an allocation on nodes that jobs ahead keep, but do not need before it ends."""
-        ends_at = self._end_of(job)
+        ends_at = self._after(job.lasts)
         if ends_at is None or not self._keepers:
             return None
         needed = needed_before(ends_at, self._keepers)
-        paced = [[o for o in group if job.lasts_on in {None, o.device}] for group in eligible]
+        paced = [[o for o in group if job.lasts_with(o.device) is not None] for group in eligible]
         chosen = choose(job.demand, without(paced, needed), units=units)
         if chosen is not None:
             nodes = {share.node for share in chosen}

@@ -65,6 +65,7 @@ def forecast(
     over_quota: dict[str, str] = {}
     left, free, held = list(jobs), list(offers), list(holdings)
     moment, rounds, unseen = now, 0, False
+    devices = {offer.node: offer.device for offer in offers}
     while left:
         free = _freed(free, [holding for holding in held if _has_ended(holding, moment)])
         held = [holding for holding in held if not _has_ended(holding, moment)]
@@ -78,14 +79,11 @@ def forecast(
         starts |= dict.fromkeys(decisions.placed, moment)
         backfilled |= decisions.backfilled
         free = _taken(free, decisions.placed.values())
-        held += [
-            Holding(
-                {share.node: share.slots for share in decisions.placed[job.id]},
-                None if job.lasts is None else moment + job.lasts,
-            )
-            for job in left
-            if job.id in decisions.placed
-        ]
+        for job in left:
+            if allocation := decisions.placed.get(job.id):
+                lasts = job.lasts_with(devices[allocation[0].node])
+                shares = {share.node: share.slots for share in allocation}
+                held.append(Holding(shares, None if lasts is None else moment + lasts))
         left = [job for job in left if job.id not in decisions.placed]
         ends = [holding.ends_at for holding in held if holding.ends_at is not None]
         if not ends:

@@ -71,6 +71,14 @@ def test_a_duration_holds_on_its_kind_of_slot_alone() -> None:
     assert list(decided([HEAD, same], NODE, holdings=UNTIL_10).placed) == ["short"]
 
 
+def test_what_starts_on_another_kind_of_slot_has_no_expected_end() -> None:
+    free = offer("a", 4, device="cuda")
+    first, short = lasting("first", 2, 10), lasting("short", 1, 5)
+    on_cpu, on_cuda = (replace(first, lasts_on=device) for device in ("cpu", "cuda"))
+    assert list(decided([on_cuda, HEAD, short], free, holdings=[]).placed) == ["first", "short"]
+    assert list(decided([on_cpu, HEAD, short], free, holdings=[]).placed) == ["first"]
+
+
 def test_slots_that_nobody_keeps_are_taken_first() -> None:
     head = job("head", 4, storage=("checkpoints", "uuid-1"))
     other = offer("b", 4, 3, roots={"checkpoints": "uuid-2"})

@@ -122,6 +122,13 @@ def test_a_job_starts_when_the_last_slot_that_it_needs_is_free() -> None:
     assert found.unknown == {"all": UNKNOWN_END}
 
 
+def test_a_duration_on_another_kind_of_slot_makes_no_expected_end() -> None:
+    offers, _ = cluster([0])
+    for device, starts in (("cpu", {"first": NOW, "next": after(5)}), ("cuda", {"first": NOW})):
+        first = replace(job("first", 1), lasts=timedelta(minutes=5), lasts_on=device)
+        assert forecast([first, job("next", 1)], offers, [], now=NOW).starts == starts
+
+
 def test_an_end_that_is_overdue_counts_as_now() -> None:
     offers, holdings = cluster([-5])
     assert forecast([job("j", 1)], offers, holdings, now=NOW).starts == {"j": NOW}
