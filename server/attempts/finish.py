@@ -136,7 +136,9 @@ def order(
     effective = DesiredState.CANCEL if unclaimed or cancelled else desired
     attempt = launch.attempt
     connection.execute(
-        update(attempts).where(attempts.c.id == attempt.id).values(desired=effective.value)
+        update(attempts)
+        .where(attempts.c.id == attempt.id)
+        .values(desired=effective.value, ordered_at=context.now())
     )
     stopping = [] if attempt.state == AttemptState.STOPPING else [AttemptState.STOPPING]
     stop = desired == DesiredState.STOP

@@ -134,6 +134,7 @@ attempts = Table(
     Column("skip", Record(Windows), nullable=False, default=(), server_default="[]"),
     Column("last_step", Integer, nullable=False, default=0),
     Column("rendezvous_port", Integer, nullable=False),
+    Column("ordered_at", UtcDateTime),  # when it was last ordered to end
     Column("preempted", Text),  # why it is to save and leave although its job is to run on
     Column("provenance", Json),
     Column("continuity", Record(Continuity)),

@@ -14,7 +14,7 @@ from server.database.column_types import Json
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.nodes.slots import withheld_from_placement
-from server.placement.demand import LEAVES_WITHIN, Holding, Offer
+from server.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
 
 
@@ -37,7 +37,9 @@ class _Held(TypedRow):
     node: str
     slots: list[int]
     lost_at: datetime | None
+    unreachable_since: datetime | None
     desired: Annotated[DesiredState, attempts.c.desired]
+    ordered_at: Annotated[datetime | None, attempts.c.ordered_at]
     first_step_at: Annotated[datetime | None, attempts.c.started_at]
     job_id: Annotated[str, jobs.c.id]
     job_name: Annotated[str, jobs.c.name]
@@ -120,13 +122,16 @@ def _offers(
 def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
     """Return what an attempt holds, with its expected end: the steps left at its own pace.
 
-    No end is known of a lost share, and no order makes it leave.
+    No end is known of an attempt with a silent share, nor of one that has not followed an order for
+    long, and no further order makes either leave.
     """
     first, seconds_left = shares[0], None
-    lost = any(share.lost_at for share in shares)
-    if not lost and first.desired != DesiredState.RUN:
+    silent = any(share.lost_at or share.unreachable_since for share in shares)
+    ordered = first.desired != DesiredState.RUN
+    overdue = first.ordered_at is not None and now >= first.ordered_at + OVERDUE_AFTER
+    if ordered and not silent and not overdue:
         seconds_left = LEAVES_WITHIN.total_seconds()
-    elif not lost and first.job_state == JobState.RUNNING:
+    elif not ordered and not silent and first.job_state == JobState.RUNNING:
         seconds_left = first.progress.get("seconds_left")
     return Holding(
         {share.node: tuple(share.slots) for share in shares},
@@ -134,5 +139,5 @@ def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
         first.attempt_id,
         first.job_id,
         first.priority,
-        None if lost else first.first_step_at,
+        None if silent or ordered else first.first_step_at,
     )

@@ -15,6 +15,8 @@ Device = Literal["auto", "cpu", "cuda"]
 
 LEAVES_WITHIN = timedelta(seconds=60)
 """Expected time until an attempt that is ordered to leave has done so, its save included."""
+OVERDUE_AFTER = timedelta(minutes=5)
+"""Time since that order after which no end of the attempt is expected: its save may hang."""
 
 
 @dataclass(frozen=True)

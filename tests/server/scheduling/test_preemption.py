@@ -11,6 +11,7 @@ from server.context import Context
 from server.database.tables import attempt_nodes
 from server.jobs.service import cancel, set_priority
 from server.nodes.capacity import read_capacity
+from server.placement.demand import OVERDUE_AFTER
 from server.scheduling.round import DECIDE_AGAIN_AFTER, Placer
 from server.scheduling.victims import order_to_leave
 from tests.actors import ADA
@@ -81,6 +82,36 @@ def test_no_further_attempt_leaves_while_the_first_one_does(harness: Harness) ->
 
 def test_nothing_leaves_where_preemption_is_off(harness: Harness, context: Context) -> None:
     low, _, _ = low_and_high(harness)
+def test_another_attempt_leaves_for_one_that_does_not(harness: Harness, context: Context) -> None:
+    first, second = two_of_which_the_second_leaves(harness)
+    harness.clock.advance((OVERDUE_AFTER - DECIDE_AGAIN_AFTER).total_seconds() - 1)
+    harness.place()
+    assert harness.job(first).state == JobState.RUNNING
+    harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds() + 1)
+    harness.place()
+    assert harness.job(first).state == harness.job(second).state == JobState.STOPPING
+
+
+def test_another_attempt_leaves_for_one_that_is_silent(harness: Harness, context: Context) -> None:
+    first, second = two_of_which_the_second_leaves(harness)
+    harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds())
+    set_share(harness, second, unreachable_since=context.now())
+    harness.place()
+    assert harness.job(first).state == JobState.STOPPING
+
+
+def two_of_which_the_second_leaves(harness: Harness) -> tuple[str, str]:
+    harness.add_node("a", slots=2)
+    first, _ = harness.running(name="first")
+    harness.clock.advance(1)
+    second, _ = harness.running(name="second")
+    harness.clock.advance(harness.context.settings.preempt_after_seconds)
+    harness.submit(name="high", resources={"priority": "high"})
+    harness.place()
+    assert harness.job(second).state == JobState.STOPPING
+    return first, second
+
+
     settings = context.settings.model_copy(update={"preemption": False})
     placer = Placer(replace(context, settings=settings), harness.dispatcher)
     assert placer.run() == 0
@@ -102,15 +133,20 @@ def test_an_order_is_not_given_when_its_cause_is_gone(
     assert harness.job(low).state == JobState.RUNNING
 
 
-def test_a_lost_share_is_no_victim(harness: Harness, context: Context) -> None:
-    """The lost one started last, and would be the first to leave."""
+def set_share(harness: Harness, job_id: str, **values: object) -> None:
+    of_job = attempt_nodes.c.attempt_id == harness.attempt(job_id).id
+    with harness.context.database.write() as connection:
+        connection.execute(update(attempt_nodes).where(of_job).values(**values))
+
+
+@pytest.mark.parametrize("column", ["lost_at", "unreachable_since"])
+def test_a_silent_share_is_no_victim(harness: Harness, context: Context, column: str) -> None:
+    """The silent one started last, and would be the first to leave."""
     harness.add_node("a", slots=2)
     stays, _ = harness.running(name="stays")
     harness.clock.advance(1)
-    lost, _ = harness.running(name="lost")
-    with context.database.write() as connection:
-        mine = attempt_nodes.c.attempt_id == harness.attempt(lost).id
-        connection.execute(update(attempt_nodes).where(mine).values(lost_at=context.now()))
+    silent, _ = harness.running(name="silent")
+    set_share(harness, silent, **{column: context.now()})
     harness.clock.advance(context.settings.preempt_after_seconds)
     harness.submit(name="high", resources={"priority": "high"})
     harness.place()
