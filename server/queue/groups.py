@@ -54,6 +54,9 @@ logger = logging.getLogger(__name__)
 
 GROUPED_AT_ONCE = 500
 """Jobs that one round assigns to groups; each is parsed whole."""
+PACED_AT_ONCE = 50
+"""Of these, jobs that ran before: each costs some queries for its expected duration. The others
+enter in the next rounds."""
 PLACED_AT_ONCE = 100
 """Most jobs of a group that one round places, in a transaction each."""
 PUT_OFF_FOR = timedelta(seconds=15)
@@ -199,6 +202,8 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
     )
     with context.database.read() as connection:
         rows = NewJob.all(connection, new)
+        later = {*[row.id for row in rows if row.attempt > 0][PACED_AT_ONCE:]}
+        rows = [row for row in rows if row.id not in later]
         durations = {
             row.id: expected_duration(
                 connection, row.id, row.spec, row.pending, forked_from=row.forked_from

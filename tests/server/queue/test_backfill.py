@@ -10,6 +10,7 @@ from sqlalchemy import select, update
 from server.database.tables import events, jobs
 from server.jobs.resume import resume
 from server.jobs.service import stop
+from server.queue import groups
 from server.queue.groups import enter_groups
 from server.scheduling.round import DECIDE_AGAIN_AFTER
 from tests.actors import ADA
@@ -122,3 +123,17 @@ def test_a_job_that_took_no_step_has_no_duration(harness: Harness) -> None:
     assert harness.job(job_id).state == JobState.QUEUED
     harness.clock.advance(60)
     assert durations(harness, job_id) == (None, None)
+
+
+def test_one_round_computes_a_bounded_number_of_durations(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "PACED_AT_ONCE", 1)
+    harness.add_node("a", slots=4)
+    again = [stopped_at_10(harness) for _ in range(2)]
+    for job_id in again:
+        resume(harness.context, job_id, ResumeRequest(), actor=ADA)
+        harness.clock.advance(1)
+    new = harness.submit()
+    assert enter_groups(harness.context) == {again[0], new}
+    assert durations(harness, again[1]) == (5 + 90 * 2.0, "cpu")
