@@ -28,6 +28,7 @@ def run_drain(context: Context) -> int:
             .join(nodes, nodes.c.name == share.node)
             .where(
                 share.state != AttemptNodeState.ENDED,
+                attempt.state != AttemptState.ENDED,  # a lost share outlives its attempt
                 attempt.desired == DesiredState.RUN,
                 or_(nodes.c.drain.is_not(None), nodes.c.notice.is_not(None)),
             )

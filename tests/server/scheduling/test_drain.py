@@ -10,9 +10,11 @@ from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
 from server.database.tables import events
 from server.jobs.service import cancel, stop
+from server.liveness import beat
 from server.nodes.drain import set_drain
 from server.nodes.queries import list_nodes
 from tests.actors import ADA
+from tests.server.elastic.scenario import LEASE, pass_time, share_of
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.states import AttemptState, DesiredState, JobState
@@ -160,6 +162,26 @@ def test_a_node_that_is_about_to_go_is_left_by_every_node_of_its_attempts(
         "b is about to go: taken back at noon",
         "b stays after all",
     ]
+
+
+def test_a_lost_share_of_an_attempt_that_ended_is_ordered_nothing(
+    harness: Harness, context: Context
+) -> None:
+    beat(context)
+    harness.add_node("a", slots=4)
+    job_id, _ = harness.running(
+        training={"global_batch_size": 8, "micro_batch_size": 2},
+        resources={"world_size": 4, "min_world_size": 2},
+    )
+    harness.add_node("b", slots=4)
+    lost = harness.attempt(job_id)
+    pass_time(harness, LEASE + 1, silent={"a"})
+    for _ in range(2):  # unreachable, then lost
+        harness.reconciler.run()
+    assert share_of(harness, lost.id, "a").lost_at is not None
+    assert harness.attempt(job_id).state == AttemptState.ENDED
+    set_drain(context, "a", "move", actor=ADA)
+    assert harness.empty() == 0
 
 
 def messages(context: Context) -> list[str]:
