@@ -68,13 +68,15 @@ class Scheduler:
         """Return the parts of a round, which write in this epoch and remember nothing older."""
         context = leading(self._context, self._leader, epoch)
         usage = RecentUsage().read
+        placer = Placer(context, self._dispatcher, usage)
         return (
             Reconciler(context, self._dispatcher).run,
             lambda: run_drain(context),
             lambda: run_slot_hours(context, usage),
             NodeWatch(context).run,
-            Placer(context, self._dispatcher, usage).run,
+            placer.run,
             SizeFitter(context, usage).run,
+            placer.preempt,
             Growth(context).run,
             OperationKeeper(context, self._dispatcher).run,
             CapacityKeeper(context).run,

@@ -22,7 +22,7 @@ from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, lock_job, move
 from server.nodes.capacity import read_capacity
 from server.placement.decide import decide
-from server.placement.demand import Offer
+from server.placement.demand import Holding, Offer
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
@@ -69,6 +69,7 @@ class Placer:
         # equal, until time has passed: expected ends change, and attempts may be preempted.
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
         self._hopeless_until = datetime.min.replace(tzinfo=UTC)
+        self._victims: Mapping[str, Sequence[Holding]] = {}
 
     def run(self) -> int:
         """Place what can be placed, store why the rest waits, and return how many were placed."""
@@ -117,14 +118,29 @@ class Placer:
                 raise
             except Exception:  # an error of one job must not keep the others from their slots
                 logger.exception("job %s could not be placed", row.id)
-        explain(context, heads, decisions.waiting, new=new)
-        for job_id, holdings in decisions.victims.items():
-            order_to_leave(context, job_id, holdings)
-        self._hopeless = None if decisions.placed else (sizes, offers, quotas)
-        self._hopeless_until = now + DECIDE_AGAIN_AFTER
         for message in messages:  # after the commits: a claim must find its attempt
             self._dispatcher.send(message)
+        explain(context, heads, decisions.waiting, new=new)
+        self._victims = decisions.victims
+        self._hopeless = None if decisions.placed else (sizes, offers, quotas)
+        self._hopeless_until = now + DECIDE_AGAIN_AFTER
         return len(decisions.placed)
+
+    def preempt(self) -> int:
+        """Order attempts to leave as the round decided, and return how many were ordered.
+
+        A part of its own, after elastic jobs that wait got a size that fits: these need no victims.
+        """
+        victims, self._victims = self._victims, {}
+        ordered = 0
+        for job_id, holdings in victims.items():
+            try:
+                ordered += order_to_leave(self._context, job_id, holdings)
+            except LeadLostError:
+                raise
+            except Exception:  # an error of one job must not keep the others from their slots
+                logger.exception("no attempt could be ordered to leave for job %s", job_id)
+        return ordered
 
 
 def place_job(

@@ -19,26 +19,31 @@ from trainyard.spec.sections.resources import priority_words
 def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) -> int:
     """Order attempts to save and leave for a job that waits; return their number.
 
-    One whose job has the priority of the waiting one by now stays, and so do all that are left when
-    that one waits no longer.
+    All of them leave, or none: the slots of some of them do not suffice. None leaves when the job
+    has left the queue or its group, because it may need other slots then, or when the job of one of
+    them has its priority by now.
 
     Args:
         context: the server's surroundings.
         job_id: the job that waits.
         victims: what the attempts hold.
+
+    Raises:
+        NotFoundError: the job of one of them was deleted.
     """
-    ordered = 0
-    row = select(jobs.c.name, jobs.c.state, jobs.c.priority)
-    for victim in victims:
-        with context.database.write() as connection:
-            lock_job(connection, victim.job_id)
-            waits = connection.execute(row.where(jobs.c.id == job_id)).one_or_none()
-            if waits is None or waits.state != JobState.QUEUED:
-                return ordered
-            runs = connection.execute(row.where(jobs.c.id == victim.job_id)).one()
-            if runs.priority >= waits.priority:
-                continue
-            because = f"preempted by {waits.name} of priority {priority_words(waits.priority)}"
+    leaving = sorted(victims, key=lambda victim: victim.job_id)
+    victim_ids = [victim.job_id for victim in leaving]
+    with context.database.write() as connection:
+        for victim_id in victim_ids:  # all locks of jobs before the first event
+            lock_job(connection, victim_id)
+        row = select(jobs.c.name, jobs.c.state, jobs.c.demand, jobs.c.priority)
+        waits = connection.execute(row.where(jobs.c.id == job_id)).one_or_none()
+        if waits is None or waits.state != JobState.QUEUED or waits.demand is None:
+            return 0
+        priorities = connection.scalars(select(jobs.c.priority).where(jobs.c.id.in_(victim_ids)))
+        if max(priorities) >= waits.priority:
+            return 0
+        because = f"preempted by {waits.name} of priority {priority_words(waits.priority)}"
+        for victim in leaving:
             preempt(context, connection, victim.attempt_id, actor=SCHEDULER, because=because)
-            ordered += 1
-    return ordered
+    return len(leaving)

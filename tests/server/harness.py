@@ -169,8 +169,10 @@ class Harness:
         return submit(self.context, spec, actor=ADA)
 
     def place(self) -> int:
-        """Run one round of placing."""
-        return self.placer.run()
+        """Run one round of placing and preempting; return how many jobs were placed."""
+        placed = self.placer.run()
+        self.placer.preempt()
+        return placed
 
     def fit(self) -> int:
         """Run one round of giving waiting elastic jobs the size that fits."""

@@ -9,9 +9,11 @@ from sqlalchemy import update
 
 from server.context import Context
 from server.database.tables import attempt_nodes
-from server.jobs.service import cancel, set_priority
+from server.jobs.service import cancel, delete, set_priority
 from server.nodes.capacity import read_capacity
 from server.placement.demand import OVERDUE_AFTER
+from server.scheduling.leader import Leader
+from server.scheduling.loop import Scheduler
 from server.scheduling.round import DECIDE_AGAIN_AFTER, Placer
 from server.scheduling.victims import order_to_leave
 from tests.actors import ADA
@@ -80,8 +82,6 @@ def test_no_further_attempt_leaves_while_the_first_one_does(harness: Harness) ->
     assert states == {JobState.STOPPING, JobState.RUNNING}
 
 
-def test_nothing_leaves_where_preemption_is_off(harness: Harness, context: Context) -> None:
-    low, _, _ = low_and_high(harness)
 def test_another_attempt_leaves_for_one_that_does_not(harness: Harness, context: Context) -> None:
     first, second = two_of_which_the_second_leaves(harness)
     harness.clock.advance((OVERDUE_AFTER - DECIDE_AGAIN_AFTER).total_seconds() - 1)
@@ -112,9 +112,11 @@ def two_of_which_the_second_leaves(harness: Harness) -> tuple[str, str]:
     return first, second
 
 
+def test_nothing_leaves_where_preemption_is_off(harness: Harness, context: Context) -> None:
+    low, _, _ = low_and_high(harness)
     settings = context.settings.model_copy(update={"preemption": False})
     placer = Placer(replace(context, settings=settings), harness.dispatcher)
-    assert placer.run() == 0
+    assert (placer.run(), placer.preempt()) == (0, 0)
     assert harness.job(low).state == JobState.RUNNING
 
 
@@ -151,3 +153,54 @@ def test_a_silent_share_is_no_victim(harness: Harness, context: Context, column:
     harness.submit(name="high", resources={"priority": "high"})
     harness.place()
     assert harness.job(stays).state == JobState.STOPPING
+
+
+@pytest.mark.parametrize("raised", [0, 1])
+def test_several_attempts_leave_together_or_none_does(
+    harness: Harness, context: Context, raised: int
+) -> None:
+    harness.add_node("a", slots=2)
+    both = [harness.running()[0] for _ in range(2)]
+    harness.clock.advance(context.settings.preempt_after_seconds)
+    harness.submit(resources={"world_size": 2, "priority": "high"})
+    harness.placer.run()
+    set_priority(context, both[raised], 50, actor=ADA)
+    assert harness.placer.preempt() == 0
+    assert {harness.job(job_id).state for job_id in both} == {JobState.RUNNING}
+
+
+def test_a_deleted_victim_keeps_no_other_job_from_its_slots(
+    harness: Harness, context: Context
+) -> None:
+    selected = [{"world_size": 1, "exclude_nodes": [other]} for other in "ba"]
+    for node in "ab":
+        harness.add_node(node, slots=1)
+    gone, stays = (harness.running(resources=each) for each in selected)
+    harness.clock.advance(context.settings.preempt_after_seconds)
+    for each in selected:
+        harness.submit(resources={**each, "priority": "high"})
+    harness.placer.run()
+    cancel(context, gone[0], actor=ADA, reason="")
+    gone[1][0].end("cancelled")
+    delete(context, gone[0], actor=ADA, checkpoints="keep")
+    assert harness.placer.preempt() == 1
+    assert harness.job(stays[0]).state == JobState.STOPPING
+
+
+@pytest.mark.parametrize("held", [2, 4])
+def test_an_elastic_job_preempts_only_where_no_size_fits(
+    harness: Harness, context: Context, held: int
+) -> None:
+    harness.add_node("a", slots=4)
+    low, (supervisor,) = harness.running(resources={"world_size": held})
+    harness.clock.advance(context.settings.preempt_after_seconds)
+    supervisor.train(2)
+    high = harness.submit(
+        training={"global_batch_size": 8, "micro_batch_size": 2},
+        resources={"world_size": 4, "min_world_size": 2, "priority": "high"},
+    )
+    scheduler = Scheduler(context, harness.dispatcher, Leader(context.database))
+    for _ in range(2):
+        assert scheduler.tick()
+    states = {2: (JobState.RUNNING, JobState.STARTING), 4: (JobState.STOPPING, JobState.QUEUED)}
+    assert (harness.job(low).state, harness.job(high).state) == states[held]
