@@ -40,7 +40,6 @@ SHARED_MODULES: Mapping[str, str] = {
             *("access", "attempts", "checkpoint", "checkpoints", "compare"),
             *(
                 "events",
-                "fork",
                 "goodput",
                 "jobs",
                 "launch",

@@ -15,9 +15,14 @@ from server.http.path_params import CHECKPOINT_ID, CheckpointId, JobId
 from server.http.request_body import JsonBody
 from server.http.responses import reply
 from server.operations.queries import read_operation
-from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView
+from trainyard.protocol.rest.checkpoints import (
+    CheckpointDetails,
+    CheckpointView,
+    ExportRequest,
+    OperationView,
+    SampleRequest,
+)
 from trainyard.protocol.rest.common import Page
-from trainyard.protocol.rest.operations import ExportRequest, OperationView, SampleRequest
 
 ExportBody = Annotated[ExportRequest, Depends(JsonBody(ExportRequest, default=ExportRequest()))]
 SampleBody = Annotated[SampleRequest, Depends(JsonBody(SampleRequest, default=SampleRequest()))]

@@ -15,8 +15,8 @@ from server.operations.service import queue_operation
 from server.subject import Actor, Subject
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.operations import ExportTask, OperationKind, OperationTask, SampleTask
+from trainyard.protocol.rest.checkpoints import ExportRequest, SampleRequest
 from trainyard.protocol.rest.event_data import CheckpointPinned
-from trainyard.protocol.rest.operations import ExportRequest, SampleRequest
 from trainyard.spec.job import JobSpec
 
 

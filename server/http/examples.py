@@ -8,11 +8,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard.protocol.rest.access import SessionRequest, TokenRequest
-from trainyard.protocol.rest.checkpoints import ForkRequest
+from trainyard.protocol.rest.checkpoints import ExportRequest, ForkRequest, SampleRequest
 from trainyard.protocol.rest.jobs import JobRequest, PriorityRequest, StopRequest
 from trainyard.protocol.rest.metrics_and_logs import ComparisonView
 from trainyard.protocol.rest.nodes import CordonRequest, DrainRequest, LabelChange
-from trainyard.protocol.rest.operations import ExportRequest, SampleRequest
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.worker_messages import (

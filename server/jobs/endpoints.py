@@ -25,7 +25,7 @@ from server.operations.queries import read_operation
 from trainyard.base.names import NAME
 from trainyard.planner.results import Plan
 from trainyard.protocol.rest.attempts import AttemptView
-from trainyard.protocol.rest.checkpoints import ForkReply, ForkRequest
+from trainyard.protocol.rest.checkpoints import ForkReply, ForkRequest, JobDeletedView
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.events import EventView
 from trainyard.protocol.rest.jobs import (
@@ -39,7 +39,6 @@ from trainyard.protocol.rest.jobs import (
     PriorityRequest,
     StopRequest,
 )
-from trainyard.protocol.rest.operations import JobDeletedView
 from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply, ResumeRequest
 from trainyard.protocol.states import JobState
 from trainyard.run.records import Request

@@ -16,8 +16,8 @@ from server.http.responses import reply
 from server.operations.cancel import cancel as cancel_operation
 from server.operations.queries import ARE_OPEN, list_operations, read_operation
 from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.rest.checkpoints import OperationView
 from trainyard.protocol.rest.common import Page
-from trainyard.protocol.rest.operations import OperationView
 
 router = APIRouter(dependencies=[person])
 

@@ -10,7 +10,7 @@ from server.database.rows import Operation
 from server.database.tables import operations
 from server.errors import NotFoundError
 from trainyard.protocol.operations import OperationKind
-from trainyard.protocol.rest.operations import OperationView
+from trainyard.protocol.rest.checkpoints import OperationView
 from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
 
 ARE_OPEN = operations.c.state.in_(sorted(OPEN_OPERATION_STATES))

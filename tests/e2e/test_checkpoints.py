@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.control_plane import ControlPlane, finished, spec, wait_for
 from trainyard.client.errors import ConflictError
 from trainyard.client.sdk import Client
-from trainyard.protocol.rest.operations import OperationView
+from trainyard.protocol.rest.checkpoints import OperationView
 from trainyard.protocol.states import JobState, OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault
 

@@ -13,7 +13,7 @@ from trainer.checkpoint.manifest import committed_manifests
 from trainer.storage.object_path import ObjectPath
 from trainyard.client.sdk import Client
 from trainyard.protocol.operations import OperationKind
-from trainyard.protocol.rest.operations import OperationView
+from trainyard.protocol.rest.checkpoints import OperationView
 from trainyard.protocol.states import JobState, OperationState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -28,8 +28,7 @@ from server.keys import ensure_key, rotate
 from server.secrets import KeyFileError, SecretsBox
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, WORKER, FakeClock, Harness
-from trainyard.protocol.rest.checkpoints import ForkRequest
-from trainyard.protocol.rest.operations import SampleRequest
+from trainyard.protocol.rest.checkpoints import ForkRequest, SampleRequest
 from trainyard.spec.job import JobSpec, parse_job_spec
 
 SECRET = "hunter2-in-plain-sight"

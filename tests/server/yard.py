@@ -17,7 +17,7 @@ from server.operations.queries import read_operation
 from server.operations.service import claim_operation, report_operation
 from tests.server.harness import WORKER, AnyRow, Harness
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, Verification
-from trainyard.protocol.rest.operations import OperationView
+from trainyard.protocol.rest.checkpoints import OperationView
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
     OperationClaimReply,

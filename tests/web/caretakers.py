@@ -14,7 +14,7 @@ from trainyard.protocol.operations import (
     OperationProgress,
     Verification,
 )
-from trainyard.protocol.rest.operations import ExportRequest
+from trainyard.protocol.rest.checkpoints import ExportRequest
 from trainyard.protocol.worker_messages import PROTOCOL, OperationReport
 from trainyard.run.checkpoint_faults import CheckpointFault
 

@@ -10,7 +10,6 @@ import typer
 from trainyard.cli.commands import (
     checkpoints,
     compare,
-    fork,
     goodput,
     jobs,
     local,
@@ -64,7 +63,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (requests.save, "Save a checkpoint now, and continue."),
     (requests.profile, "Record the next steps with torch.profiler."),
     (requests.snapshot, "Record what takes the memory of a GPU."),
-    (fork.fork, "Start a new job from a checkpoint."),
+    (checkpoints.fork, "Start a new job from a checkpoint."),
 )
 
 app = typer.Typer(

@@ -9,11 +9,11 @@ from typing import Any, Literal, Self
 
 import httpx
 
-from trainyard.client.checkpoints import CatalogCalls
-from trainyard.client.goodput import GoodputCalls
+from trainyard.client.calls.checkpoints import CatalogCalls
+from trainyard.client.calls.goodput import GoodputCalls
+from trainyard.client.calls.nodes import NodeCalls
+from trainyard.client.calls.projects import ProjectCalls
 from trainyard.client.job_list import JobListCalls
-from trainyard.client.nodes import NodeCalls
-from trainyard.client.projects import ProjectCalls
 from trainyard.client.settings import resolve
 from trainyard.client.stream import EventStream, Resync
 from trainyard.client.transport import QueryValue, Transport, given, read, unreachable
@@ -21,6 +21,7 @@ from trainyard.planner.results import Plan
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.access import SessionView, TokenRequest, TokenView
 from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rest.checkpoints import JobDeletedView, OperationView
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.events import AnyEvent, AnyStreamItem
 from trainyard.protocol.rest.jobs import (
@@ -37,7 +38,6 @@ from trainyard.protocol.rest.metrics_and_logs import (
     LogPage,
     MetricsView,
 )
-from trainyard.protocol.rest.operations import JobDeletedView, OperationView
 from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply
 from trainyard.protocol.states import TERMINAL_JOB_STATES
 from trainyard.run.records import RecordingRanks, RequestKind

@@ -13,8 +13,7 @@ from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.rest.access import TokenRequest
-from trainyard.protocol.rest.checkpoints import CheckpointDetails
-from trainyard.protocol.rest.operations import JobDeletedView, OperationView
+from trainyard.protocol.rest.checkpoints import CheckpointDetails, JobDeletedView, OperationView
 from trainyard.protocol.states import OperationState
 from trainyard.protocol.worker_messages import PROTOCOL, Registration, RegistrationReply
 

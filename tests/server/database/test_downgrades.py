@@ -22,13 +22,13 @@ from server.subject import SERVER, Subject
 from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.checkpoints import SampleRequest
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.rest.metrics_and_logs import (
     RankTimesStored,
     StragglerFound,
     StragglerGone,
 )
-from trainyard.protocol.rest.operations import SampleRequest
 from trainyard.protocol.rest.projects import ProjectRequest
 from trainyard.protocol.states import AttemptCause
 from trainyard.spec.job import JobSpec

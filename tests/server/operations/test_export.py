@@ -17,7 +17,7 @@ from tests.actors import ADA, EVE
 from tests.server.harness import Harness, Supervisor
 from tests.server.yard import Yard
 from trainyard.protocol.operations import ExportResult, ExportTask, OperationKind, OperationOutcome
-from trainyard.protocol.rest.operations import ExportRequest
+from trainyard.protocol.rest.checkpoints import ExportRequest
 from trainyard.protocol.states import OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault
 

@@ -17,7 +17,7 @@ from tests.actors import ADA, EVE
 from tests.server.harness import Harness
 from tests.server.yard import Yard
 from trainyard.protocol.operations import OperationKind, OperationOutcome
-from trainyard.protocol.rest.operations import SampleRequest
+from trainyard.protocol.rest.checkpoints import SampleRequest
 from trainyard.protocol.states import OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault
 

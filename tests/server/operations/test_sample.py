@@ -13,7 +13,7 @@ from tests.actors import ADA, EVE
 from tests.server.harness import BRINGS_CODE, Harness
 from tests.server.yard import Yard
 from trainyard.protocol.operations import OperationOutcome, SampleEnd, SampleResult
-from trainyard.protocol.rest.operations import SampleRequest
+from trainyard.protocol.rest.checkpoints import SampleRequest
 
 TEXT = "def \x00\x1b[2J é"
 DONE = OperationOutcome(

@@ -28,8 +28,8 @@ from server.subject import Actor, Subject
 from tests.actors import ADA, BOB
 from tests.server.harness import WORKER, Harness, RecordingDispatcher, Supervisor
 from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.rest.checkpoints import ExportRequest
 from trainyard.protocol.rest.nodes import NodeDrained
-from trainyard.protocol.rest.operations import ExportRequest
 from trainyard.protocol.states import AttemptNodeState, JobState
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat, WorkerIdentity
 from trainyard.run.failures import FailureReason

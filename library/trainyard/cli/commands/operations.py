@@ -21,7 +21,7 @@ from trainyard.client.errors import UnknownReferenceError, UsageError
 from trainyard.client.references import newest_checkpoint, resolve
 from trainyard.client.sdk import Client
 from trainyard.protocol.operations import SHARD_GIB, OperationKind
-from trainyard.protocol.rest.operations import OperationView
+from trainyard.protocol.rest.checkpoints import OperationView
 from trainyard.protocol.states import OperationState
 
 DONE = {

@@ -1,4 +1,4 @@
-"""Views of checkpoints, and fork, a new job from a checkpoint: request, preview and reply."""
+"""Checkpoints: views, the operations on them, and forks, new jobs from them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,28 @@ from typing import Any
 
 from pydantic import Field
 
-from trainyard.base.model_base import RecordModel, SpecModel
+from trainyard.base.model_base import RecordModel, Seed, SpecModel
 from trainyard.planner.results import Plan
 from trainyard.protocol.fork_rules import Guarantee
 from trainyard.protocol.manifest import Manifest
-from trainyard.protocol.operations import Verification
+from trainyard.protocol.operations import (
+    SHARD_GIB,
+    DrawnTokens,
+    ExportName,
+    OperationKind,
+    OperationOutcome,
+    OperationProgress,
+    Prompt,
+    ShardGib,
+    Temperature,
+    Verification,
+    WeightsType,
+)
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.resume_parts import CheckpointPart, Parts
+from trainyard.protocol.states import OperationState
 from trainyard.spec.job import JobName
+from trainyard.spec.storage_uri import RootName
 
 
 class DescendantView(RecordModel):
@@ -125,3 +139,73 @@ class ForkReply(RecordModel):
     """Preview of the new job; absent for a repeated request whose checkpoint was deleted since."""
     job: JobView | None
     """The new job; absent after a dry run."""
+
+
+class ExportRequest(SpecModel):
+    """Body of export; every field is optional."""
+
+    dtype: WeightsType | None = None
+    """Type of the written weights; that of the stored ones when absent."""
+    root: RootName | None = None
+    """Storage root of the target; the checkpoint's own when absent."""
+    name: ExportName | None = None
+    """Its folder, in `exports` beneath the root; the checkpoint's id and the type when absent."""
+    shard_gib: ShardGib = SHARD_GIB
+    """Largest size of the tensors in one file; a larger tensor has a file of its own."""
+
+
+class SampleRequest(SpecModel):
+    """Body of sample; every field is optional."""
+
+    prompt: Prompt = ""
+    """The prompt."""
+    max_tokens: DrawnTokens = 200
+    """Largest number of tokens to generate; fewer where the model ends the text."""
+    temperature: Temperature = 0.7
+    """Divides the logits; 0 selects the likeliest token each time."""
+    seed: Seed = 0
+    """Seed of the sampling; the same seed gives the same text."""
+
+
+class OperationView(RecordModel):
+    """Background work on a node."""
+
+    id: str
+    """Id."""
+    kind: OperationKind
+    """Kind of the operation."""
+    state: OperationState
+    """State."""
+    job_id: str
+    """Job of the checkpoints; it may be deleted by now."""
+    job_name: str
+    """Its name."""
+    checkpoint_id: str | None
+    """Checkpoint; absent for all of a job."""
+    actor: str
+    """Who requested it: a token's name, `retention` or `scrubbing`."""
+    reason: str
+    """Why."""
+    waiting: str | None
+    """Why it has not begun; absent once it has, and before the scheduler's first look at it."""
+    node: str | None
+    """Node that holds it, or held it last."""
+    tries: int
+    """Claims so far."""
+    progress: OperationProgress | None
+    """Progress."""
+    outcome: OperationOutcome | None
+    """How it ended on its node."""
+    created_at: datetime
+    """When it was requested."""
+    started_at: datetime | None
+    """When a node last claimed it."""
+    ended_at: datetime | None
+    """When it ended."""
+
+
+class JobDeletedView(RecordModel):
+    """The answer to the deletion of a job with its checkpoints."""
+
+    operations: list[OperationView]
+    """Operation that removes them from storage."""

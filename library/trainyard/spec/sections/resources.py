@@ -83,7 +83,7 @@ class ResourcesSection(SpecModel):
     """Queued jobs of higher priority start first; among equals the oldest. `low` is -50, `normal`
     0, `high` 50. It can be changed while the job waits or runs."""
     node_selector: Labels = Field(default_factory=dict)
-    """Labels that each node must have, such as `zone = "a"`."""
+    """Labels that each node must have, such as `a` for `zone`."""
     exclude_nodes: Annotated[
         tuple[Annotated[str, Field(pattern=NAME, max_length=100)], ...],
         Field(strict=False, max_length=100),

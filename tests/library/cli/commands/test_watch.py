@@ -52,6 +52,7 @@ def job(state: str, *, step: int = 0, phase: str | None = None, reason: str = ""
             "forked_from": None,
             "fork_parts": None,
             "project": "default",
+            "priority_words": "normal",
         }
     )
 

@@ -10403,7 +10403,7 @@ export interface components {
             priority: number;
             /**
              * Node Selector
-             * @description Labels that each node must have, such as `zone = "a"`.
+             * @description Labels that each node must have, such as `a` for `zone`.
              */
             node_selector: {
                 [key: string]: string;
@@ -10466,7 +10466,7 @@ export interface components {
             priority?: number | ("low" | "normal" | "high");
             /**
              * Node Selector
-             * @description Labels that each node must have, such as `zone = "a"`.
+             * @description Labels that each node must have, such as `a` for `zone`.
              */
             node_selector?: {
                 [key: string]: string;

@@ -7,9 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.client.transport import Transport, given, read
-from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView, ForkReply
+from trainyard.protocol.rest.checkpoints import (
+    CheckpointDetails,
+    CheckpointView,
+    ForkReply,
+    OperationView,
+)
 from trainyard.protocol.rest.common import Page
-from trainyard.protocol.rest.operations import OperationView
 from trainyard.protocol.states import OPEN_OPERATION_STATES
 
 
