@@ -320,9 +320,15 @@ def schema_of(connection: Connection) -> dict[str, Any]:
     }
     return {
         kind: {
-            name: sorted(map(repr, rows)) if isinstance(rows, list) else rows
+            name: sorted(map(shown, rows)) if isinstance(rows, list) else rows
             for (_, name), rows in tables.items()
             if name != "alembic_version"
         }
         for kind, tables in kinds.items()
     }
+
+
+def shown(row: Any) -> str:
+    """Return what was found as text; SQLite's condition of an index is an object without one."""
+    options = {name: str(value) for name, value in row.get("dialect_options", {}).items()}
+    return repr({**row, "dialect_options": options})
