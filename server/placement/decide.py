@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -102,25 +102,25 @@ def decide(
             group is placed, nothing behind it is decided: it could overtake one that is left out.
         quotas: the quota of each project that has one.
     """
-    turns = _Turns(offers, holdings, now, preempt_after, Quotas(quotas or {}))
-    last = {job.group: job.id for job in jobs if job.group in cut}
-    for job in jobs:
-        if turns.place(job) and last.get(job.group) == job.id:
-            break
+    turns = Turns(offers, holdings=holdings, now=now, preempt_after=preempt_after, quotas=quotas)
+    for _ in turns.take(jobs, cut=cut):
+        pass
     return Decisions(turns.placed, turns.waiting, turns.backfilled, turns.victims, turns.over_quota)
 
 
-class _Turns:
+class Turns:
     """The jobs of one round, each in its turn: what is left for it, and what became of it."""
 
     def __init__(
         self,
         offers: Sequence[Offer],
-        holdings: Sequence[Holding],
-        now: datetime | None,
-        preempt_after: timedelta | None,
-        quotas: Quotas,
+        *,
+        holdings: Sequence[Holding] = (),
+        now: datetime | None = None,
+        preempt_after: timedelta | None = None,
+        quotas: Mapping[str, Quota] | None = None,
     ) -> None:
+        """Begin a round, with the arguments of `decide`."""
         self._offers = offers
         self._by_name = {offer.node: offer for offer in offers}
         self._now = now
@@ -131,14 +131,44 @@ class _Turns:
         self._kept_for: dict[str, str] = {}  # node -> name of the first job that keeps it
         self._reasons: dict[Demand, str] = {}
         self._keeping: set[Demand] = set()
-        self._quotas = quotas
+        self._quotas = Quotas(quotas or {})
         self.placed: dict[str, tuple[NodeAllocation, ...]] = {}
         self.waiting: dict[str, str] = {}
         self.backfilled: dict[str, str] = {}
         self.victims: dict[str, Sequence[Holding]] = {}
         self.over_quota: set[str] = set()
 
-    def place(self, job: QueuedJob) -> bool:
+    @property
+    def free_slots(self) -> int:
+        """Free slots of the nodes that no job ahead keeps."""
+        return sum(len(offer.free) for offer in self._left if offer.node not in self._kept_for)
+
+    def take(
+        self, jobs: Sequence[QueuedJob], *, cut: Collection[JobGroup] = ()
+    ) -> Iterator[QueuedJob]:
+        """Yield each job before its turn, and give it its slots after that.
+
+        The turns end at a cut, as those of `decide`.
+        """
+        last = {job.group: job.id for job in jobs if job.group in cut}
+        for job in jobs:
+            yield job
+            if self._place(job) and last.get(job.group) == job.id:
+                return
+
+    def would_place(self, job: QueuedJob) -> bool:
+        """Return whether a job would start in the present turn, on nodes that no other one keeps.
+
+        Nothing changes, so a caller may try several sizes of a job in its turn.
+        """
+        demand = job.demand
+        if demand in self._reasons or not self._quotas.allows(job.project, demand):
+            return False
+        eligible = groups(demand, self._left)
+        units = [unit_on(demand, group) for group in eligible]
+        return choose(demand, without(eligible, self._kept_for.keys()), units=units) is not None
+
+    def _place(self, job: QueuedJob) -> bool:
         """Give a job its slots where it fits, and return whether it does."""
         demand = job.demand
         refusal = self._quotas.refusal(job.project, job.name, demand)

@@ -42,14 +42,13 @@ class Quotas:
             name: name of the job.
             demand: what it needs.
         """
-        quota = self._quotas.get(project)
-        if quota is None:
+        if self.allows(project, demand):
             return None
+        quota, needs = self._quotas[project], demand.world_size
         if quota.used_up is not None:
             return quota.used_up
-        most, needs = quota.max_slots, demand.world_size
-        if most is None:
-            return None
+        most = quota.max_slots
+        assert most is not None, "a quota without a limit refuses nothing"
         if needs > most:
             return f"needs {needs}, and project {project} may hold {most} slots"
         held, kept = self._held[project], self._kept.get(project, 0)
@@ -58,10 +57,18 @@ class Quotas:
             holds += f", {kept} more are for its jobs ahead"
         if project in self._first:
             return f"{holds}; waits behind {self._first[project]}"
-        if held + kept + needs > most:
-            self._first[project] = name
-            return f"{holds}; needs {needs}"
-        return None
+        self._first[project] = name
+        return f"{holds}; needs {needs}"
+
+    def allows(self, project: str, demand: Demand) -> bool:
+        """Return whether a job may start within the quotas of its project; nothing is counted."""
+        quota = self._quotas.get(project)
+        if quota is None or (quota.used_up is None and quota.max_slots is None):
+            return True
+        if quota.used_up is not None or quota.max_slots is None or project in self._first:
+            return False
+        counted = self._held[project] + self._kept.get(project, 0)
+        return counted + demand.world_size <= quota.max_slots
 
     def hold(self, project: str, demand: Demand) -> None:
         """Count the slots of a job that starts."""
