@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,14 +21,18 @@ from server.elastic.jobs import (
     record_change,
     size_range_of,
 )
-from server.elastic.sizes import Size, best_size, fastest, is_worth_its_cost
+from server.elastic.sizes import fastest, is_worth_its_cost, search_best_size
+from server.elastic.steps import Steps
 from server.errors import ConflictError, InvalidRequestError, UnreadableError
 from server.jobs.checks import known_slots
 from server.jobs.resume import resume
 from server.nodes.capacity import read_offers
+from server.placement.decide import JobGroup
 from server.placement.demand import Demand, Offer
 from server.placement.fit import could_hold, fits, groups, unit_on
-from server.queue.groups import demand_of_shape
+from server.placement.quotas import Quota
+from server.projects.quotas import read_quotas
+from server.queue.groups import demand_of_shape, paused_groups
 from server.subject import SCHEDULER
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import AttemptState, DesiredState, JobState
@@ -42,7 +46,7 @@ LOOKED_AT_ONCE = 20
 LAST_ATTEMPTS = 5
 """Attempts whose start-up gives the cost of a restart."""
 SOON_QUEUED = timedelta(minutes=15)
-"""Jobs outside of a group wait for the end of a pause; those that wait longer cannot start."""
+"""Jobs outside of a group enter one soon, or after a pause; those that wait longer cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,80 +55,115 @@ class GrowingJob(TypedRow):
 
     table: ClassVar[Table] = jobs
     id: str
+    project: str
     world_size: int
+    max_world_size: int
     progress: Progress
     attempt_id: Annotated[str, attempts.c.id.label("attempt_id")]
 
 
+@dataclass(frozen=True)
+class Room:
+    """What running jobs may grow onto."""
+
+    offers: Sequence[Offer]
+    """The nodes, with those of their free slots that no waiting job could use."""
+    quotas: Mapping[str, Quota]
+    """The quota of each project that has one."""
+    closed: Collection[str]
+    """Projects whose jobs do not grow."""
+
+    def most(self, row: GrowingJob) -> int:
+        """Return the most slots that a job may have within the quota of its project."""
+        quota = self.quotas.get(row.project)
+        if row.project in self.closed:
+            return row.world_size
+        if quota is None or quota.max_slots is None:
+            return row.max_world_size
+        return quota.max_slots - quota.held + row.world_size
+
+
 class Growth:
-    """Resizes running jobs, at most one a round: the next one sees the slots that it left."""
+    """Resizes running jobs, one at a time: the next look waits until that one runs again."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._steps = Steps(self._look)
         self._looked_at: datetime | None = None
         self._turn = 0
 
     def run(self) -> int:
         """Order the growth of a job where it is worth its cost; return the number of jobs."""
-        now = self._context.now()
-        if self._looked_at is not None and timedelta() <= now - self._looked_at < LOOK_EVERY:
+        now, paused = self._context.now(), self._steps.is_paused
+        recent = self._looked_at is not None and timedelta() <= now - self._looked_at < LOOK_EVERY
+        if recent and not paused:
             return 0
-        self._looked_at = now
+        if not paused:
+            self._looked_at = now
+        return self._steps.run()
+
+    def _look(self) -> Iterator[int]:
+        """Look at some jobs in their turn, until one of them grows."""
+        now = self._context.now()
         with self._context.database.read() as connection:
             rows = _able(self._context, connection, now)
-            if not rows:
-                return 0
-            needed = _needed(connection, now)
-            present = read_offers(connection)
-        if needed is None:
-            return 0
-        offers = _unneeded(present, needed)
-        if not any(offer.free for offer in offers):
-            return 0
+            room = _room(connection, now) if rows else None
+        if room is None or not any(offer.free for offer in room.offers):
+            return
         turn = self._turn % len(rows)
         self._turn = turn + LOOKED_AT_ONCE
         for row in [*rows[turn:], *rows[:turn]][:LOOKED_AT_ONCE]:
             try:
-                size = self._size_for(row, offers)
-                if size is not None:
-                    slots = size.world_size - row.world_size
-                    free = f"{slots} slot{'' if slots == 1 else 's'} came free"
-                    note = partial(record_change, self._context, reason=free)
-                    resume(self._context, row.id, size.request, actor=SCHEDULER, note=note)
-                    return 1
+                yield (yield from self._grow(row, room))
             except (ConflictError, InvalidRequestError, UnreadableError) as error:
                 logger.warning("job %s does not grow: %s", row.id, error)
-        return 0
 
-    def _size_for(self, row: GrowingJob, unneeded: Sequence[Offer]) -> Size | None:
-        """Return the size to which a job grows; None where it stays as it is."""
+    def _grow(self, row: GrowingJob, room: Room) -> Generator[int, None, int]:
+        """Order a job to grow where that is worth its cost; return 1 where it is ordered."""
         seconds_left = row.progress.seconds_left
         if seconds_left is None:
-            return None
+            return 0
         with self._context.database.read() as connection:
-            job = Job.one(connection, Job.select().where(jobs.c.id == row.id))
+            job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))
+            if job is None:
+                return 0
             baseline = chosen_by_a_person(connection, job)
             slots = known_slots(connection)
-            offers = _with_own(connection, row.attempt_id, unneeded)
+            offers = _with_own(connection, row.attempt_id, room.offers)
             restart_seconds = _restart_seconds(connection, row.id)
         _, high = size_range_of(baseline)
         free = sum(len(offer.free) for offer in offers)
-        size = best_size(
+        size = yield from search_best_size(
             baseline,
-            range(row.world_size + 1, min(high, free) + 1),
+            range(row.world_size + 1, min(high, free, room.most(row)) + 1),
             fits=lambda layout: fits(demand_on(job, baseline, layout), offers),
             slots=slots,
         )
         present = fastest(baseline, row.world_size, slots=slots)
         if size is None or present is None:
-            return None
+            return 0
         worth = is_worth_its_cost(
             seconds_left=seconds_left,
             speed=present.speed,
             new_speed=size.speed,
             restart_seconds=restart_seconds,
         )
-        return size if worth else None
+        if not worth or not self._has_room(row, demand_on(job, baseline, size.layout)):
+            return 0
+        count = size.world_size - row.world_size
+        reason = f"{count} slot{'' if count == 1 else 's'} came free"
+        note = partial(record_change, self._context, reason=reason)
+        running = row.attempt_id
+        resume(self._context, row.id, size.request, actor=SCHEDULER, running=running, note=note)
+        return 1
+
+    def _has_room(self, row: GrowingJob, demand: Demand) -> bool:
+        """Return whether a job still fits: the search may have taken several ticks."""
+        with self._context.database.read() as connection:
+            room = _room(connection, self._context.now())
+            if room is None or demand.world_size > room.most(row):
+                return False
+            return fits(demand, _with_own(connection, row.attempt_id, room.offers))
 
 
 def _able(context: Context, connection: Connection, now: datetime) -> Sequence[GrowingJob]:
@@ -145,28 +184,66 @@ def _able(context: Context, connection: Connection, now: datetime) -> Sequence[G
     )
 
 
-def _needed(connection: Connection, now: datetime) -> list[Demand] | None:
-    """Return what waiting jobs need; None while one of them has no group yet."""
+def _room(connection: Connection, now: datetime) -> Room | None:
+    """Return what jobs may grow onto; None while it is not known what other jobs need.
+
+    A job that has just been queued has no group yet. One that leaves its slots and goes on is not
+    queued yet; it may need them again, or others. One in a pause needs what its launch needs.
+    """
     waits = jobs.c.state == JobState.QUEUED
     young = or_(jobs.c.queued_at.is_(None), jobs.c.queued_at > now - SOON_QUEUED)
-    outside = select(jobs.c.id).where(waits, jobs.c.demand.is_(None), young).limit(1)
-    if connection.execute(outside).first() is not None:
+    due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now)
+    outside = waits & jobs.c.demand.is_(None) & young & due
+    goes_on = or_(jobs.c.pending.is_not(None), jobs.c.desired == DesiredState.RUN)
+    leaves = (jobs.c.state == JobState.STOPPING) & goes_on
+    if connection.execute(select(jobs.c.id).where(or_(outside, leaves)).limit(1)).first():
         return None
-    grouped = select(jobs.c.demand).where(waits, jobs.c.demand.is_not(None))
-    shapes = connection.scalars(select(demands.c.shape).where(demands.c.key.in_(grouped)))
-    return [demand_of_shape(shape) for shape in shapes]
+    grouped = select(jobs.c.demand, jobs.c.project).where(waits, jobs.c.demand.is_not(None))
+    projects = {row.demand: row.project for row in connection.execute(grouped.distinct())}
+    shapes = connection.execute(
+        select(demands.c.key, demands.c.shape).where(
+            demands.c.key.in_(grouped.with_only_columns(jobs.c.demand))
+        )
+    )
+    waiting = [(projects[row.key], demand_of_shape(row.shape)) for row in shapes]
+    waiting += paused_groups(connection, now, queued_after=now - SOON_QUEUED)
+    return room_among(waiting, read_offers(connection), read_quotas(connection, now))
 
 
-def _unneeded(offers: Sequence[Offer], needed: Collection[Demand]) -> list[Offer]:
-    """Return the nodes with those of their free slots that no waiting job could use."""
-    wanted = {
-        offer.node
-        for demand in needed
-        for group in groups(demand, offers)
-        if could_hold(demand, group, unit=unit_on(demand, group))
-        for offer in group
-    }
-    return [replace(offer, free=()) if offer.node in wanted else offer for offer in offers]
+def room_among(
+    waiting: Iterable[JobGroup], offers: Sequence[Offer], quotas: Mapping[str, Quota]
+) -> Room:
+    """Return what jobs may grow onto while others wait.
+
+    A waiting job needs the nodes that could hold it, within the quota of its project. It also needs
+    the quota itself: no job of its project grows where that has a `max_slots`.
+
+    Args:
+        waiting: the project and the demand of the waiting jobs.
+        offers: the nodes, with their free slots.
+        quotas: the quota of each project that has one.
+    """
+    needed: set[str] = set()
+    closed = {project for project, quota in quotas.items() if quota.used_up is not None}
+    for project, demand in waiting:
+        quota = quotas.get(project, Quota())
+        most = quota.max_slots
+        if quota.used_up is not None:
+            continue
+        if most is not None and demand.world_size > most:
+            continue  # it never starts
+        nodes = {
+            offer.node
+            for group in groups(demand, offers)
+            if could_hold(demand, group, unit=unit_on(demand, group))
+            for offer in group
+        }
+        if nodes and most is not None:
+            closed.add(project)
+        if most is None or quota.held + demand.world_size <= most:
+            needed |= nodes
+    unneeded = [replace(offer, free=()) if offer.node in needed else offer for offer in offers]
+    return Room(unneeded, quotas, closed)
 
 
 def _with_own(connection: Connection, attempt_id: str, offers: Sequence[Offer]) -> list[Offer]:

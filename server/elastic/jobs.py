@@ -10,7 +10,7 @@ from server.attempts.launch import newest_attempt_id
 from server.context import Context
 from server.database.rows import Attempt, Job
 from server.database.tables import attempt_nodes, attempts, jobs
-from server.elastic.sizes import best_size
+from server.elastic.sizes import fastest
 from server.events.store import NewEvent, append_event
 from server.jobs.checks import known_slots
 from server.jobs.next_attempt import Baseline
@@ -97,14 +97,9 @@ def can_continue(connection: Connection, job_id: str, attempt_id: str) -> bool:
     ).all()
     offers = read_offers(connection, without_job=job_id)
     offers = [offer for offer in offers if offer.node not in silent]
-    free = sum(len(offer.free) for offer in offers)
-    size = best_size(
-        baseline,
-        range(low, min(high, free) + 1),
-        fits=lambda layout: fits(demand_on(job, baseline, layout), offers),
-        slots=known_slots(connection),
-    )
-    return size is not None
+    free, slots = sum(len(offer.free) for offer in offers), known_slots(connection)
+    sizes = (fastest(baseline, number, slots=slots) for number in range(low, min(high, free) + 1))
+    return any(size and fits(demand_on(job, baseline, size.layout), offers) for size in sizes)
 
 
 def newest_attempt(connection: Connection, job: Job) -> Attempt | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import dataclass
 
 from server.errors import InvalidRequestError
@@ -66,30 +66,35 @@ def fastest(baseline: Baseline, world_size: int, *, slots: Collection[Slot] = ()
     return max(found, key=lambda size: size.speed, default=None)
 
 
-def best_size(
+def search_best_size(
     baseline: Baseline,
     world_sizes: Iterable[int],
     *,
     fits: Callable[[Layout], bool],
     slots: Collection[Slot] = (),
-) -> Size | None:
-    """Return the fastest size that fits, and of equally fast ones the smallest.
+) -> Generator[int, None, Size | None]:
+    """Search for the fastest size that fits, and of equally fast ones the smallest.
+
+    Yields a zero, no change, after each size, so that a caller can pause between two of them.
 
     Args:
         baseline: the settings that a person chose last.
         world_sizes: the numbers of slots to choose from.
         fits: whether a layout could start now.
         slots: as in `fastest`.
+
+    Returns:
+        The size; None where none fits.
     """
     best: Size | None = None
     for world_size in sorted(world_sizes, reverse=True):
         if best is not None and best.speed > world_size:
             break  # no layout is faster than all of its ranks
         size = fastest(baseline, world_size, slots=slots)
-        if size is None or (best is not None and size.speed < best.speed):
-            continue
-        if fits(size.layout):
+        faster = size is not None and (best is None or size.speed >= best.speed)
+        if size is not None and faster and fits(size.layout):
             best = size
+        yield 0
     return best
 
 

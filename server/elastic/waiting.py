@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import ClassVar
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Connection, Table, update
+from sqlalchemy import Connection, func, select, update
 
 from server.context import Context
-from server.database.rows import Job, TypedRow
+from server.database.rows import Job
 from server.database.tables import jobs
 from server.elastic.jobs import (
     chosen_by_a_person,
@@ -20,38 +19,29 @@ from server.elastic.jobs import (
     record_change,
     size_range_of,
 )
-from server.elastic.sizes import Size, best_size
+from server.elastic.sizes import Size, search_best_size
+from server.elastic.steps import Steps
 from server.errors import UnreadableError
 from server.jobs.checks import known_slots
 from server.lifecycle import lock_job
 from server.nodes.capacity import read_offers
-from server.placement.decide import decide
+from server.placement.decide import QueuedJob, Turns
 from server.placement.demand import Offer
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
-from server.queue.groups import Heads, group_sizes, read_heads
-from server.queue.order import read_order
+from server.queue.groups import HeadJob, group_sizes, read_heads
+from server.queue.order import GROUPED
 from trainyard.protocol.rest.jobs import PendingLaunch
-from trainyard.protocol.states import AttemptCause, JobState
+from trainyard.protocol.states import AttemptCause
 from trainyard.run.failures import FailureReason
 from trainyard.spec.layout import Layout
 
 logger = logging.getLogger(__name__)
 
-FITTED_AT_ONCE = 8
-"""Jobs that one round tries in other sizes, the first in the queue; each try is a placement."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingElasticJob(TypedRow):
-    """An elastic job that waits for slots in its group."""
-
-    table: ClassVar[Table] = jobs
-    id: str
-    queued_at: datetime | None
-    min_world_size: int | None
-    world_size: int
+TRY_AGAIN_AFTER = timedelta(seconds=10)
+"""Pause after which sizes are tried again though groups, offers and quotas have not changed: the
+order of the queue may have."""
 
 
 class SizeFitter:
@@ -60,72 +50,74 @@ class SizeFitter:
     def __init__(self, context: Context, usage: ReadUsage = read_usage) -> None:
         self._context = context
         self._usage = usage
-        # Nothing fitted; nothing will while jobs and offers are the same.
-        self._hopeless: tuple[list[WaitingElasticJob], list[Offer]] | None = None
+        self._steps = Steps(self._try_all)
+        # Nothing fitted; nothing will for a while where groups, offers and quotas are the same.
+        self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
+        self._hopeless_until = datetime.min.replace(tzinfo=UTC)
 
     def run(self) -> int:
-        """Change the pending launches of jobs that fit in another size; return their number."""
-        context = self._context
-        waits = (jobs.c.state == JobState.QUEUED) & jobs.c.demand.is_not(None)
-        elastic = WaitingElasticJob.select().where(waits, jobs.c.min_world_size.is_not(None))
-        with context.database.read() as connection:
-            order = read_order(connection)
-            in_order = elastic.join(order.line, order.line.c.id == jobs.c.id).order_by(*order.by)
-            rows = list(WaitingElasticJob.all(connection, in_order.limit(FITTED_AT_ONCE)))
-            if not rows:
-                return 0
+        """Change the pending launch of a job that fits in another size; return the number of jobs.
+
+        The others see the queue after its placement.
+        """
+        return self._steps.run()
+
+    def _try_all(self) -> Iterator[int]:
+        """Try the elastic jobs in their turns, until one of them fits in another size."""
+        now = self._context.now()
+        with self._context.database.read() as connection:
+            least = connection.scalar(select(func.min(jobs.c.min_world_size)).where(GROUPED))
+            if least is None:
+                return
             offers = read_offers(connection)
             free = sum(len(offer.free) for offer in offers)
-            if (rows, offers) == self._hopeless:
-                return 0
-            groups = len(group_sizes(connection))
-            heads = read_heads(connection, groups=groups, free_slots=free)
-            quotas = read_quotas(connection, context.now(), usage=self._usage)
-        changed = 0
-        for row in rows:
-            if row.min_world_size is None or row.min_world_size > free:
-                continue
-            try:
-                changed += self._fit(row, heads, offers, quotas, free=free)
-            except UnreadableError as error:  # the round of placement stores it as the reason
-                logger.error("%s", error)
-            if changed:
-                break  # the others see the queue after its placement
-        self._hopeless = None if changed else (rows, offers)
-        return changed
+            if least > free:
+                return
+            sizes = group_sizes(connection)
+            quotas = read_quotas(connection, now, usage=self._usage)
+            state = (sizes, offers, quotas)
+            if state == self._hopeless and now < self._hopeless_until:
+                return
+            heads = read_heads(connection, groups=len(sizes), free_slots=free)
+        turns = Turns(offers, quotas=quotas)
+        queue = [row.queued for row in heads.rows]
+        elastic = {row.id: row for row in heads.rows if row.min_world_size is not None}
+        for queued in turns.take(queue, cut=heads.cut):
+            row = elastic.get(queued.id)
+            if row is not None and (row.min_world_size or 0) <= turns.free_slots:
+                try:
+                    yield (yield from self._fit(row, queued, turns))
+                except UnreadableError as error:  # the round of placement stores it as the reason
+                    logger.error("%s", error)
+            yield 0
+        self._hopeless, self._hopeless_until = state, now + TRY_AGAIN_AFTER
 
-    def _fit(
-        self,
-        row: WaitingElasticJob,
-        heads: Heads,
-        offers: list[Offer],
-        quotas: Mapping[str, Quota],
-        *,
-        free: int,
-    ) -> bool:
+    def _fit(self, row: HeadJob, queued: QueuedJob, turns: Turns) -> Generator[int, None, int]:
+        """Give a job the best size that it would get in its turn; return 1 where that is new."""
         with self._context.database.read() as connection:
-            job = Job.one(connection, Job.select().where(jobs.c.id == row.id))
-            if job.pending is None:
-                return False
+            job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))
+            if job is None or job.queued_at != row.queued_at or job.pending is None:
+                return 0  # it has started, or was deleted
             baseline = chosen_by_a_person(connection, job)
             slots = known_slots(connection)
+
+        def fits(layout: Layout) -> bool:
+            return turns.would_place(replace(queued, demand=on_layout(queued.demand, layout)))
+
         low, high = size_range_of(baseline)
-        most = max(min(baseline.layout.world_size, high), row.world_size)
-        size = best_size(
-            baseline,
-            range(low, min(most, free) + 1),
-            fits=_placeable(row.id, heads, offers, quotas),
-            slots=slots,
+        most = max(min(baseline.layout.world_size, high), job.world_size)
+        size = yield from search_best_size(
+            baseline, range(low, min(most, turns.free_slots) + 1), fits=fits, slots=slots
         )
-        if size is None or size.world_size == row.world_size:
-            return False
+        if size is None or size.world_size == job.world_size:
+            return 0
         with self._context.database.write() as connection:
             lock_job(connection, row.id)
             present = Job.one(connection, Job.select().where(jobs.c.id == row.id))
             if (present.queued_at, present.stored_pending) != (job.queued_at, job.stored_pending):
-                return False  # it started, or a person changed it
+                return 0  # it started, or a person changed it
             self._rewrite(connection, present, size)
-        return True
+        return 1
 
     def _rewrite(self, connection: Connection, job: Job, size: Size) -> None:
         pending = job.pending
@@ -139,22 +131,6 @@ class SizeFitter:
         connection.execute(update(jobs).where(of_job).values(**values, demand=None, reason=None))
         reason = _why(connection, job, pending, size.layout)
         record_change(self._context, connection, job, size.layout, reason=reason)
-
-
-def _placeable(
-    job_id: str, heads: Heads, offers: list[Offer], quotas: Mapping[str, Quota]
-) -> Callable[[Layout], bool]:
-    """Return whether the next round would place a job on a layout, behind the jobs before it."""
-    queue = [row.queued for row in heads.rows]
-
-    def placed(layout: Layout) -> bool:
-        tried = [
-            replace(each, demand=on_layout(each.demand, layout)) if each.id == job_id else each
-            for each in queue
-        ]
-        return job_id in decide(tried, offers, cut=heads.cut, quotas=quotas).placed
-
-    return placed
 
 
 def _why(connection: Connection, job: Job, pending: PendingLaunch, layout: Layout) -> str:

@@ -117,6 +117,7 @@ def resume(
     request: ResumeRequest,
     *,
     actor: Actor,
+    running: str | None = None,
     note: Callable[[Connection, Job, Layout], None] | None = None,
 ) -> ResumePreview:
     """Queue the next attempt of a job that has ended, or resize a running one.
@@ -130,21 +131,24 @@ def resume(
         job_id: the job.
         request: the fields that change.
         actor: who orders it.
+        running: id of the attempt that the job runs, for a caller that decided on an earlier read.
         note: called in the same transaction with the job as it was and its next layout.
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: its state forbids a resume.
+        ConflictError: its state forbids a resume, or it no longer runs the attempt `running`.
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
     if request.dry_run:
         return preview(context, job_id, request)
     with context.database.write() as connection:
         lock_job(connection, job_id)  # before the state is read, which must hold until the commit
+        if running is not None:
+            _check_runs(connection, job_id, running)
         prepared = _prepare(context, connection, job_id, request)
-        running = prepared.job.state == JobState.RUNNING
+        runs = prepared.job.state == JobState.RUNNING
         pending = PendingLaunch(
-            cause=AttemptCause.RESIZE if running else AttemptCause.RESUME,
+            cause=AttemptCause.RESIZE if runs else AttemptCause.RESUME,
             actor=actor.name,
             overrides=prepared.next.overrides,
             layout=prepared.next.plan.layout,
@@ -153,7 +157,7 @@ def resume(
         )
         if note is not None:
             note(connection, prepared.job, pending.layout)
-        if running:  # its end queues the pending launch
+        if runs:  # its end queues the pending launch
             _record(context, connection, prepared, actor=actor)
             why = f"resize to {prepared.next.plan.name}"
             stop, job = DesiredState.STOP, prepared.job
@@ -189,6 +193,14 @@ def _prepare(
     check_world_size(context, following.plan.world_size, pointer="/world_size")
     saves_first = job.state == JobState.RUNNING and request.checkpoint_id is None
     return PreparedResume(job, baseline, following, parent, manifest, last_step, saves_first)
+
+
+def _check_runs(connection: Connection, job_id: str, attempt_id: str) -> None:
+    job = job_row(connection, job_id)
+    if job.state != JobState.RUNNING:
+        raise ConflictError(f"{job.name} is {job.state}; only a job that runs is resized")
+    if newest_attempt_id(connection, job_id) != attempt_id:
+        raise ConflictError(f"{job.name} runs attempt {job.attempt}, a later one than was resized")
 
 
 def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:

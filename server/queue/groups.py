@@ -107,6 +107,7 @@ class HeadJob(TypedRow):
     lasts_on: str | None
     priority: int
     project: str
+    min_world_size: int | None
 
     @property
     def demand(self) -> Demand:
@@ -253,6 +254,31 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
                 grouped,
             )
     return frozenset(row["job"] for row in grouped)
+
+
+def paused_groups(
+    connection: Connection, now: datetime, *, queued_after: datetime
+) -> list[JobGroup]:
+    """Return what queued jobs will need whose `not_before` lies ahead.
+
+    Args:
+        connection: a transaction.
+        now: the present time.
+        queued_after: the time at which the oldest of them was queued.
+    """
+    paused = NewJob.select().where(
+        jobs.c.state == JobState.QUEUED,
+        jobs.c.demand.is_(None),
+        jobs.c.not_before > now,
+        jobs.c.queued_at > queued_after,
+    )
+    found: list[JobGroup] = []
+    for row in NewJob.all(connection, paused.order_by(*ARRIVAL).limit(GROUPED_AT_ONCE)):
+        try:
+            found.append((row.project, _demand(row)))
+        except UnreadableError:
+            continue  # it cannot start; its reason names the error
+    return found
 
 
 def group_sizes(connection: Connection) -> dict[str, int]:

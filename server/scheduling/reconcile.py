@@ -46,6 +46,9 @@ logger = logging.getLogger(__name__)
 
 PRUNE_EVERY = timedelta(minutes=1)
 """Pause between two deletions of old keys, operations and groups: none of them is urgent."""
+TRY_WITHOUT_EVERY = timedelta(seconds=5)
+"""Pause between two looks whether an elastic job fits without its silent nodes: each look tries its
+sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class Reconciler:
         self._context = context
         self._dispatcher = dispatcher
         self._pruned_at: datetime | None = None
+        self._fits_nowhere: dict[str, datetime] = {}  # attempt -> time of the last look
 
     def run(self) -> None:
         """Run one round; it does nothing while no API server is up."""
@@ -115,6 +119,12 @@ class Reconciler:
             ).all()
         if offline:
             self._mark_offline(offline)
+        still_silent = {found.attempt_id for found in silent}
+        self._fits_nowhere = {
+            attempt_id: at
+            for attempt_id, at in self._fits_nowhere.items()
+            if attempt_id in still_silent
+        }
         for found in silent:
             self._expire(found, heard)
         late = self._late(unclaimed, heard)
@@ -193,9 +203,13 @@ class Reconciler:
                 append_event(context, connection, event)
 
     def _continue_without(self, share: SilentShare, silence: timedelta) -> None:
-        context = self._context
+        context, attempt_id, now = self._context, share.attempt_id, self._context.now()
+        looked_at = self._fits_nowhere.get(attempt_id)
+        if looked_at is not None and timedelta() <= now - looked_at < TRY_WITHOUT_EVERY:
+            return
         with context.database.read() as connection:
-            if not can_continue(connection, share.job_id, share.attempt_id):
+            if not can_continue(connection, share.job_id, attempt_id):
+                self._fits_nowhere[attempt_id] = now
                 return
         with context.database.write() as connection:
             lock_job(connection, share.job_id)
@@ -204,7 +218,7 @@ class Reconciler:
             if row is None or row.lost_at is not None:
                 return  # a report or the end came between the read and the lock
             failure = _lost(share, silence)
-            lose_node(context, connection, share.attempt_id, failure, actor=SCHEDULER)
+            lose_node(context, connection, attempt_id, failure, actor=SCHEDULER)
 
     def _end_lost(self, share: SilentShare, silence: timedelta) -> None:
         context = self._context

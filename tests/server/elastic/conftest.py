@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from server.context import Context
+from server.elastic import steps
 from server.liveness import beat
 
 
@@ -12,3 +15,9 @@ from server.liveness import beat
 def up(context: Context) -> None:
     """Servers are up, and have been for long."""
     beat(context)
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick carries out all steps, however slow the machine is."""
+    monkeypatch.setattr(steps, "SECONDS_A_TICK", math.inf)

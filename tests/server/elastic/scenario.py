@@ -44,6 +44,18 @@ def pass_time(harness: Harness, seconds: int, *, silent: Collection[str] = ()) -
         connection.execute(heard.values(heartbeat_at=harness.context.now(), offline_since=None))
 
 
+def shrunk(harness: Harness, names: str = "ab", **sections: Any) -> tuple[str, list[Supervisor]]:
+    """Return a job of 4..6 slots that runs on 4, on two new nodes, with its supervisors."""
+    for name in names:
+        harness.add_node(name, slots=2)
+    job_id = harness.submit(**SIX | sections)
+    run_round(harness)
+    harness.clock.advance(60)  # the start-up, which is the cost of a change
+    supervisors = took_over(harness, job_id)
+    set_pace(harness, job_id, 10**6)
+    return job_id, supervisors
+
+
 def lose(harness: Harness, living: list[Supervisor], *, seconds: int = LEASE + 1) -> None:
     """Let the other nodes be silent for so long, while these report."""
     of_job = {share.node for share in harness.shares(living[0].reply.attempt.job_id)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -12,13 +13,15 @@ from hypothesis import strategies as st
 
 from server.elastic.sizes import (
     GAIN_OVER_COST,
-    best_size,
+    Size,
     fastest,
     is_worth_its_cost,
+    search_best_size,
 )
 from server.jobs.next_attempt import Baseline, plan_next_attempt
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.job import parse_job_spec
+from trainyard.spec.layout import Layout
 
 
 def baseline(
@@ -36,6 +39,17 @@ def baseline(
         }
     )
     return Baseline(spec, Overrides(), spec.layout())
+
+
+def best_size(
+    before: Baseline, sizes: Iterable[int], fits: Callable[[Layout], bool]
+) -> Size | None:
+    search = search_best_size(before, sizes, fits=fits)
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            return end.value
 
 
 @pytest.mark.parametrize(

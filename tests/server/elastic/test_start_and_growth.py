@@ -19,10 +19,10 @@ from tests.server.elastic.scenario import (
     grown,
     run_round,
     set_pace,
+    shrunk,
     three_nodes,
-    took_over,
 )
-from tests.server.harness import Harness, Supervisor
+from tests.server.harness import Harness
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import (
     AttemptCause,
@@ -102,18 +102,6 @@ def test_the_size_of_a_person_counts_again_after_a_shrunk_launch(harness: Harnes
     pending = harness.job(job_id).pending
     assert pending is not None
     assert pending.layout.world_size == 6
-
-
-def shrunk(harness: Harness) -> tuple[str, list[Supervisor]]:
-    """Return a job of 4..6 slots that runs on 4, with its supervisors."""
-    harness.add_node("a", slots=2)
-    harness.add_node("b", slots=2)
-    job_id = harness.submit(**SIX)
-    run_round(harness)
-    harness.clock.advance(60)  # the start-up, which is the cost of a change
-    supervisors = took_over(harness, job_id)
-    set_pace(harness, job_id, 10**6)
-    return job_id, supervisors
 
 
 def test_a_job_grows_when_slots_come_free_and_loses_no_step(harness: Harness) -> None:

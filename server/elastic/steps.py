@@ -1,0 +1,43 @@
+"""A part of a round that takes long, in steps: each tick carries out as many as its time allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import perf_counter
+
+SECONDS_A_TICK = 0.1
+"""Longest time in one tick, but for its last step. A round of the leader has ten parts and a pause
+of a quarter of a second, and whatever waits for a slot waits for the round."""
+
+
+class Steps:
+    """Runs a part of a round over as many ticks as it needs."""
+
+    def __init__(self, begin: Callable[[], Iterator[int]]) -> None:
+        """Keep how the part begins.
+
+        Args:
+            begin: returns the steps of one run; each yields the number of its changes.
+        """
+        self._begin = begin
+        self._left: Iterator[int] | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether steps are left of the last run."""
+        return self._left is not None
+
+    def run(self) -> int:
+        """Carry out steps to the first change, and return the number of changes.
+
+        What the run left over after a change is dropped: it was read before the change.
+        """
+        steps, self._left = self._left or self._begin(), None
+        ends_at = perf_counter() + SECONDS_A_TICK
+        for changes in steps:
+            if changes:
+                return changes
+            if perf_counter() >= ends_at:
+                self._left = steps
+                return 0
+        return 0
