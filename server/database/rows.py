@@ -121,6 +121,7 @@ class Job(JobHead):
     reason: str | None
     priority: int
     stored_pending: Annotated[StoredRecord[PendingLaunch] | None, tables.jobs.c.pending]
+    stored_chosen: Annotated[StoredRecord[PendingLaunch] | None, tables.jobs.c.chosen]
     queued_at: datetime | None
     not_before: datetime | None
     demand: str | None
@@ -160,6 +161,17 @@ class Job(JobHead):
         if self.stored_pending is None:
             return None
         return self.stored_pending.read(f"launch of job {self.id}")
+
+    @property
+    def chosen(self) -> PendingLaunch | None:
+        """The last launch that a person ordered by a resume, as it was ordered.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
+        if self.stored_chosen is None:
+            return None
+        return self.stored_chosen.read(f"last order of job {self.id}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ jobs = Table(
     Column("reason", Text),  # why it waits or ended; null in a group, which has the reason
     Column("priority", Integer, nullable=False),
     Column("pending", Lazy(PendingLaunch)),
+    Column("chosen", Lazy(PendingLaunch)),  # the last launch that a person ordered by a resume
     Column("queued_at", UtcDateTime),
     Column("not_before", UtcDateTime),
     Column("demand", String(64)),  # key of its group in the queue; null while it is in none

@@ -32,7 +32,8 @@ from server.placement.demand import Demand, Offer
 from server.placement.fit import could_hold, fits, groups, unit_on
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
-from server.queue.groups import demand_of_shape, paused_groups
+from server.queue.groups import GROUPED_AT_ONCE, NewJob, demand_of_new, demand_of_shape
+from server.queue.order import ARRIVAL
 from server.subject import SCHEDULER
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import AttemptState, DesiredState, JobState
@@ -84,7 +85,7 @@ class Room:
 
 
 class Growth:
-    """Resizes running jobs, one at a time: the next look waits until that one runs again."""
+    """Resizes running jobs, one at a time: no other one grows until it has its new slots."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -127,7 +128,7 @@ class Growth:
             job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))
             if job is None:
                 return 0
-            baseline = chosen_by_a_person(connection, job)
+            baseline = chosen_by_a_person(job)
             slots = known_slots(connection)
             offers = _with_own(connection, row.attempt_id, room.offers)
             restart_seconds = _restart_seconds(connection, row.id)
@@ -205,9 +206,34 @@ def _room(connection: Connection, now: datetime) -> Room | None:
             demands.c.key.in_(grouped.with_only_columns(jobs.c.demand))
         )
     )
-    waiting = [(projects[row.key], demand_of_shape(row.shape)) for row in shapes]
-    waiting += paused_groups(connection, now, queued_after=now - SOON_QUEUED)
+    waiting = [
+        (projects[row.key], demand_of_shape(row.shape)) for row in shapes if row.key in projects
+    ]
+    waiting += _paused(connection, now, queued_after=now - SOON_QUEUED)
     return room_among(waiting, read_offers(connection), read_quotas(connection, now))
+
+
+def _paused(connection: Connection, now: datetime, *, queued_after: datetime) -> list[JobGroup]:
+    """Return what queued jobs will need whose `not_before` lies ahead.
+
+    Args:
+        connection: a transaction.
+        now: the present time.
+        queued_after: the time at which the oldest of them was queued.
+    """
+    paused = NewJob.select().where(
+        jobs.c.state == JobState.QUEUED,
+        jobs.c.demand.is_(None),
+        jobs.c.not_before > now,
+        jobs.c.queued_at > queued_after,
+    )
+    found: list[JobGroup] = []
+    for row in NewJob.all(connection, paused.order_by(*ARRIVAL).limit(GROUPED_AT_ONCE)):
+        try:
+            found.append((row.project, demand_of_new(row)))
+        except UnreadableError:
+            continue  # it cannot start; its reason names the error
+    return found
 
 
 def room_among(

@@ -21,40 +21,22 @@ from server.queue.groups import demand_of
 from server.subject import SCHEDULER, Subject
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.jobs import SizeChange
-from trainyard.protocol.states import AttemptCause, DesiredState
+from trainyard.protocol.states import DesiredState
 from trainyard.spec.layout import Layout
 
-BY_A_PERSON = (AttemptCause.RESUME, AttemptCause.RESIZE)
-"""Causes of launches whose settings a person may have chosen; a retry repeats others."""
 
-
-def chosen_by_a_person(connection: Connection, job: Job) -> Baseline:
+def chosen_by_a_person(job: Job) -> Baseline:
     """Return the settings that a person chose last, those of the submission if no later ones.
 
     Each change of size starts from them, not from the size before. So a micro-batch size that was
     lowered for fewer ranks is the former one again when they are back.
 
     Raises:
-        UnreadableError: another version wrote the spec or the overrides.
+        UnreadableError: another version wrote the spec or the settings.
     """
-    resumed = (
-        Attempt.select()
-        .where(
-            attempts.c.job_id == job.id,
-            attempts.c.cause.in_(BY_A_PERSON),
-            attempts.c.actor != SCHEDULER.name,
-        )
-        .order_by(attempts.c.number.desc())
-        .limit(1)
-    )
-    row = Attempt.one_or_none(connection, resumed)
-    pending = job.pending
-    if pending is not None and pending.cause in BY_A_PERSON and pending.actor != SCHEDULER.name:
-        overrides, layout = pending.overrides, pending.layout
-    elif row is not None:
-        overrides, layout = row.overrides, row.layout
-    else:
-        overrides, layout = Overrides(), job.spec.layout()
+    chosen = job.chosen
+    overrides = Overrides() if chosen is None else chosen.overrides
+    layout = job.spec.layout() if chosen is None else chosen.layout
     return Baseline(job.spec, overrides.with_priority(job.spec, job.priority), layout)
 
 
@@ -82,12 +64,12 @@ def can_continue(connection: Connection, job_id: str, attempt_id: str) -> bool:
     not continue.
 
     Raises:
-        UnreadableError: another version wrote the spec or the overrides.
+        UnreadableError: another version wrote the spec or the settings.
     """
     job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
     if job.desired != DesiredState.RUN and job.pending is None:
         return False
-    baseline = chosen_by_a_person(connection, job)
+    baseline = chosen_by_a_person(job)
     low, high = size_range_of(baseline)
     share = attempt_nodes.c
     silent = connection.scalars(

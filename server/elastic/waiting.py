@@ -98,7 +98,7 @@ class SizeFitter:
             job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))
             if job is None or job.queued_at != row.queued_at or job.pending is None:
                 return 0  # it has started, or was deleted
-            baseline = chosen_by_a_person(connection, job)
+            baseline = chosen_by_a_person(job)
             slots = known_slots(connection)
 
         def fits(layout: Layout) -> bool:

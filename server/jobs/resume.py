@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
 from server.attempts.launch import newest_attempt_id
 from server.attempts.parent import ParentCheckpoint, parent_checkpoint
 from server.context import Context
 from server.database.rows import Attempt, Job
-from server.database.tables import attempts, checkpoints
+from server.database.tables import attempts, checkpoints, jobs
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.events.store import NewEvent
 from server.jobs.checks import check_spec, check_world_size, known_slots, roots_of
@@ -24,7 +24,7 @@ from server.nodes.capacity import read_offers
 from server.placement.demand import Demand, Offer
 from server.placement.fit import fits
 from server.protocol_2 import lacking
-from server.subject import Actor, Subject
+from server.subject import SCHEDULER, Actor, Subject
 from trainyard.planner.plan import resume_options
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest
@@ -155,6 +155,9 @@ def resume(
             checkpoint_id=request.checkpoint_id,
             allow_code_change=request.allow_code_change,
         )
+        if actor != SCHEDULER:  # `pending` may change, and so the attempt: an elastic job shrinks
+            chosen = update(jobs).where(jobs.c.id == job_id).values(chosen=pending)
+            connection.execute(chosen)
         if note is not None:
             note(connection, prepared.job, pending.layout)
         if runs:  # its end queues the pending launch

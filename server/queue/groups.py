@@ -220,7 +220,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
     # By id, as every statement that locks several jobs: no two wait crosswise.
     for row in sorted(rows, key=lambda row: str(row.id)):
         try:
-            demand = _demand(row)
+            demand = demand_of_new(row)
         except UnreadableError as error:
             logger.error("%s", error)
             unreadable.append((row.id, row.queued_at, str(error)))
@@ -254,31 +254,6 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
                 grouped,
             )
     return frozenset(row["job"] for row in grouped)
-
-
-def paused_groups(
-    connection: Connection, now: datetime, *, queued_after: datetime
-) -> list[JobGroup]:
-    """Return what queued jobs will need whose `not_before` lies ahead.
-
-    Args:
-        connection: a transaction.
-        now: the present time.
-        queued_after: the time at which the oldest of them was queued.
-    """
-    paused = NewJob.select().where(
-        jobs.c.state == JobState.QUEUED,
-        jobs.c.demand.is_(None),
-        jobs.c.not_before > now,
-        jobs.c.queued_at > queued_after,
-    )
-    found: list[JobGroup] = []
-    for row in NewJob.all(connection, paused.order_by(*ARRIVAL).limit(GROUPED_AT_ONCE)):
-        try:
-            found.append((row.project, _demand(row)))
-        except UnreadableError:
-            continue  # it cannot start; its reason names the error
-    return found
 
 
 def group_sizes(connection: Connection) -> dict[str, int]:
@@ -406,7 +381,12 @@ def forget_groups(context: Context) -> int:
     return forgotten.rowcount
 
 
-def _demand(row: NewJob) -> Demand:
+def demand_of_new(row: NewJob) -> Demand:
+    """Return what a job without a group needs.
+
+    Raises:
+        UnreadableError: another version wrote the spec or the launch.
+    """
     submitted = row.spec.read(f"spec of job {row.id}")
     if row.pending is None:
         raise UnreadableError(f"the launch of job {row.id} cannot be read: it is null")

@@ -49,7 +49,8 @@ def best_size(
         try:
             next(search)
         except StopIteration as end:
-            return end.value
+            found: Size | None = end.value
+            return found
 
 
 @pytest.mark.parametrize(

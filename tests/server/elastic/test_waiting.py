@@ -6,12 +6,16 @@ import pytest
 from sqlalchemy import Connection
 
 from server.elastic import steps, waiting
+from server.elastic.jobs import can_continue
 from server.elastic.waiting import SizeFitter
+from server.jobs.resume import resume
 from server.jobs.service import cancel
+from server.placement.decide import QueuedJob, Turns
 from server.scheduling import reconcile
 from tests.actors import ADA
 from tests.server.elastic.scenario import SIX, lose, pass_time, run_round, share_of, three_nodes
 from tests.server.harness import Harness
+from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import JobState
 
 EVEN = {"global_batch_size": 24, "micro_batch_size": 1}
@@ -33,8 +37,8 @@ def test_each_size_is_tried_on_what_the_jobs_ahead_leave_and_these_are_placed_on
 ) -> None:
     taken: list[str] = []
 
-    class Counted(waiting.Turns):
-        def _place(self, job: waiting.QueuedJob) -> bool:
+    class Counted(Turns):
+        def _place(self, job: QueuedJob) -> bool:
             taken.append(job.id)
             return super()._place(job)
 
@@ -107,11 +111,10 @@ def test_a_job_that_fits_nowhere_without_its_silent_node_is_looked_at_every_five
     section = {"resources": {"world_size": 6, "min_world_size": 5}}
     _, supervisors = harness.running(**SIX | section)
     looks: list[str] = []
-    known = reconcile.can_continue
 
     def counted(connection: Connection, job_id: str, attempt_id: str) -> bool:
         looks.append(attempt_id)
-        return known(connection, job_id, attempt_id)
+        return can_continue(connection, job_id, attempt_id)
 
     monkeypatch.setattr(reconcile, "can_continue", counted)
     lose(harness, supervisors[:2])
@@ -125,3 +128,23 @@ def test_a_job_that_fits_nowhere_without_its_silent_node_is_looked_at_every_five
     pass_time(harness, 5, silent=["c"])
     harness.reconciler.run()
     assert share_of(harness, looks[-1], "c").lost_at is not None
+
+
+def test_a_launch_of_a_person_that_shrank_grows_back_in_the_queue(harness: Harness) -> None:
+    harness.add_node("a", slots=4)
+    section = {"resources": {"world_size": 4, "min_world_size": 2, "max_world_size": 8}}
+    job_id, (supervisor,) = harness.running(**SIX | section)
+    ahead = {"resources": {"world_size": 4, "priority": "high"}}
+    resume(harness.context, job_id, ResumeRequest(world_size=8), actor=ADA)
+    harness.commit_checkpoint(job_id, 2)
+    supervisor.end("stopped")
+    harness.place()
+    assert harness.fit() == 1
+    other = harness.submit(**ahead)
+    harness.place()
+    assert harness.job(other).state == JobState.STARTING
+    assert (harness.job(job_id).state, harness.job(job_id).world_size) == (JobState.QUEUED, 4)
+    harness.add_node("b", slots=8)
+    harness.fit()
+    run_round(harness)
+    assert harness.attempt(job_id).layout.world_size == 8
