@@ -58,7 +58,8 @@ class GrowingJob(TypedRow):
     id: str
     project: str
     world_size: int
-    max_world_size: int
+    max_world_size: Annotated[int, jobs.c.max_world_size]
+    """Its largest size, never null by the condition of the query."""
     progress: Progress
     attempt_id: Annotated[str, attempts.c.id.label("attempt_id")]
 
