@@ -33,7 +33,10 @@ def _waiting_for_rank_1() -> Any:
     """Return what rank 0 records before and while it waits in its third all-reduce."""
     for _ in range(2):
         dist.all_reduce(torch.ones(3))
-    before = pending(recorded(nccl=False))
+    # A thread of torch marks a collective as completed, a moment after its caller goes on.
+    deadline = time.monotonic() + 10
+    while (before := pending(recorded(nccl=False))) and time.monotonic() < deadline:
+        time.sleep(0.01)
     found = []
     if dist.get_rank() == 0:
         watch = threading.Timer(0.5, lambda: found.append(pending(recorded(nccl=False))))
