@@ -19,12 +19,17 @@ from itertools import pairwise
 import httpx
 import numpy as np
 
-from benchmarks.control_plane.servers import PACKAGES, Running, Store, add_running, served, store
+from benchmarks.control_plane.servers import (
+    PACKAGES,
+    Running,
+    Store,
+    add_running,
+    run_on_databases,
+    served_client,
+)
 from benchmarks.report import emit, percentile
-from server.auth.service import create_token
 from server.metrics.points import Points
 from server.metrics.store import store_points
-from trainyard.protocol.rest.access import TokenRequest
 
 SERIES = 10
 BATCH = 20_000
@@ -55,7 +60,6 @@ def measure(opened: Store, *, points: int, charts: int) -> bool:
     started = time.perf_counter()
     fill(opened, running, points)
     fill_seconds = time.perf_counter() - started
-    _, token = create_token(opened.context, TokenRequest(name="bench"))
     chance = random.Random(0)
     tenth = points // 10
     windows = {
@@ -66,32 +70,30 @@ def measure(opened: Store, *, points: int, charts: int) -> bool:
         ],
     }
     passed = True
-    with served(opened) as url:
-        headers = {"authorization": f"Bearer {token}"}
-        with httpx.Client(
-            base_url=f"{url}/api/v1/jobs/{running.job_id}", headers=headers
-        ) as client:
-            for name, spans in windows.items():
-                seconds, buckets = draw(client, spans)
-                passed &= emit(
-                    name,
-                    figure=percentile(seconds, 0.95) * 1000,
-                    unit="ms (p95)",
-                    target=TARGETS_MS[name],
-                    at_least=False,
-                    packages=PACKAGES,
-                    database=opened.kind,
-                    median_ms=round(percentile(seconds, 0.5) * 1000, 1),
-                    points_of_series=points,
-                    points_stored=points * SERIES,
-                    buckets=buckets,
-                    charts=charts,
-                    fill_points_per_second=round(points * SERIES / fill_seconds),
-                )
+    with served_client(opened) as client:
+        for name, spans in windows.items():
+            seconds, buckets = draw(client, running.job_id, spans)
+            passed &= emit(
+                name,
+                figure=percentile(seconds, 0.95) * 1000,
+                unit="ms (p95)",
+                target=TARGETS_MS[name],
+                at_least=False,
+                packages=PACKAGES,
+                database=opened.kind,
+                median_ms=round(percentile(seconds, 0.5) * 1000, 1),
+                points_of_series=points,
+                points_stored=points * SERIES,
+                buckets=buckets,
+                charts=charts,
+                fill_points_per_second=round(points * SERIES / fill_seconds),
+            )
     return passed
 
 
-def draw(client: httpx.Client, spans: Sequence[tuple[int, int]]) -> tuple[list[float], int]:
+def draw(
+    client: httpx.Client, job_id: str, spans: Sequence[tuple[int, int]]
+) -> tuple[list[float], int]:
     """Return how long each chart took and the number of buckets; no point may be missing."""
     seconds: list[float] = []
     buckets = 0
@@ -103,7 +105,7 @@ def draw(client: httpx.Client, spans: Sequence[tuple[int, int]]) -> tuple[list[f
             "to_step": last,
         }
         started = time.perf_counter()
-        response = client.get("/metrics", params=query)
+        response = client.get(f"/jobs/{job_id}/metrics", params=query)
         seconds.append(time.perf_counter() - started)
         (curve,) = response.raise_for_status().json()["curves"]
         assert sum(curve["count"]) == last - first + 1
@@ -117,13 +119,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--charts", type=int, default=100)
-    parser.add_argument("--databases", nargs="+", default=["sqlite", "postgresql"])
-    given = parser.parse_args()
-    passed = True
-    for kind in given.databases:
-        with store(kind) as opened:
-            passed &= measure(opened, points=given.points, charts=given.charts)
-    return 0 if passed else 1
+    return run_on_databases(
+        parser,
+        lambda opened, given: measure(opened, points=given.points, charts=given.charts),
+    )
 
 
 if __name__ == "__main__":

@@ -14,13 +14,17 @@ import sys
 import time
 from typing import Any
 
-import httpx
 import numpy as np
 from sqlalchemy import insert, select
 
-from benchmarks.control_plane.servers import PACKAGES, Store, add_running, served, store
+from benchmarks.control_plane.servers import (
+    PACKAGES,
+    Store,
+    add_running,
+    run_on_databases,
+    served_client,
+)
 from benchmarks.report import emit, percentile
-from server.auth.service import create_token
 from server.context import Context
 from server.database.tables import attempts, events
 from server.goodput.step_sums import DATA, STEP
@@ -28,7 +32,6 @@ from server.metrics.points import Points
 from server.metrics.store import store_points
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.manifest import checkpoint_id
-from trainyard.protocol.rest.access import TokenRequest
 
 ATTEMPTS = 30
 BATCH = 20_000
@@ -81,10 +84,8 @@ def _placed(context: Context, job_id: str, number: int) -> dict[str, Any]:
 def measure(opened: Store, *, steps: int, ledgers: int) -> bool:
     """Read ledgers and print the figure."""
     job_id = fill(opened, steps)
-    _, token = create_token(opened.context, TokenRequest(name="bench"))
     seconds: list[float] = []
-    headers = {"authorization": f"Bearer {token}"}
-    with served(opened) as url, httpx.Client(base_url=f"{url}/api/v1", headers=headers) as client:
+    with served_client(opened) as client:
         for _ in range(ledgers):
             started = time.perf_counter()
             view = client.get(f"/jobs/{job_id}/goodput").raise_for_status().json()
@@ -111,13 +112,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2_592_000)
     parser.add_argument("--ledgers", type=int, default=20)
-    parser.add_argument("--databases", nargs="+", default=["sqlite", "postgresql"])
-    given = parser.parse_args()
-    passed = True
-    for kind in given.databases:
-        with store(kind) as opened:
-            passed &= measure(opened, steps=given.steps, ledgers=given.ledgers)
-    return 0 if passed else 1
+    return run_on_databases(
+        parser,
+        lambda opened, given: measure(opened, steps=given.steps, ledgers=given.ledgers),
+    )
 
 
 if __name__ == "__main__":

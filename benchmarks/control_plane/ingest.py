@@ -21,7 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 from sqlalchemy import func, select
 
-from benchmarks.control_plane.servers import PACKAGES, Running, Store, add_running, served, store
+from benchmarks.control_plane.servers import (
+    PACKAGES,
+    Running,
+    Store,
+    add_running,
+    run_on_databases,
+    served,
+)
 from benchmarks.report import emit
 from server.database.metric_and_log_tables import metric_chunks, metric_tail
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Identity, Report
@@ -78,6 +85,14 @@ def send(url: str, running: Running, bodies: Sequence[bytes]) -> None:
             client.post(path, content=body).raise_for_status()
 
 
+def measure_all(opened: Store, given: argparse.Namespace) -> bool:
+    """Measure with reports of each size."""
+    passed = True
+    for values in given.values:
+        passed &= measure(opened, points=given.points, values=values, supervisors=given.supervisors)
+    return passed
+
+
 def measure(opened: Store, *, points: int, values: int, supervisors: int) -> bool:
     """Send all points and print the figure."""
     runs = [add_running(opened.context, f"{values}-{number}") for number in range(supervisors)]
@@ -121,16 +136,7 @@ def main() -> int:
     parser.add_argument("--points", type=int, default=400_000)
     parser.add_argument("--values", type=int, nargs="+", default=[1000, 10_000])
     parser.add_argument("--supervisors", type=int, default=2)
-    parser.add_argument("--databases", nargs="+", default=["sqlite", "postgresql"])
-    given = parser.parse_args()
-    passed = True
-    for kind in given.databases:
-        with store(kind) as opened:
-            for values in given.values:
-                passed &= measure(
-                    opened, points=given.points, values=values, supervisors=given.supervisors
-                )
-    return 0 if passed else 1
+    return run_on_databases(parser, measure_all)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,10 @@ from typing import Any
 import httpx
 from sqlalchemy import insert, text
 
-from benchmarks.control_plane.servers import PACKAGES, Store, served, store
+from benchmarks.control_plane.servers import PACKAGES, Store, run_on_databases, served_client
 from benchmarks.report import emit, percentile
-from server.auth.service import create_token
 from server.database.tables import jobs
 from server.http.paging import encode
-from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import JobState
 from trainyard.spec.job import parse_job_spec
@@ -49,27 +47,24 @@ Query = dict[str, str | int | list[str]]
 def measure(opened: Store, *, count: int, requests: int) -> bool:
     """List jobs in each way and print the figures."""
     ids = fill(opened, count)
-    _, token = create_token(opened.context, TokenRequest(name="bench"))
     chance = random.Random(1)
     passed = True
-    with served(opened) as url:
-        headers = {"authorization": f"Bearer {token}"}
-        with httpx.Client(base_url=f"{url}/api/v1", headers=headers) as client:
-            for name, queries in ways(ids, chance, requests).items():
-                seconds, rows = send_queries(client, queries)
-                passed &= emit(
-                    f"jobs_list_{name}",
-                    figure=percentile(seconds, 0.95) * 1000,
-                    unit="ms (p95)",
-                    target=TARGET_MS,
-                    at_least=False,
-                    packages=PACKAGES,
-                    database=opened.kind,
-                    median_ms=round(percentile(seconds, 0.5) * 1000, 1),
-                    jobs=count,
-                    rows=rows,
-                    requests=requests,
-                )
+    with served_client(opened) as client:
+        for name, queries in ways(ids, chance, requests).items():
+            seconds, rows = send_queries(client, queries)
+            passed &= emit(
+                f"jobs_list_{name}",
+                figure=percentile(seconds, 0.95) * 1000,
+                unit="ms (p95)",
+                target=TARGET_MS,
+                at_least=False,
+                packages=PACKAGES,
+                database=opened.kind,
+                median_ms=round(percentile(seconds, 0.5) * 1000, 1),
+                jobs=count,
+                rows=rows,
+                requests=requests,
+            )
     return passed
 
 
@@ -148,13 +143,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--requests", type=int, default=200)
-    parser.add_argument("--databases", nargs="+", default=["sqlite", "postgresql"])
-    given = parser.parse_args()
-    passed = True
-    for kind in given.databases:
-        with store(kind) as opened:
-            passed &= measure(opened, count=given.jobs, requests=given.requests)
-    return 0 if passed else 1
+    return run_on_databases(
+        parser,
+        lambda opened, given: measure(opened, count=given.jobs, requests=given.requests),
+    )
 
 
 if __name__ == "__main__":

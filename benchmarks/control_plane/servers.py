@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import secrets
 import socket
@@ -10,7 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 import httpx
 from sqlalchemy import insert
 
+from server.auth.service import create_token
 from server.auth.tokens import hash_token
 from server.context import Context, SystemClock
 from server.database.engine import Database
@@ -25,6 +27,7 @@ from server.database.migrate import upgrade
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.settings import Settings
 from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.worker_messages import Hardware
 from trainyard.spec.job import JobSpec
@@ -33,6 +36,7 @@ from trainyard.spec.sections.training import TrainingSection
 
 PACKAGES = ("fastapi", "numpy", "psycopg", "pydantic", "sqlalchemy", "uvicorn")
 START_SECONDS = 30
+DATABASES = ("sqlite", "postgresql")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,27 @@ class Running:
     attempt_id: str
     node: str
     token: str
+
+
+def run_on_databases(
+    parser: argparse.ArgumentParser, measure: Callable[[Store, argparse.Namespace], bool]
+) -> int:
+    """Measure on a new database of each kind that the command line names.
+
+    Args:
+        parser: what else the command line may hold.
+        measure: prints the figures of one database, and returns whether all reach their targets.
+
+    Returns:
+        The exit status: 1 when a target is missed.
+    """
+    parser.add_argument("--databases", nargs="+", choices=DATABASES, default=DATABASES)
+    given = parser.parse_args()
+    passed = True
+    for kind in given.databases:
+        with store(kind) as opened:
+            passed &= measure(opened, given)
+    return 0 if passed else 1
 
 
 @contextmanager
@@ -101,6 +126,15 @@ def served(opened: Store) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def served_client(opened: Store) -> Iterator[httpx.Client]:
+    """Serve the API, and yield a client of it with the token of a user."""
+    _, token = create_token(opened.context, TokenRequest(name="bench"))
+    headers = {"authorization": f"Bearer {token}"}
+    with served(opened) as url, httpx.Client(base_url=f"{url}/api/v1", headers=headers) as client:
+        yield client
 
 
 SPEC = JobSpec(training=TrainingSection(steps=10**9))  # points after the last step are left out
