@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-from alembic import op
+from migrations.queue_groups import drop_groups
 
 revision = "0026"
 down_revision = "0025"
 branch_labels = None
 depends_on = None
 
-jobs = sa.table("jobs", *(sa.column(name) for name in ("state", "reason", "demand")))
-demands = sa.table("demands", sa.column("key"), sa.column("reason"))
-
 
 def upgrade() -> None:
     """Store the reason of each group in its jobs; the next round makes the groups anew."""
-    _drop_groups()
+    drop_groups()
 
 
 def downgrade() -> None:
     """Do the same: the former version cannot read these groups."""
-    _drop_groups()
-
-
-def _drop_groups() -> None:
-    of_group = sa.select(demands.c.reason).where(demands.c.key == jobs.c.demand).scalar_subquery()
-    grouped = jobs.c.demand.is_not(None)
-    queued = (jobs.c.state == "queued") & grouped
-    op.execute(
-        sa.update(jobs).where(queued).values(reason=sa.func.coalesce(of_group, jobs.c.reason))
-    )
-    op.execute(sa.update(jobs).where(grouped).values(demand=None))
-    op.execute(sa.delete(demands))
+    drop_groups()

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.queue_groups import drop_groups
 from migrations.stored_specs import forget_fields
 
 revision = "0031"
@@ -18,8 +19,6 @@ depends_on = None
 ADDED = ("node_selector", "exclude_nodes")
 """Fields of the section `resources` that came with this revision."""
 OBJECTS = ("worker_labels", "set_labels", "withheld")
-jobs = sa.table("jobs", *(sa.column(name) for name in ("state", "reason", "demand")))
-demands = sa.table("demands", sa.column("key"), sa.column("reason"))
 events = sa.table("events", sa.column("kind"))
 nodes = sa.table("nodes", *(sa.column(name) for name in ("name", "hardware", "drain", "sample")))
 
@@ -35,7 +34,7 @@ def upgrade() -> None:
     op.add_column("nodes", sa.Column("trusted_since", sa.DateTime(timezone=True)))
     op.create_index("ix_attempts_ended_at", "attempts", ["ended_at"])
     op.execute(sa.update(nodes).values(sample=None))
-    _drop_groups()
+    drop_groups()
 
 
 def downgrade() -> None:
@@ -61,16 +60,4 @@ def downgrade() -> None:
     op.drop_index("ix_attempts_ended_at", "attempts")
     for name in ("trusted_since", *reversed(OBJECTS)):
         op.drop_column("nodes", name)
-    _drop_groups()
-
-
-def _drop_groups() -> None:
-    """Store the reason of each group in its jobs, as the groups are deleted."""
-    of_group = sa.select(demands.c.reason).where(demands.c.key == jobs.c.demand).scalar_subquery()
-    grouped = jobs.c.demand.is_not(None)
-    queued = (jobs.c.state == "queued") & grouped
-    op.execute(
-        sa.update(jobs).where(queued).values(reason=sa.func.coalesce(of_group, jobs.c.reason))
-    )
-    op.execute(sa.update(jobs).where(grouped).values(demand=None))
-    op.execute(sa.delete(demands))
+    drop_groups()
