@@ -122,7 +122,7 @@ def test_nothing_is_backfilled_where_attempts_leave() -> None:
     assert found.placed == {}
 
 
-attempts_strategy = st.lists(
+ATTEMPTS = st.lists(
     st.tuples(
         st.sampled_from([-50, 0, 0, 49, 50, 60]),
         st.sampled_from([None, 5, 10, 20, 60]),
@@ -131,15 +131,15 @@ attempts_strategy = st.lists(
     ),
     max_size=7,
 )
-demands_strategy = st.tuples(
+DEMANDS = st.tuples(
     st.integers(1, 10), st.sampled_from([None, None, 1, 2]), st.sampled_from([(), (2,), (4, 2)])
 )
 
 
-def placed(
-    rows: Sequence[tuple[int, float | None, dict[int, int], bool]],
-) -> tuple[list[Offer], list[Holding]]:
-    """Return four nodes of three or four slots, and attempts on those of their slots."""
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[QueuedJob, list[Offer], list[Holding]]:
+    """Return a waiting job, four nodes of three or four slots, and attempts on those."""
+    rows = draw(ATTEMPTS)
     nodes = [offer(f"n{number}", 4) for number in range(4)]
     nodes[:2] = [withholding(nodes[0], 0), withholding(nodes[1], 2)]
     left = {node.node: sorted(node.indices) for node in nodes}
@@ -153,17 +153,16 @@ def placed(
         if shares:
             one = running(f"j{number}", priority, minutes, **shares)
             held.append(replace(one, ends_at=NOW) if leaves and number % 3 == 0 else one)
-    return nodes, held
-
-
-@given(attempts_strategy, demands_strategy)
-def test_the_fewest_attempts_leave_and_the_job_fits_without_them(
-    rows: Sequence[tuple[int, float | None, dict[int, int], bool]],
-    wanted: tuple[int, int | None, tuple[int, ...]],
-) -> None:
-    nodes, held = placed(rows)
-    size, count, units = wanted
+    size, count, units = draw(DEMANDS)
     waits = high(size * max(units, default=1), nodes=count, units=units)
+    return waits, nodes, held
+
+
+@given(situations())
+def test_the_fewest_attempts_leave_and_the_job_fits_without_them(
+    situation: tuple[QueuedJob, list[Offer], list[Holding]],
+) -> None:
+    waits, nodes, held = situation
     found = decided([waits], nodes, *held)
     chosen = list(found.victims.get("high", ()))
     may_leave = [
@@ -188,15 +187,12 @@ def test_the_fewest_attempts_leave_and_the_job_fits_without_them(
     assert len(chosen) == (0 if starts else min(sufficient, default=0))
 
 
-@given(attempts_strategy, demands_strategy)
+@given(situations())
 def test_in_a_large_cluster_none_leaves_that_is_not_needed(
-    rows: Sequence[tuple[int, float | None, dict[int, int], bool]],
-    wanted: tuple[int, int | None, tuple[int, ...]],
+    situation: tuple[QueuedJob, list[Offer], list[Holding]],
 ) -> None:
     """Where the sets are too many to compare, none of the attempts can be left out."""
-    nodes, held = placed(rows)
-    size, count, units = wanted
-    waits = high(size * max(units, default=1), nodes=count, units=units)
+    waits, nodes, held = situation
     most, preempt.MOST_SETS = preempt.MOST_SETS, 0
     try:
         chosen = list(decided([waits], nodes, *held).victims.get("high", ()))

@@ -16,6 +16,7 @@ from server.nodes.queries import list_nodes
 from tests.actors import ADA
 from tests.server.elastic.scenario import LEASE, pass_time, share_of
 from tests.server.harness import WORKER, Harness
+from tests.server.scheduling.leaving import leaves
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.states import AttemptState, DesiredState, JobState
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
@@ -33,16 +34,7 @@ def test_what_runs_on_a_drained_node_saves_and_goes_on_elsewhere(
     set_drain(context, "a", "move", actor=ADA)
     assert harness.empty() == 1
     assert harness.empty() == 0, "an order is a level: it is given once"
-    job = harness.job(job_id)
-    assert (job.state, job.desired) == (JobState.STOPPING, DesiredState.RUN)
-    assert job.reason == "a was drained by ada"
-    assert supervisor.train(7) == DesiredState.STOP
-    saved = harness.commit_checkpoint(job_id, 8)
-    supervisor.end("stopped")
-    attempt, job = harness.attempt(job_id), harness.job(job_id)
-    assert (attempt.outcome, attempt.failure.reason) == ("failed", FailureReason.PREEMPTED)
-    assert attempt.failure.message == "a was drained by ada"
-    assert (job.state, job.retries_used, job.not_before) == (JobState.QUEUED, 0, None)
+    saved = leaves(harness, job_id, supervisor, reason="a was drained by ada")
     assert harness.place() == 1
     (second,) = harness.claim_all(job_id)
     assert second.node == "b"

@@ -18,8 +18,8 @@ from server.scheduling.round import DECIDE_AGAIN_AFTER, Placer
 from server.scheduling.victims import order_to_leave
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
-from trainyard.protocol.states import DesiredState, JobState
-from trainyard.run.failures import FailureReason
+from tests.server.scheduling.leaving import leaves
+from trainyard.protocol.states import JobState
 
 
 def low_and_high(harness: Harness) -> tuple[str, Supervisor, str]:
@@ -36,15 +36,8 @@ def low_and_high(harness: Harness) -> tuple[str, Supervisor, str]:
 def test_a_job_of_lower_priority_saves_leaves_and_continues_later(harness: Harness) -> None:
     low, supervisor, high = low_and_high(harness)
     assert harness.place() == 0
-    job = harness.job(low)
-    assert (job.state, job.desired) == (JobState.STOPPING, DesiredState.RUN)
-    assert job.reason == "preempted by llama-7 of priority high"
-    assert supervisor.train(7) == DesiredState.STOP
-    saved = harness.commit_checkpoint(low, 8)
-    supervisor.end("stopped")
-    attempt, job = harness.attempt(low), harness.job(low)
-    assert (attempt.outcome, attempt.failure.reason) == ("failed", FailureReason.PREEMPTED)
-    assert (job.state, job.retries_used, job.not_before) == (JobState.QUEUED, 0, None)
+    reason = "preempted by llama-7 of priority high"
+    saved = leaves(harness, low, supervisor, reason=reason)
     assert harness.place() == 1
     (above,) = harness.claim_all(high)
     above.train()

@@ -1,0 +1,25 @@
+"""An attempt that gives up its slots for another job or a drain."""
+
+from __future__ import annotations
+
+from tests.server.harness import Harness, Supervisor
+from trainyard.protocol.states import DesiredState, JobState
+from trainyard.run.failures import FailureReason
+
+
+def leaves(harness: Harness, job_id: str, supervisor: Supervisor, *, reason: str) -> str:
+    """Follow the order to leave of a job that goes on; return the checkpoint that it saves.
+
+    The job is queued again at once, and no retry is used up.
+    """
+    job = harness.job(job_id)
+    assert (job.state, job.desired) == (JobState.STOPPING, DesiredState.RUN)
+    assert job.reason == reason
+    assert supervisor.train(7) == DesiredState.STOP
+    saved = harness.commit_checkpoint(job_id, 8)
+    supervisor.end("stopped")
+    attempt, job = harness.attempt(job_id), harness.job(job_id)
+    assert (attempt.outcome, attempt.failure.reason) == ("failed", FailureReason.PREEMPTED)
+    assert attempt.failure.message == reason
+    assert (job.state, job.retries_used, job.not_before) == (JobState.QUEUED, 0, None)
+    return saved
