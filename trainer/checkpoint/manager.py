@@ -24,6 +24,7 @@ from trainer.checkpoint.manifest import committed_manifests
 from trainer.checkpoint.pending_save import PendingSave, staging_of
 from trainer.checkpoint.save_folder import Point, collect_leftovers, reached
 from trainer.checkpoint.save_retry import SaveRetry
+from trainer.checkpoint.shared_root import remove_probes
 from trainer.checkpoint.tensors import TrainTensors
 from trainer.checkpoint.writer.checkpoint_writer import PREFLIGHT, CheckpointWriter
 from trainer.distributed import Ranks, on_rank_0
@@ -131,7 +132,7 @@ class CheckpointManager:
         return self._pending is None and self._retry.due
 
     def raise_fence(self) -> None:
-        """Forbid all older attempts of the job to commit, and remove their half-written folders.
+        """Forbid all older attempts of the job to commit, and remove what they left half-written.
 
         It comes before loading: an older attempt that still runs commits nothing after the
         checkpoint that this one resumes from.
@@ -256,6 +257,7 @@ class CheckpointManager:
         attempt = self._run.attempt.attempt
         with raised_fence(root / job, attempt):
             pass
+        remove_probes(root / job, attempt=attempt)
         for folder in collect_leftovers(root, job, attempt=attempt):
             logger.info("removed the half-written checkpoint %s", folder)
         if saved := committed_manifests(root, job, attempt=attempt):

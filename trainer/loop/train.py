@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 
 from trainer.checkpoint.manager import CheckpointManager, SaveObserver
+from trainer.checkpoint.shared_root import check_shared_root
 from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined, same_on_every_rank
@@ -81,6 +82,7 @@ def train(
         # Before anything slow: an outrun attempt ends within seconds, and an older one that still
         # runs can no longer commit a checkpoint, so this attempt's parent stays the newest one.
         checkpoints.raise_fence()
+        check_shared_root(run, ranks)
         # Data before the model: tokenization takes longest and needs no GPU memory.
         writer.enter(Phase.BUILDING_CACHE)
         dataset = _open_on_every_rank(run, ranks, writer, open_dataset)

@@ -139,6 +139,14 @@ class AttemptSpec(SpecModel):
     cache_dir: str | None = None
     """Folder of this node's token caches; `<run>/cache` when absent."""
 
+    def node_of(self, rank: int) -> str | None:
+        """Return the name of the node of a global rank; None in a bare launch."""
+        for node in self.allocation:
+            if rank < len(node.slots):
+                return node.node
+            rank -= len(node.slots)
+        return None
+
     @classmethod
     def bare(cls, spec: JobSpec, *, world_size: int, job_id: str) -> Self:
         """Return the first attempt of a job that a person launches by hand.

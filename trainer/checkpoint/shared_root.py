@@ -1,0 +1,117 @@
+"""Checks that all nodes of an attempt see the same checkpoint root, before anything is saved."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.distributed import Ranks, on_every_rank
+from trainer.errors import LaunchError
+from trainer.run import Run
+from trainer.storage.io_errors import storage_errors
+from trainer.storage.object_path import ObjectPath
+from trainer.storage.root import StoragePath
+
+PROBE = "PROBE-"
+SEEN_SECONDS = 10.0
+"""Time in which a file of another node must be seen: network file systems cache folders."""
+REMEDY = (
+    "Mount one storage under this root on both nodes, or give the root another name or another "
+    "UUID (.trainyard-root) where the storage differs; then resume."
+)
+
+
+@dataclass(frozen=True)
+class _Probe:
+    node: str
+    name: str
+
+
+def check_shared_root(run: Run, ranks: Ranks) -> None:
+    """Refuse an attempt of several nodes that do not see the same checkpoint root.
+
+    The first rank of each node writes a file, which the first rank of the node before it reads and
+    deletes: a ring, so that a node needs three requests whatever their number. The UUID of the root
+    is no proof, because a copy of a folder has it too, and storage may be unmounted since.
+
+    Raises:
+        LaunchError: a node does not see the file of another one; both are named.
+        CheckpointError: the storage refuses to be read or written.
+    """
+    if os.environ.get("LOCAL_WORLD_SIZE", "1") == str(ranks.world_size):
+        return
+    folder = run.checkpoint_root / run.attempt.job_id
+    mine = None
+    if os.environ["LOCAL_RANK"] == "0":
+        node = run.attempt.node_of(ranks.rank) or platform.node()
+        mine = _Probe(node, f"{PROBE}{run.attempt.attempt}-{uuid.uuid4().hex}")
+    try:
+        written = on_every_rank(ranks.cpu_group, lambda: _write(folder, mine))
+        probes = [probe for probe in written if probe is not None]
+        on_every_rank(ranks.cpu_group, lambda: _take_following(folder, mine, probes))
+    finally:
+        if mine is not None:
+            with suppress(OSError):
+                (folder / mine.name).unlink(missing_ok=True)
+
+
+def remove_probes(folder: StoragePath, *, attempt: int) -> None:
+    """Remove the files that killed attempts of a job left, up to an attempt; errors are ignored.
+
+    The caller has raised the fence to that attempt, which has written none yet.
+    """
+    with suppress(OSError):
+        for path in list(_probes(folder)):
+            number = path.name.removeprefix(PROBE).partition("-")[0]
+            if number.isdecimal() and int(number) <= attempt:
+                path.unlink(missing_ok=True)
+
+
+def _probes(folder: StoragePath) -> Iterator[StoragePath]:
+    if isinstance(folder, ObjectPath):
+        return folder.beneath(start=PROBE)
+    return folder.glob(f"{PROBE}*")
+
+
+def _write(folder: StoragePath, mine: _Probe | None) -> _Probe | None:
+    """Write the file of this node; rank 0 has made the job's folder when it raised the fence."""
+    if mine is None:
+        return None
+    path, content = folder / mine.name, mine.name.encode()
+    if isinstance(path, Path) and not path.parent.is_dir():
+        raise _unseen(mine.node, path.parent, "the node of rank 0")
+    with storage_errors("write", path):
+        path.put(content) if isinstance(path, ObjectPath) else path.write_bytes(content)
+    return mine
+
+
+def _take_following(folder: StoragePath, mine: _Probe | None, probes: Sequence[_Probe]) -> None:
+    """Read and delete the file of the node after this one."""
+    if mine is None:
+        return
+    other = probes[(probes.index(mine) + 1) % len(probes)]
+    path = folder / other.name
+    deadline = time.monotonic() + SEEN_SECONDS
+    with storage_errors("read", path):
+        while not path.exists():
+            if time.monotonic() > deadline:
+                raise _unseen(mine.node, path, other.node)
+            time.sleep(0.1)
+        path.read_bytes()
+    with storage_errors("delete", path):
+        path.unlink(missing_ok=True)
+
+
+def _unseen(node: str, path: StoragePath, writer: str) -> LaunchError:
+    return LaunchError(
+        f"{node} does not see {path}, which {writer} has written: the two nodes have different "
+        "storage under this checkpoint root",
+        path=str(path),
+        remedy=REMEDY,
+    )
