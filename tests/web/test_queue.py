@@ -153,6 +153,38 @@ def test_a_queue_in_which_no_job_waits(theatre: Theatre, visit: Visit) -> None:
     watched.keep("queue-empty-1360")
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_row_has_its_project_its_duration_and_whom_it_overtakes(
+    browser: Browser, crowd: Served, faults: list[str], width: int
+) -> None:
+    with crowd.api() as api:
+        queue = api.get("/queue").json()
+        projects = api.get("/projects").json()
+    projects["items"].append(projects["items"][0] | {"name": "llama"})
+    queue["items"][1] |= {
+        "project": "llama",
+        "lasts_seconds": 5400,
+        "expected_start_at": "2020-01-01T00:00:00Z",
+        "unknown_because": None,
+        "backfilled_before": "wider-0000",
+    }
+    context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion=MOTION)
+    crowd.log_in(context.request)
+    watched = Watched(context.new_page(), faults=faults)
+    page = watched.page
+    page.route("**/api/v1/queue?*", lambda route: route.fulfill(json=queue))
+    page.route("**/api/v1/projects?*", lambda route: route.fulfill(json=projects))
+    page.goto(crowd.url + "/queue")
+    watched.settle()
+    row = page.locator(ROW).nth(1)
+    patiently(row.locator(".queue-start")).to_have_text("nowahead of wider-0000")
+    patiently(row.locator(".queue-lasts")).to_have_text("1 h 30 min")
+    patiently(row.locator(".queue-project")).to_have_text("llama")
+    assert row.locator(".queue-project").is_visible() == (width > 640)
+    watched.keep(f"queue-backfill-{width}")
+    assert watched.overflow() == 0
+
+
 def shown(page: Page) -> dict[int, str]:
     """Return the ids of the rows that exist, by position."""
     rows: list[tuple[str, str]] = page.evaluate(

@@ -1,6 +1,6 @@
 // The jobs that wait, in order; what holds the slots; and when another job would start.
 import { type UseInfiniteQueryResult, useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { jobCountsQuery, nodesQuery } from "@/shared/api/queries";
+import { jobCountsQuery, nodesQuery, projectsQuery } from "@/shared/api/queries";
 import type { QueueEntry } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
@@ -67,6 +67,7 @@ export function QueuePage() {
 type Queue = UseInfiniteQueryResult<{ pages: { items: QueueEntry[] }[] }>;
 
 function Waiting({ queue }: { queue: Queue }) {
+  const { data: projects } = useQuery(projectsQuery);
   if (!queue.data) return <Absent query={queue} lines={12} />;
   const entries = once(queue.data.pages.flatMap((page) => page.items));
   if (entries.length === 0) {
@@ -81,7 +82,7 @@ function Waiting({ queue }: { queue: Queue }) {
   }
   return (
     <div>
-      <QueueTable entries={entries} />
+      <QueueTable entries={entries} hasProjects={projects !== undefined && projects.length > 1} />
       <footer className="queue-footer">
         <span>
           {count(entries.length)}

@@ -3,7 +3,7 @@ import { memo } from "react";
 import { Link } from "react-router";
 import type { QueueEntry } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
-import { moment } from "@/shared/format/time";
+import { duration, moment } from "@/shared/format/time";
 import { PriorityButton } from "@/shared/job/Priority";
 import { RelativeTime, useNow } from "@/shared/ui/RelativeTime";
 import type { Column } from "@/shared/ui/table/Table";
@@ -17,21 +17,36 @@ const COLUMNS: readonly Column[] = [
   { name: "slots", label: "Slots", number: true, className: "queue-slots" },
   { name: "layout", label: "Layout", className: "queue-layout" },
   { name: "waits", label: "Waits", number: true, className: "queue-waits" },
+  { name: "lasts", label: "Lasts", number: true, className: "queue-lasts" },
   { name: "start", label: "Expected start", number: true, className: "queue-start" },
 ];
+const PROJECT: Column = { name: "project", label: "Project", className: "queue-project" };
+const WITH_PROJECT = [...COLUMNS.slice(0, 2), PROJECT, ...COLUMNS.slice(2)];
 const ROW_HEIGHT = 48;
 
-export function QueueTable({ entries }: { entries: readonly QueueEntry[] }) {
+interface QueueTableProps {
+  entries: readonly QueueEntry[];
+  /** Whether there are several projects, whose shares decide the order. */
+  hasProjects: boolean;
+}
+
+export function QueueTable({ entries, hasProjects }: QueueTableProps) {
   return (
     <VirtualTable
       label="Waiting jobs"
-      columns={COLUMNS}
+      columns={hasProjects ? WITH_PROJECT : COLUMNS}
       className="queue"
       items={entries}
       keyOf={(entry) => entry.job_id}
       rowHeight={ROW_HEIGHT}
       row={(entry, place) => (
-        <Row key={entry.job_id} entry={entry} place={place["data-index"]} measure={place.ref} />
+        <Row
+          key={entry.job_id}
+          entry={entry}
+          place={place["data-index"]}
+          measure={place.ref}
+          hasProject={hasProjects}
+        />
       )}
     />
   );
@@ -42,9 +57,11 @@ interface RowProps {
   /** Its index among all rows. */
   place: number;
   measure: RowPlace["ref"];
+  /** Whether its project is shown. */
+  hasProject: boolean;
 }
 
-const Row = memo(function Row({ entry, place, measure }: RowProps) {
+const Row = memo(function Row({ entry, place, measure, hasProject }: RowProps) {
   const { job_id: id, name, reason, priority_words } = entry;
   return (
     <tr ref={measure} data-job={id} data-index={place} aria-rowindex={place + 2}>
@@ -59,6 +76,11 @@ const Row = memo(function Row({ entry, place, measure }: RowProps) {
           </div>
         )}
       </td>
+      {hasProject && (
+        <td className="queue-project muted ellipsis" title={entry.project}>
+          {entry.project}
+        </td>
+      )}
       <td className="queue-priority">
         <PriorityButton
           job={{ id, name, priority_words, state: "queued" }}
@@ -70,6 +92,7 @@ const Row = memo(function Row({ entry, place, measure }: RowProps) {
       <td className="queue-waits number">
         {entry.queued_at && <RelativeTime at={entry.queued_at} />}
       </td>
+      <td className="queue-lasts number">{duration(entry.lasts_seconds)}</td>
       <td className="queue-start number">
         <Start entry={entry} />
       </td>
@@ -79,7 +102,7 @@ const Row = memo(function Row({ entry, place, measure }: RowProps) {
 
 function Start({ entry }: { entry: QueueEntry }) {
   const now = useNow();
-  const { expected_start_at: at, unknown_because: why } = entry;
+  const { expected_start_at: at, unknown_because: why, backfilled_before: ahead } = entry;
   if (!at) {
     return (
       <span className="faint" title={why ?? undefined}>
@@ -88,8 +111,15 @@ function Start({ entry }: { entry: QueueEntry }) {
     );
   }
   return (
-    <time dateTime={at} title={moment(at)}>
-      {startWords(at, now)}
-    </time>
+    <>
+      <time dateTime={at} title={moment(at)}>
+        {startWords(at, now)}
+      </time>
+      {ahead && (
+        <div className="faint ellipsis" title={`It ends before ${ahead} can start.`}>
+          ahead of {ahead}
+        </div>
+      )}
+    </>
   );
 }
