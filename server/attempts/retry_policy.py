@@ -14,6 +14,9 @@ from trainyard.training.data_stream import merged
 LONGEST_BACKOFF_SECONDS = 600.0
 """Limit of the doubled pause: a cause that is mended is noticed within ten minutes."""
 
+PUT_BACK_SECONDS = 1.0
+"""Pause after a launch that was put back: the next one avoids what refused it, such as a port."""
+
 
 @dataclass(frozen=True)
 class NodeEnd:
@@ -175,7 +178,8 @@ def follow_up(
         return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {hopeless}")
     following = resize or again
     doubled = retry.backoff_seconds * 2.0 ** min(failures_in_a_row - 1, 40)
-    delay = 0.0 if at_once else min(doubled, LONGEST_BACKOFF_SECONDS)
+    longest = PUT_BACK_SECONDS if failure.free_retry else LONGEST_BACKOFF_SECONDS
+    delay = 0.0 if at_once else min(doubled, longest)
     counted = not failure.is_free
     count = f"retry {retries_used + 1} of {retry.max_retries}" if counted else "another attempt"
     plan = f"{count} in {delay:g} s after {failure.reason}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -20,8 +18,9 @@ from trainyard.run.limits import Number, ShortText
 from trainyard.run.records import RankExit
 from worker.launchers.base import Observation, Share
 from worker.launchers.rank_environment import TRAINER
+from worker.launchers.rendezvous import taken_port
 from worker.node.files import read_record, tail
-from worker.node.node_store import LaunchRecord, WorkerRun
+from worker.node.node_store import WorkerRun
 from worker.node.process_identity import has_ended, open_started_at
 from worker.node.process_tree import WRAPPER
 
@@ -74,13 +73,11 @@ class TorchrunLauncher:
 
     def _failure(self, status: int, seen: Observation) -> Failure | None:
         share, launch = self._share, self._share.launch
-        name, port_taken = None, False
+        name = None
         if not seen.started:
+            if (taken := taken_port(share)) is not None:  # since the supervisor's check
+                return taken
             message = f"torchrun ended (status {status}) before any rank began"
-            # Only the first of several nodes binds the port.
-            if share.nodes > 1 and launch.node_rank == 0 and port_is_taken(launch):
-                port_taken = True
-                message = f"{launch.rendezvous} is taken; the next attempt meets at another port"
         elif status < 0 and not any(end.exit_code or end.signal for end in seen.exits):
             # The ranks end with torchrun, and their wrappers too, which then record no exit.
             name = signal.Signals(-status).name
@@ -95,8 +92,7 @@ class TorchrunLauncher:
             node=launch.node,
             signal=name,
             traceback=tail(share.run.launcher_log) or None,
-            free_retry=port_taken,
-            node_at_fault=not port_taken,
+            node_at_fault=True,
         )
 
 
@@ -136,19 +132,6 @@ def _rendezvous(share: Share) -> list[str]:
         f"--master-addr={host}",
         f"--master-port={port}",
     ]
-
-
-def port_is_taken(launch: LaunchRecord) -> bool:
-    """Return whether another process has the port at which the nodes of an attempt meet, here."""
-    with socket.socket(socket.AF_INET6) as probe:
-        # As torch binds: to all addresses of both kinds, also after an earlier owner has left.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        try:
-            probe.bind(("::", int(launch.rendezvous.rpartition(":")[2])))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False
 
 
 class _Start(RecordModel):

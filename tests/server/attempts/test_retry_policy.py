@@ -108,7 +108,9 @@ def test_a_failure_marked_free_costs_no_retry() -> None:
     ended = follow(taken, retry=spent)
     assert (ended.state, ended.uses_retry) == (JobState.QUEUED, False)
     assert ended.reason is not None
-    assert ended.reason.startswith("another attempt in 5 s after launch_error")
+    assert ended.reason.startswith("another attempt in 1 s after launch_error")
+    assert follow(taken, failures_in_a_row=9).delay_seconds == 1.0
+    assert follow(taken, retry=RetrySection(backoff_seconds=0.0)).delay_seconds == 0.0
     paid = follow(failure(FailureReason.LAUNCH_ERROR), retry=spent)
     assert (paid.state, paid.uses_retry) == (JobState.FAILED, False)
     unwanted = RetrySection(on=())

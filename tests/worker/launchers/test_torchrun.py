@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,8 @@ from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from worker.launchers.base import Share
-from worker.launchers.torchrun import torchrun_command
+from worker.launchers.rendezvous import taken_port
+from worker.launchers.torchrun import TorchrunLauncher, torchrun_command
 from worker.node.node_store import LaunchRecord, WorkerRun
 
 LAUNCH = LaunchRecord(
@@ -106,3 +110,52 @@ def test_ranks_are_contiguous_by_node(run: WorkerRun) -> None:
     run.launch.unlink()
     with pytest.raises(ValueError, match=r"launch\.json or attempt\.json is missing or damaged"):
         Share.read(run)
+
+
+@pytest.fixture
+def held() -> Iterator[str]:
+    """A port of this machine that another process holds, as a rendezvous."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield f"127.0.0.1:{holder.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "node_rank", "refused"),
+    [((1, 1), 0, True), ((1, 1), 1, False), ((2,), 0, False)],
+    ids=["first of two", "second of two", "single"],
+)
+def test_the_first_of_several_nodes_needs_the_port(
+    run: WorkerRun, held: str, sizes: tuple[int, ...], node_rank: int, refused: bool
+) -> None:
+    launch = LAUNCH.model_copy(update={"node_rank": node_rank, "rendezvous": held})
+    assert (taken_port(Share(run, launch, sizes)) is not None) is refused
+
+
+class _Ended:
+    """Processes of which torchrun ends before it starts a rank."""
+
+    def spawn(self, command: list[str], **_: Any) -> int:
+        return 1
+
+    def status(self, _pid: int) -> int:
+        return 1
+
+
+def test_torchrun_that_starts_no_rank_is_at_fault_unless_its_port_is_taken(
+    run: WorkerRun, held: str
+) -> None:
+    """A process may take the port between the check of the supervisor and torchrun."""
+    Path(run.spec).write_text(JobSpec().model_dump_json())
+    found = []
+    for rendezvous in (held, "127.0.0.1:0"):
+        launch = LAUNCH.model_copy(update={"node_rank": 0, "rendezvous": rendezvous})
+        share = Share(run, launch, (1, 1))
+        share.__dict__["processes"] = _Ended()
+        launcher = TorchrunLauncher(share)
+        launcher.start()
+        failure = launcher.observe().failure
+        assert failure is not None
+        found.append((failure.free_retry, failure.node_at_fault))
+    assert found == [(True, False), (False, True)]

@@ -166,21 +166,24 @@ def test_a_value_that_does_not_fit_starts_no_process(place: Place) -> None:
     assert "the value of TORCH_LOGS is not legal" in record.failure.message
 
 
-def test_torchrun_that_starts_no_rank_is_a_launch_error(place: Place) -> None:
+def test_a_port_that_is_taken_puts_the_launch_back_before_any_process(place: Place) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
-        attempt = place.start(
-            stand_in="succeed", launcher=TORCHRUN, nodes=2, rendezvous=f"127.0.0.1:{port}"
-        )
+        rendezvous = f"127.0.0.1:{taken.getsockname()[1]}"
+        attempt = place.start(stand_in="succeed", launcher=TORCHRUN, nodes=2, rendezvous=rendezvous)
         record = attempt.exit()
-    assert record.failure is not None
-    assert record.failure.reason == "launch_error"
-    assert f"127.0.0.1:{port} is taken" in record.failure.message
-    assert record.failure.free_retry
-    assert not record.failure.node_at_fault
+    failure = record.failure
+    assert failure is not None
+    assert failure.reason == "launch_error"
+    assert failure.message == (
+        f"{rendezvous}, where the nodes of the attempt meet, is taken on node-1"
+    )
+    assert (failure.free_retry, failure.node_at_fault) == (True, False)
+    assert "None is needed" in failure.remedy.text
     assert record.ranks == ()
+    assert not attempt.run.launcher_log.exists()
+    assert not list(Path(attempt.run.logs).glob("rank-*"))
 
 
 def test_torchrun_that_is_killed_is_named_and_no_rank(place: Place) -> None:
