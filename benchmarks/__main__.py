@@ -17,6 +17,7 @@ PROGRAMS = (
     "control_plane.jobs_list",
     "control_plane.charts",
     "control_plane.goodput",
+    "simulator",
     "trainer",
     "trainer_overhead",
     "reshard",

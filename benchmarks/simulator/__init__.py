@@ -1,0 +1,1 @@
+"""The real scheduler and database on virtual time: throughput, order, fairness and utilisation."""

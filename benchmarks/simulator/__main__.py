@@ -1,0 +1,149 @@
+"""What the scheduler does with a whole trace: `python -m benchmarks.simulator`.
+
+    python -m benchmarks.simulator [--shapes kueue heavy_tail] [--jobs 60000] [--nodes 1000]
+        [--seed 1] [--database sqlite]
+
+Prints a line of JSON for each figure of each shape, and exits with 1 when one misses its target; so
+does a single decision that puts off the head of the queue. docs/benchmarks.md explains the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from functools import partial
+
+from benchmarks.control_plane.servers import store
+from benchmarks.report import emit, percentile
+from benchmarks.simulator.simulation import Record, Simulation
+from benchmarks.simulator.trace import SHAPES, Trace, shortest_makespan
+from server.scheduling.loop import TICK_SECONDS
+
+JOBS = {"kueue": 60_000, "heavy_tail": 5_000}
+PACKAGES = ("pydantic", "sqlalchemy")
+PLACEMENTS_PER_SECOND = 500.0
+UNFAIRNESS = 0.05
+MEMORY_GROWTH = 1.1
+MAKESPAN_FACTOR = 2.0
+"""A list schedule of rigid jobs on one resource takes less than twice the shortest makespan."""
+LONGEST_LISTED = 5
+
+
+def figures(record: Record, trace: Trace, *, shape: str, database: str, seed: int) -> bool:
+    """Print what a run showed, and return whether every figure reaches its target."""
+    line = partial(
+        emit,
+        packages=PACKAGES,
+        shape=shape,
+        database=database,
+        jobs=len(trace.jobs),
+        projects=len(trace.weights),
+        slots=trace.slots,
+        nodes=trace.nodes,
+        seed=seed,
+    )
+    passed = line(
+        "simulator_violations",
+        figure=len(record.violations),
+        unit="decisions",
+        target=0,
+        at_least=False,
+        first=record.violations[:LONGEST_LISTED],
+        placements=record.placements,
+        backfills=record.backfills,
+    )
+    milliseconds = [seconds * 1000 for seconds in record.round_seconds]
+    passed &= line(
+        "simulator_placements",
+        figure=record.placements / record.scheduler_cpu_seconds,
+        unit="placements/CPU s",
+        target=PLACEMENTS_PER_SECOND,
+        at_least=True,
+        rounds=len(milliseconds),
+        round_ms={
+            "median": round(statistics.median(milliseconds), 1),
+            "p99": round(percentile(milliseconds, 0.99), 1),
+            "max": round(max(milliseconds), 1),
+        },
+        most_waiting=record.most_waiting,
+    )
+    quarter = max(len(record.memory_mib) // 4, 1)
+    passed &= line(
+        "simulator_memory",
+        figure=statistics.mean(record.memory_mib[-quarter:])
+        / statistics.mean(record.memory_mib[quarter : 2 * quarter] or record.memory_mib),
+        unit="last quarter / second quarter",
+        target=MEMORY_GROWTH,
+        at_least=False,
+        memory_mib=[round(each, 1) for each in record.memory_mib],
+    )
+    passed &= line(
+        "simulator_head_wait",
+        figure=max(
+            (waited / (bound + TICK_SECONDS) for waited, bound in record.head_waits), default=0
+        ),
+        unit="of the bound",
+        target=1.0,
+        at_least=False,
+        longest_as_head=round(max((waited for waited, _ in record.head_waits), default=0.0), 1),
+        longest_waits=[
+            {"seconds": round(waited, 1), "job": job.name, "world_size": job.world_size}
+            for waited, job in sorted(record.waits, key=lambda wait: -wait[0])[:LONGEST_LISTED]
+        ],
+    )
+    if record.contended_seconds:
+        passed &= line(
+            "simulator_fairness",
+            figure=max(abs(share - 1) for share in shares_by_weight(record, trace).values()),
+            unit="largest deviation of a project's slot-time from its weight",
+            target=UNFAIRNESS,
+            at_least=False,
+            contended_seconds=round(record.contended_seconds, 1),
+        )
+    work = sum(job.slot_seconds for job in trace.jobs)
+    bound = shortest_makespan(trace)
+    passed &= line(
+        "simulator_makespan",
+        figure=record.makespan / bound,
+        unit="of the shortest possible",
+        target=MAKESPAN_FACTOR,
+        at_least=False,
+        makespan_seconds=round(record.makespan, 1),
+        bound_seconds=round(bound, 1),
+        utilisation=round(work / trace.slots / record.makespan, 4),
+        best_utilisation=round(work / trace.slots / bound, 4),
+    )
+    return passed
+
+
+def shares_by_weight(record: Record, trace: Trace) -> dict[str, float]:
+    """Return each project's part of the slot-time in which all projects waited, for its weight."""
+    held = record.contended_slot_seconds
+    whole, weights = sum(held.values()), sum(trace.weights.values())
+    return {
+        project: held[project] / whole / (weight / weights)
+        for project, weight in trace.weights.items()
+    }
+
+
+def main() -> int:
+    """Run each shape on a new database."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shapes", nargs="+", choices=sorted(SHAPES), default=sorted(SHAPES))
+    parser.add_argument("--jobs", type=int, help=f"of each shape; {JOBS} when absent")
+    parser.add_argument("--nodes", type=int, default=1_000, help="of 8 slots each")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    given = parser.parse_args()
+    passed = True
+    for shape in given.shapes:
+        trace = SHAPES[shape](given.jobs or JOBS[shape], given.nodes, given.seed)
+        with store(given.database) as opened:
+            record = Simulation(opened, trace).run()
+        passed &= figures(record, trace, shape=shape, database=given.database, seed=given.seed)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""The tables of a simulated cluster: nodes, projects, jobs and their attempts, many at once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+from sqlalchemy import bindparam, insert, select, update
+
+from benchmarks.simulator.trace import SLOTS_PER_NODE, TracedJob
+from server.context import Context
+from server.database.project_tables import projects
+from server.database.tables import attempt_nodes, attempts, events, jobs, nodes
+from server.subject import Actor
+from trainyard.base.ids import make_id
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.states import (
+    AttemptCause,
+    AttemptNodeState,
+    AttemptOutcome,
+    AttemptState,
+    DesiredState,
+    JobState,
+)
+from trainyard.protocol.worker_messages import PROTOCOL, Hardware
+from trainyard.spec.job import JobSpec, parse_job_spec
+
+ACTOR = Actor("simulator")
+STEPS = 100
+"""Steps of each job."""
+ROOTS = {"checkpoints": "root-1", "data": "root-2"}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An attempt that a round placed."""
+
+    attempt_id: str
+    job_id: str
+    backfilled_before: str | None
+    """Name of the waiting job on whose nodes it starts."""
+
+
+def add_nodes(context: Context, count: int) -> None:
+    """Register nodes of `SLOTS_PER_NODE` slots."""
+    now = context.now()
+    hardware = Hardware(
+        device="cpu",
+        slots=SLOTS_PER_NODE,
+        device_name="none",
+        device_memory_bytes=0,
+        cores=SLOTS_PER_NODE,
+        memory_bytes=2**36,
+    )
+    rows = [
+        {
+            "name": f"node-{number:04}",
+            "address": f"10.0.{number // 256}.{number % 256}",
+            "hardware": hardware,
+            "device": hardware.device,
+            "slots": SLOTS_PER_NODE,
+            "roots": ROOTS,
+            "version": "0",
+            "protocol": PROTOCOL,
+            "registered_at": now,
+            "heartbeat_at": now,
+        }
+        for number in range(count)
+    ]
+    with context.database.write() as connection:
+        connection.execute(insert(nodes), rows)
+
+
+def add_projects(context: Context, weights: Mapping[str, float]) -> None:
+    """Create projects."""
+    row = {"description": "", "created_by": ACTOR.name, "created_at": context.now()}
+    rows = [{"name": name, "weight": weight, **row} for name, weight in weights.items()]
+    with context.database.write() as connection:
+        connection.execute(insert(projects), rows)
+
+
+def add_jobs(context: Context, arriving: Sequence[tuple[TracedJob, datetime]]) -> list[str]:
+    """Queue jobs as a submission does, each at its own time; return their ids.
+
+    One with an expected duration has an attempt behind it that took a step at that pace.
+    """
+    job_rows, former = [], []
+    for job, at in arriving:
+        job_id = _id(job.name, at)
+        paced = job.expected_seconds is not None
+        job_rows.append(_job_row(job, job_id, at, attempt=int(paced)))
+        if job.expected_seconds is not None:
+            step = timedelta(seconds=job.expected_seconds / STEPS)
+            former.append(_former_attempt(job, job_id, at - step, at))
+    with context.database.write() as connection:
+        connection.execute(insert(jobs), job_rows)
+        if former:
+            connection.execute(insert(attempts), former)
+    return [row["id"] for row in job_rows]
+
+
+def read_placed(context: Context, attempt_ids: Iterable[str]) -> list[Placed]:
+    """Return the attempts that a round placed."""
+    event = select(events.c.data).where(
+        events.c.job_id == attempts.c.job_id,
+        events.c.attempt == attempts.c.number,
+        events.c.kind == EventKind.PLACED,
+    )
+    query = select(attempts.c.id, attempts.c.job_id, event.scalar_subquery().label("data"))
+    with context.database.read() as connection:
+        rows = connection.execute(query.where(attempts.c.id.in_(attempt_ids))).all()
+    return [Placed(row.id, row.job_id, row.data["backfilled_before"]) for row in rows]
+
+
+def start(context: Context, placed: Sequence[Placed]) -> None:
+    """Have attempts train from now on, as after their claims and first reports."""
+    now = context.now()
+    ids = [{"this": each.attempt_id} for each in placed]
+    with context.database.write() as connection:
+        connection.execute(
+            update(attempts)
+            .where(attempts.c.id == bindparam("this"))
+            .values(state=AttemptState.RUNNING.value, started_at=now),
+            ids,
+        )
+        connection.execute(
+            update(attempt_nodes)
+            .where(attempt_nodes.c.attempt_id == bindparam("this"))
+            .values(state=AttemptNodeState.RUNNING.value, claimed_at=now),
+            ids,
+        )
+        connection.execute(
+            update(jobs).where(jobs.c.id == bindparam("this")).values(state=JobState.RUNNING.value),
+            [{"this": each.job_id} for each in placed],
+        )
+
+
+def report(context: Context, expected_ends: Iterable[tuple[str, datetime]]) -> None:
+    """Store the time that running jobs have left, as their reports do.
+
+    Args:
+        context: the surroundings.
+        expected_ends: id of each job, and when it is expected to end.
+    """
+    now = context.now()
+    rows = [
+        {
+            "this": job_id,
+            "now": Progress(steps=STEPS, seconds_left=max((end - now).total_seconds(), 0.0)),
+        }
+        for job_id, end in expected_ends
+    ]
+    if rows:
+        reported = update(jobs).where(jobs.c.id == bindparam("this"))
+        with context.database.write() as connection:
+            connection.execute(reported.values(progress=bindparam("now")), rows)
+
+
+def end(context: Context, placed: Sequence[Placed]) -> None:
+    """End attempts and their jobs, as after the last reports of their nodes."""
+    now = context.now()
+    ids = [{"this": each.attempt_id} for each in placed]
+    with context.database.write() as connection:
+        connection.execute(
+            update(attempts)
+            .where(attempts.c.id == bindparam("this"))
+            .values(
+                state=AttemptState.ENDED.value,
+                outcome=AttemptOutcome.SUCCEEDED.value,
+                ended_at=now,
+            ),
+            ids,
+        )
+        connection.execute(
+            update(attempt_nodes)
+            .where(attempt_nodes.c.attempt_id == bindparam("this"))
+            .values(state=AttemptNodeState.ENDED.value, outcome=AttemptOutcome.SUCCEEDED.value),
+            ids,
+        )
+        connection.execute(
+            update(jobs)
+            .where(jobs.c.id == bindparam("this"))
+            .values(state=JobState.SUCCEEDED.value, ended_at=now),
+            [{"this": each.job_id} for each in placed],
+        )
+
+
+def read_ungrouped(context: Context) -> set[str]:
+    """Return the ids of queued jobs that the scheduler does not consider for slots yet."""
+    query = select(jobs.c.id).where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None))
+    with context.database.read() as connection:
+        return set(connection.scalars(query))
+
+
+def _id(name: str, at: datetime) -> str:
+    """Return the same id for a name and a time in every run."""
+    entropy = hashlib.sha256(name.encode()).digest()[:10]
+    return make_id(milliseconds=int(at.timestamp() * 1000), entropy=entropy)
+
+
+@cache
+def _spec(world_size: int) -> JobSpec:
+    return parse_job_spec(
+        {
+            "name": "simulated",
+            "resources": {"world_size": world_size},
+            "training": {"steps": STEPS},
+        }
+    )
+
+
+def _job_row(job: TracedJob, job_id: str, at: datetime, *, attempt: int) -> dict[str, Any]:
+    spec = _spec(job.world_size)
+    layout = spec.layout()
+    cause = AttemptCause.RESUME if attempt else AttemptCause.SUBMIT
+    return {
+        "id": job_id,
+        "name": job.name,
+        "tags": [],
+        "project": job.project,
+        "spec": spec,
+        "spec_digest": spec.digest,
+        "state": JobState.QUEUED.value,
+        "desired": DesiredState.RUN.value,
+        "priority": job.priority,
+        "pending": PendingLaunch(cause=cause, actor=ACTOR.name, layout=layout),
+        "queued_at": at,
+        "attempt": attempt,
+        "world_size": layout.world_size,
+        "layout": str(layout),
+        "progress": Progress(steps=STEPS),
+        "created_by": ACTOR.name,
+        "created_at": at,
+        "updated_at": at,
+    }
+
+
+def _former_attempt(
+    job: TracedJob, job_id: str, started_at: datetime, ended_at: datetime
+) -> dict[str, Any]:
+    return {
+        "id": _id(f"{job.name} 1", started_at),
+        "job_id": job_id,
+        "number": 1,
+        "cause": AttemptCause.SUBMIT.value,
+        "actor": ACTOR.name,
+        "state": AttemptState.ENDED.value,
+        "desired": DesiredState.STOP.value,
+        "outcome": AttemptOutcome.STOPPED.value,
+        "layout": _spec(job.world_size).layout(),
+        "overrides": Overrides(),
+        "micro_batch_size": 1,
+        "last_step": 1,
+        "rendezvous_port": 1,
+        "created_at": started_at,
+        "started_at": started_at,
+        "ended_at": ended_at,
+    }

@@ -1,0 +1,292 @@
+"""One run: events of a trace in the order of virtual time, and a round of the scheduler after each.
+
+The scheduler is the real one: `Placer` with the lead, on migrated tables, with `enter_groups`,
+`decide` and the transactions of a placement. The rest is written as rows, some statements for all
+that happens between two rounds: jobs arrive, attempts train from their placement on, report the
+time that they have left, and end. So HTTP, Celery, processes, claims and the other parts of a round
+are left out, and nothing is preempted. Rounds begin at multiples of the scheduler's pause, and only
+where something has changed: in between the scheduler would find the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from benchmarks.control_plane.servers import Store
+from benchmarks.simulator.checks import (
+    NEVER,
+    Running,
+    Waiting,
+    earliest_start,
+    head_behind,
+    in_order,
+)
+from benchmarks.simulator.cluster import (
+    Placed,
+    add_jobs,
+    add_nodes,
+    add_projects,
+    end,
+    read_placed,
+    read_ungrouped,
+    report,
+    start,
+)
+from benchmarks.simulator.trace import Trace, TracedJob
+from server.scheduling.dispatch import Message
+from server.scheduling.leader import Leader, leading
+from server.scheduling.loop import TICK_SECONDS
+from server.scheduling.round import Placer
+from trainyard.protocol.worker_messages import LaunchMessage
+
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+MEMORY_EVERY = 0.05
+"""Part of the jobs that start between two samples of the memory."""
+_PAGE_MIB = 4096 / 2**20
+
+
+class VirtualClock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> datetime:
+        """Return the present virtual time."""
+        return moment(self.seconds)
+
+
+class _Messages:
+    """Keeps the messages of a round in place of a broker."""
+
+    def __init__(self) -> None:
+        self.attempt_ids: set[str] = set()
+        self.up_since: datetime | None = BEGINNING
+
+    def send(self, message: Message) -> None:
+        """Keep one message."""
+        if isinstance(message, LaunchMessage):
+            self.attempt_ids.add(message.attempt_id)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """An attempt that runs."""
+
+    placed: Placed
+    job: TracedJob
+    ends_at: float
+    running: Running
+
+
+@dataclass
+class Record:
+    """What a run showed; times in seconds, virtual ones unless their names differ."""
+
+    placements: int = 0
+    backfills: int = 0
+    scheduler_cpu_seconds: float = 0.0
+    round_seconds: list[float] = field(default_factory=list)
+    """Wall time of each round."""
+    waits: list[tuple[float, TracedJob]] = field(default_factory=list)
+    head_waits: list[tuple[float, float]] = field(default_factory=list)
+    """How long each job was the first of the queue, and the bound of that: the time to its expected
+    start when it became the first; without one, the longest time that any attempt had left."""
+    most_waiting: int = 0
+    memory_mib: list[float] = field(default_factory=list)
+    makespan: float = 0.0
+    contended_seconds: float = 0.0
+    """Time in which every project had a job that waited."""
+    contended_slot_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """What each project held in that time."""
+    violations: list[str] = field(default_factory=list)
+    """What no round may do."""
+
+
+class Simulation:
+    """A trace on a database."""
+
+    def __init__(self, opened: Store, trace: Trace) -> None:
+        """Lead on an empty database.
+
+        Args:
+            opened: the database; its clock is replaced by the simulation's.
+            trace: what arrives.
+        """
+        clock = VirtualClock()
+        settings = opened.context.settings.model_copy(update={"preemption": False})
+        context = replace(opened.context, clock=clock, settings=settings)
+        leader = Leader(context.database)
+        epoch = leader.held()
+        assert epoch is not None, "a new database has no leader"
+        self._context = leading(context, leader, epoch)
+        self._clock = clock
+        self._trace = trace
+        self._messages = _Messages()
+        self._placer = Placer(self._context, self._messages)
+        self._waiting: dict[str, Waiting] = {}
+        self._attempts: dict[str, _Attempt] = {}
+        self._ends: list[tuple[float, str]] = []
+        self._arrived = 0
+        self._free = trace.slots
+        self._held: Counter[str] = Counter()
+        self._waiting_by_project: Counter[str] = Counter()
+        self._head: tuple[str, float, float] | None = None
+        self.record = Record()
+
+    def run(self) -> Record:
+        """Run the whole trace, and return what it showed."""
+        add_nodes(self._context, self._trace.nodes)
+        add_projects(self._context, self._trace.weights)
+        busy, tick = False, 0
+        while self._waiting or self._ends or self._arrived < len(self._trace.jobs):
+            if busy:
+                tick += 1
+            else:
+                tick = max(math.ceil(self._next_event() / TICK_SECONDS), tick + 1)
+            self._advance(tick * TICK_SECONDS)
+            busy = self._round()
+            idle = not busy and not self._ends and self._arrived == len(self._trace.jobs)
+            if idle and self._waiting:
+                first = next(iter(self._waiting.values())).job.name
+                self.record.violations.append(f"{first} waits for ever on an idle cluster")
+                break
+        self.record.makespan = self._clock.seconds
+        return self.record
+
+    def _next_event(self) -> float:
+        arrival = (
+            self._trace.jobs[self._arrived].arrives_at
+            if self._arrived < len(self._trace.jobs)
+            else NEVER
+        )
+        return min(arrival, self._ends[0][0] if self._ends else NEVER)
+
+    def _advance(self, until: float) -> None:
+        """Have jobs arrive and attempts end, up to a time."""
+        arriving: list[TracedJob] = []
+        ended: list[Placed] = []
+        while (now := self._next_event()) <= until:
+            self._let_pass(now)
+            if self._ends and self._ends[0][0] == now:
+                ended.append(self._end(heapq.heappop(self._ends)[1]))
+            else:
+                job = self._trace.jobs[self._arrived]
+                self._arrived += 1
+                self._waiting_by_project[job.project] += 1
+                arriving.append(job)
+        self._let_pass(until)
+        if ended:
+            end(self._context, ended)
+        if arriving:
+            timed = [(job, moment(job.arrives_at)) for job in arriving]
+            ids = add_jobs(self._context, timed)
+            self._waiting |= {i: Waiting(i, job) for i, job in zip(ids, arriving, strict=True)}
+            self.record.most_waiting = max(self.record.most_waiting, len(self._waiting))
+
+    def _let_pass(self, until: float) -> None:
+        record, seconds = self.record, until - self._clock.seconds
+        if len(+self._waiting_by_project) == len(self._trace.weights):
+            record.contended_seconds += seconds
+            for project, slots in self._held.items():
+                record.contended_slot_seconds[project] += slots * seconds
+        self._clock.seconds = until
+
+    def _round(self) -> bool:
+        """Run a round, check what it did, and return whether the next one may do more."""
+        ends = ((a.placed.job_id, a.running.expected_end) for a in self._attempts.values())
+        report(self._context, [(job_id, moment(at)) for job_id, at in ends if at < NEVER])
+        before = time.perf_counter()
+        cpu_before = time.process_time()
+        self._placer.run()
+        self.record.scheduler_cpu_seconds += time.process_time() - cpu_before
+        self.record.round_seconds.append(time.perf_counter() - before)
+        ungrouped = read_ungrouped(self._context)
+        placed = read_placed(self._context, self._messages.attempt_ids)
+        self._messages.attempt_ids.clear()
+        self._check(placed, ungrouped)
+        if placed:
+            start(self._context, placed)
+        return bool(placed or ungrouped)
+
+    def _check(self, placed: Sequence[Placed], ungrouped: set[str]) -> None:
+        """Compare a round with the order of the queue, and count its placements as started."""
+        known = [each for each in self._waiting.values() if each.id not in ungrouped]
+        order = in_order(known, self._held, self._trace.weights)
+        ids = {each.job_id for each in placed}
+        head, behind = head_behind(order, ids)
+        running = [attempt.running for attempt in self._attempts.values()]
+        free = self._free - sum(self._waiting[job_id].job.world_size for job_id in ids - behind)
+        for each in placed:
+            self._begin(each, behind)
+        if head is None:
+            self._head = None
+            return
+        now, size = self._clock.seconds, head.job.world_size
+        started = [self._attempts[p.attempt_id].running for p in placed]
+        ahead = [self._attempts[p.attempt_id].running for p in placed if p.job_id not in behind]
+        without = earliest_start(size, free, [*running, *ahead])
+        with_all = earliest_start(size, self._free, [*running, *started])
+        if without <= now:
+            self.record.violations.append(f"{head.job.name} fits and waits, at {now:.2f} s")
+        elif with_all > without:
+            self.record.violations.append(
+                f"{head.job.name} is put off at {now:.2f} s: {without:.2f} s to {with_all:.2f} s"
+            )
+        self._follow_head(head, with_all)
+
+    def _begin(self, placed: Placed, behind: set[str]) -> None:
+        job, now = self._waiting.pop(placed.job_id).job, self._clock.seconds
+        expected = NEVER if job.expected_seconds is None else now + job.expected_seconds
+        running = Running(job.world_size, expected)
+        self._attempts[placed.attempt_id] = _Attempt(placed, job, now + job.seconds, running)
+        heapq.heappush(self._ends, (now + job.seconds, placed.attempt_id))
+        self._free -= job.world_size
+        self._held[job.project] += job.world_size
+        self._waiting_by_project[job.project] -= 1
+        record = self.record
+        if self._head is not None and self._head[0] == placed.job_id:
+            record.head_waits.append((now - self._head[1], self._head[2]))
+            self._head = None
+        if (placed.job_id in behind) != (placed.backfilled_before is not None):
+            record.violations.append(
+                f"{job.name} starts at {now:.2f} s, backfilled before {placed.backfilled_before}, "
+                f"and is {'' if placed.job_id in behind else 'not '}behind the head of the queue"
+            )
+        record.placements += 1
+        record.backfills += placed.job_id in behind
+        record.waits.append((now - job.arrives_at, job))
+        if record.placements % max(int(len(self._trace.jobs) * MEMORY_EVERY), 1) == 0:
+            record.memory_mib.append(_memory_mib())
+
+    def _follow_head(self, head: Waiting, expected_start: float) -> None:
+        """Note since when a job is the first of the queue, and when it starts at the latest."""
+        if self._head is not None and self._head[0] == head.id:
+            return
+        now = self._clock.seconds
+        last_end = max((each.ends_at for each in self._attempts.values()), default=now)
+        self._head = head.id, now, (expected_start if expected_start < NEVER else last_end) - now
+
+    def _end(self, attempt_id: str) -> Placed:
+        attempt = self._attempts.pop(attempt_id)
+        self._free += attempt.job.world_size
+        self._held[attempt.job.project] -= attempt.job.world_size
+        return attempt.placed
+
+
+def moment(seconds: float) -> datetime:
+    """Return the time so many seconds after the beginning."""
+    return BEGINNING + timedelta(seconds=seconds)
+
+
+def _memory_mib() -> float:
+    """Return the resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * _PAGE_MIB

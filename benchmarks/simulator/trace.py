@@ -1,0 +1,172 @@
+"""Traces: which jobs arrive when, what they need, and how long they run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+SLOTS_PER_NODE = 8
+SMALLEST_QUEUE = 30
+"""Workloads of one queue of Kueue's test; a trace has whole queues."""
+SECONDS_PER_MILLISECOND = 1.0
+"""A millisecond of Kueue's test lasts a second here: the scheduler looks four times a second."""
+
+
+@dataclass(frozen=True)
+class TracedJob:
+    """A job of a trace."""
+
+    name: str
+    project: str
+    priority: int
+    world_size: int
+    arrives_at: float
+    """Seconds from the beginning."""
+    seconds: float
+    """How long it runs."""
+    expected_seconds: float | None
+    """How long the scheduler expects it to run, never less; None where it cannot know."""
+
+    @property
+    def slot_seconds(self) -> float:
+        """Slots times seconds."""
+        return self.world_size * self.seconds
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Jobs by arrival, and who shares the cluster."""
+
+    jobs: Sequence[TracedJob]
+    weights: Mapping[str, float]
+    """Weight of each project."""
+    nodes: int
+    """Nodes of `SLOTS_PER_NODE` slots."""
+
+    @property
+    def slots(self) -> int:
+        """Slots of the cluster."""
+        return self.nodes * SLOTS_PER_NODE
+
+
+@dataclass(frozen=True)
+class _Class:
+    """Workloads of one kind in each queue of Kueue's test."""
+
+    name: str
+    count: int
+    interval: float
+    """Milliseconds between two of them."""
+    runtime: float
+    """Milliseconds."""
+    priority: int
+    request: int
+
+
+# kubernetes-sigs/kueue, test/performance/scheduler/configs/large-scale/generator.yaml, as of
+# 2026: 20 cohorts of 100 queues, with 30 workloads each.
+_KUEUE = (
+    _Class("small", 20, 20, 50, 50, 1),
+    _Class("medium", 7, 50, 100, 100, 5),
+    _Class("large", 3, 200, 200, 200, 20),
+)
+
+
+def kueue(count: int, nodes: int, seed: int) -> Trace:
+    """Return Kueue's large-scale test: each queue is a project of weight 1.
+
+    Its priorities 50, 100 and 200 become -50, 0 and 50, and nothing but the order of the queues'
+    arrivals is drawn. The scheduler knows no duration, as Kueue does not.
+
+    Args:
+        count: jobs; 60,000 in the published test, and never less than those of one queue.
+        nodes: nodes of the cluster.
+        seed: of the order in which queues submit at the same moment.
+    """
+    queues = [f"queue-{number:04}" for number in range(max(count // SMALLEST_QUEUE, 1))]
+    random.Random(seed).shuffle(queues)
+    ranks = {each.priority: 50 * rank for rank, each in enumerate(_KUEUE, start=-1)}
+    jobs = [
+        TracedJob(
+            name=f"{queue}-{each.name}-{number}",
+            project=queue,
+            priority=ranks[each.priority],
+            world_size=each.request,
+            arrives_at=(number + 1) * each.interval * SECONDS_PER_MILLISECOND,
+            seconds=each.runtime * SECONDS_PER_MILLISECOND,
+            expected_seconds=None,
+        )
+        for each in _KUEUE
+        for number in range(each.count)
+        for queue in queues
+    ]
+    jobs.sort(key=lambda job: job.arrives_at)
+    return Trace(jobs, dict.fromkeys(sorted(queues), 1.0), nodes)
+
+
+WEIGHTS = (1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0)
+MEDIAN_SECONDS = 600.0
+SIGMA = 1.5
+"""Of the logarithm of a duration: the mean is three times the median."""
+LONGEST_SECONDS = 4 * 3600.0
+"""Time limit of every job."""
+LARGEST_FACTOR = 5.0
+"""A person expects a job to last up to so many times as long as it does."""
+OVERLOAD = 4 / 3
+"""Work that arrives in the time in which the cluster does one unit of work."""
+
+
+def heavy_tail(count: int, nodes: int, seed: int) -> Trace:
+    """Return jobs of log-normal durations, on powers of two of slots, in projects of eight weights.
+
+    Expected durations are real ones times a number drawn evenly from 1 to `LARGEST_FACTOR`. Jobs
+    arrive at random times and faster than the cluster runs them, each project's share of the work
+    by its weight, so that all projects wait for most of the time.
+
+    Args:
+        count: jobs.
+        nodes: nodes of the cluster; the largest job needs an eighth of it.
+        seed: of every draw.
+    """
+    chance = random.Random(seed)
+    slots = nodes * SLOTS_PER_NODE
+    sizes = [2**power for power in range(slots.bit_length()) if 2**power <= max(slots // 8, 1)]
+    rarity = [size**-0.5 for size in sizes]
+    weights = {f"project-{number}": weight for number, weight in enumerate(WEIGHTS)}
+    drawn = []
+    for number in range(count):
+        seconds = min(MEDIAN_SECONDS * chance.lognormvariate(0.0, SIGMA), LONGEST_SECONDS)
+        job = TracedJob(
+            name=f"job-{number}",
+            project=chance.choices(list(weights), list(weights.values()))[0],
+            priority=0,
+            world_size=chance.choices(sizes, rarity)[0],
+            arrives_at=0.0,
+            seconds=seconds,
+            expected_seconds=seconds * chance.uniform(1.0, LARGEST_FACTOR),
+        )
+        drawn.append(job)
+    window = sum(job.slot_seconds for job in drawn) / slots / OVERLOAD
+    times = sorted(chance.uniform(0.0, window) for _ in drawn)
+    jobs = [
+        TracedJob(**{**vars(job), "arrives_at": time})
+        for job, time in zip(drawn, times, strict=True)
+    ]
+    return Trace(jobs, weights, nodes)
+
+
+SHAPES: Mapping[str, Callable[[int, int, int], Trace]] = {"kueue": kueue, "heavy_tail": heavy_tail}
+
+
+def shortest_makespan(trace: Trace) -> float:
+    """Return a time, in seconds, before which no schedule of a trace ends, not even an offline one.
+
+    That is the latest end of a job that starts when it arrives, or the time that the work from any
+    arrival on takes on the whole cluster.
+    """
+    latest, left = 0.0, 0.0
+    for job in reversed(trace.jobs):
+        left += job.slot_seconds
+        latest = max(latest, job.arrives_at + job.seconds, job.arrives_at + left / trace.slots)
+    return latest

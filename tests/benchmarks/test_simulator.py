@@ -1,0 +1,129 @@
+"""The simulator: the real scheduler keeps its rules, and each check finds one that is broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.control_plane.servers import store
+from benchmarks.simulator.checks import NEVER, Running, earliest_start
+from benchmarks.simulator.simulation import Record, Simulation
+from benchmarks.simulator.trace import (
+    LARGEST_FACTOR,
+    SLOTS_PER_NODE,
+    Trace,
+    TracedJob,
+    heavy_tail,
+    kueue,
+    shortest_makespan,
+)
+from server.placement import backfill, decide
+from server.placement.decide import Turns
+from server.scheduling.loop import TICK_SECONDS
+
+
+def run(trace: Trace) -> Record:
+    with store("sqlite") as opened:
+        return Simulation(opened, trace).run()
+
+
+def test_a_heavy_tailed_trace_runs_to_its_end_without_a_broken_rule() -> None:
+    trace = heavy_tail(100, 4, seed=1)
+
+    record = run(trace)
+
+    assert record.violations == []
+    assert record.placements == len(trace.jobs)
+    assert record.backfills > 0
+    assert all(waited <= bound + TICK_SECONDS for waited, bound in record.head_waits)
+    assert shortest_makespan(trace) <= record.makespan < 2 * shortest_makespan(trace)
+
+
+def test_the_queues_of_kueue_share_a_cluster_evenly() -> None:
+    trace = kueue(300, 5, seed=1)
+
+    record = run(trace)
+
+    assert record.violations == []
+    assert (record.placements, record.backfills) == (300, 0)
+    held = record.contended_slot_seconds
+    assert max(held.values()) / min(held.values()) < 1.05
+
+
+def test_a_backfill_that_needs_a_kept_node_for_too_long_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decide, "needed_before", lambda _end, _keepers: set())
+
+    record = run(heavy_tail(100, 4, seed=1))
+
+    assert any("is put off" in violation for violation in record.violations)
+
+
+def test_a_start_behind_the_head_that_is_no_backfill_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Turns, "_keep", lambda *_: None)
+
+    record = run(heavy_tail(60, 4, seed=1))
+
+    assert any("is behind the head of the queue" in violation for violation in record.violations)
+
+
+def test_a_job_that_fits_and_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfill.Keeper, "earliest_start", None)
+    place = Turns._place
+    monkeypatch.setattr(
+        Turns, "_place", lambda self, job: job.demand.world_size < 8 and place(self, job)
+    )
+
+    record = run(heavy_tail(30, 8, seed=1))
+
+    assert any("fits and waits" in violation for violation in record.violations)
+
+
+def test_kueues_classes_become_priorities_and_world_sizes() -> None:
+    trace = kueue(60_000, 1_000, seed=1)
+
+    assert (len(trace.jobs), len(trace.weights), trace.slots) == (60_000, 2_000, 8_000)
+    found = {
+        (job.priority, job.world_size, job.seconds): sum(
+            (other.world_size, other.project) == (job.world_size, job.project)
+            for other in trace.jobs
+        )
+        for job in {job.world_size: job for job in trace.jobs}.values()
+    }
+    assert found == {(-50, 1, 50.0): 20, (0, 5, 100.0): 7, (50, 20, 200.0): 3}
+
+
+def test_the_tail_is_heavy_and_no_expected_duration_too_short() -> None:
+    trace = heavy_tail(2_000, 1_000, seed=3)
+
+    assert {job.world_size for job in trace.jobs} == {2**power for power in range(10)}
+    seconds = sorted(job.seconds for job in trace.jobs)
+    assert sum(seconds) / len(seconds) > 2 * seconds[len(seconds) // 2]
+    factors = [(job.expected_seconds or 0.0) / job.seconds for job in trace.jobs]
+    assert 1.0 <= min(factors) < max(factors) <= LARGEST_FACTOR
+    assert heavy_tail(2_000, 1_000, seed=3) == trace
+
+
+@pytest.mark.parametrize(("free", "expected"), [(8, 0.0), (7, 5.0), (5, 7.0), (3, NEVER)], ids=str)
+def test_the_earliest_start_follows_from_the_expected_ends(free: int, expected: float) -> None:
+    running = [Running(2, 7.0), Running(1, 5.0), Running(4, NEVER)]
+
+    assert earliest_start(8, free, running) == expected
+
+
+@pytest.mark.parametrize(
+    ("arrival", "world_size", "expected"),
+    [(100.0, 1, 110.0), (100.0, SLOTS_PER_NODE, 110.0), (0.0, SLOTS_PER_NODE, 20.0)],
+    ids=str,
+)
+def test_no_schedule_ends_before_the_bound(
+    arrival: float, world_size: int, expected: float
+) -> None:
+    def job(at: float, size: int) -> TracedJob:
+        return TracedJob("job", "default", 0, size, at, 10.0, None)
+
+    trace = Trace([job(0.0, SLOTS_PER_NODE), job(arrival, world_size)], {"default": 1.0}, 1)
+
+    assert shortest_makespan(trace) == expected
