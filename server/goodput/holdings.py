@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Select, Table, bindparam, select, update
-from sqlalchemy.exc import OperationalError
 
 from server.context import Context
-from server.database.engine import LeadLostError
 from server.database.rows import TypedRow
 from server.database.slot_tables import holdings
 from server.database.tables import attempt_nodes, attempts, jobs
@@ -21,10 +18,9 @@ from server.goodput.ledger import Ledger
 from server.goodput.queries import milliseconds, read_records
 from server.goodput.slot_time import ByDay, Held, Spent, spread
 from server.goodput.step_sums import store_step_sums
+from server.isolation import Isolation
 from trainyard.protocol.goodput import SlotCategory
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptNodeState, JobState
-
-logger = logging.getLogger(__name__)
 
 SETTLED_AFTER = timedelta(minutes=10)
 """Time after the end of a job for which its last records may still arrive."""
@@ -146,8 +142,7 @@ class Settler:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._ran_at: datetime | None = None
-        self._failed: dict[str, datetime] = {}
-        """When each job that could not be settled was tried."""
+        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
 
     def run(self) -> None:
         """Settle some jobs, unless a call did so just before."""
@@ -156,21 +151,12 @@ class Settler:
         if self._ran_at is not None and timedelta() <= now - self._ran_at < SETTLE_PAUSE:
             return
         self._ran_at = now
-        self._failed = {
-            job_id: at
-            for job_id, at in self._failed.items()
-            if timedelta() <= now - at < FAILED_PAUSE
-        }
+        without = self._isolation.left_out()
         with self._context.database.read() as connection:
-            job_ids = connection.scalars(due_jobs(now, without=self._failed)).all()
+            job_ids = connection.scalars(due_jobs(now, without=without)).all()
         for job_id in job_ids:
-            try:
+            with self._isolation.turn(job_id, f"the slot-time of job {job_id}"):
                 _settle_job(self._context, job_id)
-            except (LeadLostError, OperationalError):
-                raise
-            except Exception:  # an error of one job must not keep the others from being settled
-                logger.exception("the slot-time of job %s could not be settled", job_id)
-                self._failed[job_id] = now
 
 
 def due_jobs(now: datetime, *, without: Collection[str] = ()) -> Select[str]:

@@ -24,6 +24,7 @@ from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.elastic.jobs import can_continue
 from server.errors import UnreadableError
 from server.events.store import NewEvent, append_event
+from server.isolation import Isolation
 from server.jobs.idempotency import forget_old_keys
 from server.leases import NODE_LEASES, Hearing
 from server.lifecycle import lock_job
@@ -46,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 PRUNE_EVERY = timedelta(minutes=1)
 """Pause between two deletions of old keys, operations and groups: none of them is urgent."""
+FAILED_PAUSE = timedelta(seconds=30)
+"""Pause after which an attempt whose turn failed has another one."""
 TRY_WITHOUT_EVERY = timedelta(seconds=5)
 """Pause between two looks whether an elastic job fits without its silent nodes: each look tries its
 sizes."""
@@ -87,6 +90,7 @@ class Reconciler:
         self._context = context
         self._dispatcher = dispatcher
         self._pruned_at: datetime | None = None
+        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
         self._fits_nowhere: dict[str, datetime] = {}  # attempt -> time of the last look
 
     def run(self) -> None:
@@ -125,11 +129,16 @@ class Reconciler:
             for attempt_id, at in self._fits_nowhere.items()
             if attempt_id in still_silent
         }
+        left_out = self._isolation.left_out()
         for found in silent:
-            self._expire(found, heard)
+            if found.attempt_id not in left_out:
+                with self._isolation.turn(found.attempt_id, f"attempt {found.attempt_id}"):
+                    self._expire(found, heard)
         late = self._late(unclaimed, heard)
         for attempt_id in dict.fromkeys(found.attempt_id for found in late):
-            self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
+            if attempt_id not in left_out:
+                with self._isolation.turn(attempt_id, f"attempt {attempt_id}"):
+                    self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
         self._send_again([found for found in unclaimed if found not in late], now)
         if self._pruned_at is None or now - self._pruned_at >= PRUNE_EVERY:
             self._pruned_at = now

@@ -146,7 +146,7 @@ def test_a_job_that_cannot_be_settled_waits_and_the_others_are_settled(
     settler.run()
     assert unsettled(context) == 1
     assert [record.getMessage() for record in caplog.records if record.exc_info] == [
-        f"the slot-time of job {broken} could not be settled"
+        f"the slot-time of job {broken} is left out for {FAILED_PAUSE}"
     ]
     with context.database.read() as connection:
         assert connection.scalars(due_jobs(context.now())).all() == [broken]

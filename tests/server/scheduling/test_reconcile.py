@@ -181,6 +181,27 @@ def test_an_unreadable_spec_keeps_no_lease_of_another_job(
     assert caplog.text.count(f"the stored spec of job {broken} cannot be read") == 1
 
 
+@pytest.mark.usefixtures("up")
+def test_settings_that_cannot_be_read_keep_no_lease_of_another_job(
+    harness: Harness, context: Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    for node in ("a", "b"):
+        harness.add_node(node, slots=2)
+    resources = {"world_size": 2, "min_world_size": 1, "max_world_size": 2}
+    broken, _ = harness.running(retry={"node_lost_after_seconds": 600}, resources=resources)
+    whole, _ = harness.running(retry={"node_lost_after_seconds": 60}, resources={"world_size": 2})
+    with context.database.write() as connection:
+        unreadable = {"chosen": '{"of_a_later_version": 1}', "id": broken}
+        connection.execute(text("UPDATE jobs SET chosen = :chosen WHERE id = :id"), unreadable)
+    for _ in range(7):
+        harness.reconcile(seconds=10)
+    (share,) = harness.shares(whole)
+    assert share.failure is not None
+    assert share.failure.reason == FailureReason.NODE_LOST
+    assert unreachable(harness, broken) == [True]
+    assert 1 <= caplog.text.count("is left out for") <= 3, "it is not tried in each round"
+
+
 @pytest.mark.parametrize(
     "statement",
     [
