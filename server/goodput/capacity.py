@@ -14,7 +14,7 @@ from server.database.slot_tables import capacity_changes
 from server.database.tables import nodes
 from server.goodput.queries import MILLISECOND, milliseconds
 from server.goodput.slot_time import CapacityChange
-from trainyard.protocol.goodput import SlotCategory
+from trainyard.protocol.goodput import TimeCategory
 
 LOOK_PAUSE = timedelta(seconds=5)
 """Pause between two looks at the nodes: a shorter absence is not recorded."""
@@ -38,12 +38,12 @@ class _Change(TypedRow):
     @property
     def capacity(self) -> CapacityChange:
         """The change as the slot-time counts it."""
-        use = SlotCategory.IDLE if self.takes_jobs else SlotCategory.DRAINED
+        use = TimeCategory.IDLE if self.takes_jobs else TimeCategory.DRAINED
         return CapacityChange(
             self.node,
             milliseconds(self.since),
             self.slots,
-            use if self.online else SlotCategory.OFFLINE,
+            use if self.online else TimeCategory.OFFLINE,
             self.withheld,
         )
 

@@ -20,13 +20,14 @@ from server.goodput.ledger import Ledger
 from server.goodput.queries import EPOCH, milliseconds, read_records
 from server.goodput.slot_time import DAY, ByDay, Spent, add, total, unheld
 from trainyard.protocol.goodput import (
-    SLOT_WORDS,
+    SLOT_CATEGORIES,
+    WORDS,
     ClusterGoodputView,
     DayOfSlots,
     LosingJob,
     ProjectSlotTime,
-    SlotCategory,
     SlotTime,
+    TimeCategory,
 )
 from trainyard.protocol.states import AttemptOutcome
 from trainyard.run.failures import FailureReason
@@ -141,7 +142,7 @@ def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoo
         add(by_day, inside)
         of_share = total(inside)
         projects.setdefault(holding.project, Counter()).update(of_share)
-        lost[holding.job_id] += of_share[SlotCategory.LOST]
+        lost[holding.job_id] += of_share[TimeCategory.LOST]
     names = {holding.job_id: holding.job_name for holding in held}
     losing = _losing_jobs(context, +lost, names)
     if project is None:
@@ -152,13 +153,13 @@ def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoo
         since=since,
         until=until,
         slot_milliseconds=whole,
-        categories=_times(spent, SlotCategory),
-        goodput=spent[SlotCategory.PRODUCTIVE] / whole if whole else None,
+        categories=_times(spent, SLOT_CATEGORIES),
+        goodput=spent[TimeCategory.PRODUCTIVE] / whole if whole else None,
         days=tuple(
             DayOfSlots(
                 day=(EPOCH + timedelta(days=day)).date(),
                 slot_milliseconds=by_day[day].total(),
-                categories=_times(by_day[day], (c for c in SlotCategory if by_day[day][c])),
+                categories=_times(by_day[day], (c for c in SLOT_CATEGORIES if by_day[day][c])),
             )
             for day in sorted(by_day)
         ),
@@ -166,8 +167,8 @@ def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoo
             ProjectSlotTime(
                 project=name,
                 slot_milliseconds=projects[name].total(),
-                productive=projects[name][SlotCategory.PRODUCTIVE],
-                lost=projects[name][SlotCategory.LOST],
+                productive=projects[name][TimeCategory.PRODUCTIVE],
+                lost=projects[name][TimeCategory.LOST],
             )
             for name in sorted(projects)
         ),
@@ -216,8 +217,8 @@ def _losing_jobs(
     )
 
 
-def _times(spent: Spent, categories: Iterable[SlotCategory]) -> tuple[SlotTime, ...]:
+def _times(spent: Spent, categories: Iterable[TimeCategory]) -> tuple[SlotTime, ...]:
     return tuple(
-        SlotTime(category=each, words=SLOT_WORDS[each], slot_milliseconds=spent[each])
+        SlotTime(category=each, words=WORDS[each], slot_milliseconds=spent[each])
         for each in categories
     )

@@ -19,7 +19,7 @@ from server.goodput.queries import milliseconds, read_records
 from server.goodput.slot_time import ByDay, Held, Spent, spread
 from server.goodput.step_sums import store_step_sums
 from server.isolation import Isolation
-from trainyard.protocol.goodput import SlotCategory
+from trainyard.protocol.goodput import TimeCategory
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptNodeState, JobState
 
 SETTLED_AFTER = timedelta(minutes=10)
@@ -61,7 +61,7 @@ class HeldShare(TypedRow):
         if self.spent is None or self.job_state not in (None, *TERMINAL_JOB_STATES):
             return None
         return {
-            int(day): Spent({SlotCategory(name): time for name, time in spent.items()})
+            int(day): Spent({TimeCategory(name): time for name, time in spent.items()})
             for day, spent in self.spent.items()
         }
 

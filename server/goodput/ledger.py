@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trainyard.protocol.event_kinds import EventKind
-from trainyard.protocol.goodput import TimeCategory
+from trainyard.protocol.goodput import JOB_CATEGORIES, TimeCategory
 from trainyard.protocol.states import AttemptOutcome
 
 Spent = dict[TimeCategory, int]
-"""Milliseconds by category; every category is present."""
+"""Milliseconds by category; every category of a job is present."""
 Part = tuple[TimeCategory, int]
 """A category and its milliseconds."""
 
@@ -206,7 +206,7 @@ class _Walk:
             self._wait_until(self._end)
         self._now = self._end
         self._close(outcome=None)
-        spent: Spent = dict.fromkeys(TimeCategory, 0)
+        spent: Spent = dict.fromkeys(JOB_CATEGORIES, 0)
         for interval in self._intervals:
             for category, part in interval.parts:
                 spent[category] += part

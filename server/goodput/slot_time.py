@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from server.goodput.ledger import Interval
-from trainyard.protocol.goodput import SlotCategory
+from trainyard.protocol.goodput import TimeCategory
 
 DAY = 86_400_000
 """Milliseconds of a day."""
 
-Spent = Counter[SlotCategory]
+Spent = Counter[TimeCategory]
 """Slot-time by category."""
 ByDay = dict[int, Spent]
 """Slot-time by category, of each day."""
@@ -39,17 +39,17 @@ class CapacityChange:
     node: str
     since: int
     slots: int
-    use: SlotCategory
+    use: TimeCategory
     """Category of those of its slots that no share holds."""
     withheld: int = 0
     """How many of them are withheld while it takes jobs."""
 
-    def unheld(self, held: int) -> Iterator[tuple[SlotCategory, int]]:
+    def unheld(self, held: int) -> Iterator[tuple[TimeCategory, int]]:
         """Yield the slots of each category, of a node on which shares hold some."""
         free = max(self.slots - held, 0)
-        withheld = min(self.withheld, free) if self.use == SlotCategory.IDLE else 0
+        withheld = min(self.withheld, free) if self.use == TimeCategory.IDLE else 0
         if withheld:
-            yield SlotCategory.WITHHELD, withheld
+            yield TimeCategory.WITHHELD, withheld
         if free > withheld:
             yield self.use, free - withheld
 
@@ -79,10 +79,10 @@ def spread(intervals: Sequence[Interval], held: Held, *, start: int, end: int) -
         left = last - first
         for interval in intervals:
             for category, time in interval.within(first, last):
-                spent[SlotCategory(category)] += time * held.slots
+                spent[category] += time * held.slots
                 left -= time
         if left:
-            spent[SlotCategory.OTHER] += left * held.slots
+            spent[TimeCategory.OTHER] += left * held.slots
         found[day] = spent
     return found
 

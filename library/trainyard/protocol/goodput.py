@@ -11,7 +11,7 @@ from trainyard.run.failures import FailureReason
 
 
 class TimeCategory(StrEnum):
-    """What a millisecond of a job was spent on; docs/goodput.md has the source of each."""
+    """What the time of a job or of a slot was spent on; docs/goodput.md has the source of each."""
 
     PRODUCTIVE = "productive"
     DATA_WAIT = "data_wait"
@@ -20,15 +20,37 @@ class TimeCategory(StrEnum):
     VALIDATION = "validation"
     STARTUP = "startup"
     ENDING = "ending"
+    OTHER = "other"
+    LOST = "lost"
+    UNREACHABLE = "unreachable"
+    IDLE_AFTER_FAILURE = "idle_after_failure"
     QUEUED = "queued"
     REQUEUED = "requeued"
     BACKOFF = "backoff"
     PAUSED = "paused"
-    LOST = "lost"
-    IDLE_AFTER_FAILURE = "idle_after_failure"
-    UNREACHABLE = "unreachable"
-    OTHER = "other"
+    IDLE = "idle"
+    DRAINED = "drained"
+    WITHHELD = "withheld"
+    OFFLINE = "offline"
 
+
+_WITHOUT_SLOTS = (
+    TimeCategory.IDLE_AFTER_FAILURE,
+    TimeCategory.QUEUED,
+    TimeCategory.REQUEUED,
+    TimeCategory.BACKOFF,
+    TimeCategory.PAUSED,
+)
+_WITHOUT_A_JOB = (
+    TimeCategory.IDLE,
+    TimeCategory.DRAINED,
+    TimeCategory.WITHHELD,
+    TimeCategory.OFFLINE,
+)
+JOB_CATEGORIES = tuple(each for each in TimeCategory if each not in _WITHOUT_A_JOB)
+"""Categories of the time of a job."""
+SLOT_CATEGORIES = tuple(each for each in TimeCategory if each not in _WITHOUT_SLOTS)
+"""Categories of the time of a slot: those of the attempt that holds it, or why none does."""
 
 WORDS: Mapping[TimeCategory, str] = {
     TimeCategory.PRODUCTIVE: "productive steps",
@@ -38,14 +60,18 @@ WORDS: Mapping[TimeCategory, str] = {
     TimeCategory.VALIDATION: "validation",
     TimeCategory.STARTUP: "start-up",
     TimeCategory.ENDING: "saving and leaving",
+    TimeCategory.OTHER: "other",
+    TimeCategory.LOST: "steps lost",
+    TimeCategory.UNREACHABLE: "unreachable",
+    TimeCategory.IDLE_AFTER_FAILURE: "idle after a failure",
     TimeCategory.QUEUED: "first wait for slots",
     TimeCategory.REQUEUED: "later waits for slots",
     TimeCategory.BACKOFF: "pause before a retry",
     TimeCategory.PAUSED: "stopped by a person",
-    TimeCategory.LOST: "steps lost",
-    TimeCategory.IDLE_AFTER_FAILURE: "idle after a failure",
-    TimeCategory.UNREACHABLE: "unreachable",
-    TimeCategory.OTHER: "other",
+    TimeCategory.IDLE: "idle",
+    TimeCategory.DRAINED: "on nodes that take no jobs",
+    TimeCategory.WITHHELD: "withheld from placement",
+    TimeCategory.OFFLINE: "on nodes that are offline",
 }
 """Each category in words, for people."""
 
@@ -123,39 +149,10 @@ class SaveIntervalWhatIf(RecordModel):
     without a failure or a recorded stall."""
 
 
-class SlotCategory(StrEnum):
-    """What a slot was used for; the categories of an attempt are those of `TimeCategory`."""
-
-    PRODUCTIVE = "productive"
-    DATA_WAIT = "data_wait"
-    COMPILATION = "compilation"
-    SAVE_STALL = "save_stall"
-    VALIDATION = "validation"
-    STARTUP = "startup"
-    ENDING = "ending"
-    LOST = "lost"
-    UNREACHABLE = "unreachable"
-    OTHER = "other"
-    IDLE = "idle"
-    DRAINED = "drained"
-    WITHHELD = "withheld"
-    OFFLINE = "offline"
-
-
-SLOT_WORDS: Mapping[SlotCategory, str] = {
-    **{each: WORDS[TimeCategory(each)] for each in SlotCategory if each.value in WORDS},
-    SlotCategory.IDLE: "idle",
-    SlotCategory.DRAINED: "on nodes that take no jobs",
-    SlotCategory.WITHHELD: "withheld from placement",
-    SlotCategory.OFFLINE: "on nodes that are offline",
-}
-"""Each category in words, for people."""
-
-
 class SlotTime(RecordModel):
     """The slot-time of one category: slots times milliseconds."""
 
-    category: SlotCategory
+    category: TimeCategory
     """The category."""
     words: str
     """The category in words."""

@@ -29,7 +29,7 @@ from server.nodes.drain import set_drain
 from tests.actors import ADA
 from tests.server.goodput.test_goodput import train
 from tests.server.harness import Harness
-from trainyard.protocol.goodput import ClusterGoodputView, SlotCategory
+from trainyard.protocol.goodput import SLOT_CATEGORIES, ClusterGoodputView
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.run.failures import FailureReason
 
@@ -37,7 +37,7 @@ from trainyard.run.failures import FailureReason
 def spent(view: ClusterGoodputView) -> dict[str, float]:
     """Return the categories that have slot-time, in seconds; all sums are exact."""
     times = {each.category: each.slot_milliseconds for each in view.categories}
-    assert list(times) == list(SlotCategory)
+    assert list(times) == list(SLOT_CATEGORIES)
     assert sum(times.values()) == view.slot_milliseconds
     assert sum(day.slot_milliseconds for day in view.days) == view.slot_milliseconds
     for day in view.days:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from server.goodput.ledger import Ledger, Mark, Training, ledger_of
 from trainyard.protocol.event_kinds import EventKind
-from trainyard.protocol.goodput import TimeCategory
+from trainyard.protocol.goodput import JOB_CATEGORIES, TimeCategory
 from trainyard.protocol.states import AttemptOutcome
 
 TRAINED = Training(
@@ -171,7 +171,7 @@ def test_any_events_sum_to_the_wall_time(
     ledger = ledger_of(marks, trainings, start=start, end=end)
     assert sum(ledger.spent.values()) == max(end - start, 0)
     assert min(ledger.spent.values()) >= 0
-    assert set(ledger.spent) == set(TimeCategory)
+    assert set(ledger.spent) == set(JOB_CATEGORIES)
     assert 0 <= ledger.scheduled <= max(end - start, 0)
 
 

@@ -9,45 +9,45 @@ from hypothesis import strategies as st
 
 from server.goodput.ledger import Interval
 from server.goodput.slot_time import DAY, CapacityChange, Held, add, spread, total, unheld
-from trainyard.protocol.goodput import SlotCategory, TimeCategory
+from trainyard.protocol.goodput import TimeCategory
 
-Use = Literal[SlotCategory.IDLE, SlotCategory.DRAINED, SlotCategory.OFFLINE]
-USES: tuple[Use, ...] = (SlotCategory.IDLE, SlotCategory.DRAINED, SlotCategory.OFFLINE)
+Use = Literal[TimeCategory.IDLE, TimeCategory.DRAINED, TimeCategory.OFFLINE]
+USES: tuple[Use, ...] = (TimeCategory.IDLE, TimeCategory.DRAINED, TimeCategory.OFFLINE)
 END = 3 * DAY
 
 
 def test_slots_of_a_node_that_joins_drains_and_vanishes() -> None:
     capacity = [
-        CapacityChange("a", 1_000, 4, SlotCategory.IDLE),
-        CapacityChange("a", 5_000, 4, SlotCategory.DRAINED),
-        CapacityChange("a", 8_000, 2, SlotCategory.OFFLINE),
+        CapacityChange("a", 1_000, 4, TimeCategory.IDLE),
+        CapacityChange("a", 5_000, 4, TimeCategory.DRAINED),
+        CapacityChange("a", 8_000, 2, TimeCategory.OFFLINE),
     ]
     held = [Held("a", 3, 2_000, 6_000)]
     assert total(unheld(capacity, held, start=0, end=10_000)) == {
-        SlotCategory.IDLE: 4 * 1_000 + 1 * 3_000,
-        SlotCategory.DRAINED: 1 * 1_000 + 4 * 2_000,
-        SlotCategory.OFFLINE: 2 * 2_000,
+        TimeCategory.IDLE: 4 * 1_000 + 1 * 3_000,
+        TimeCategory.DRAINED: 1 * 1_000 + 4 * 2_000,
+        TimeCategory.OFFLINE: 2 * 2_000,
     }
 
 
 def test_withheld_slots_count_while_the_node_takes_jobs_and_no_share_holds_them() -> None:
     capacity = [
-        CapacityChange("a", 0, 4, SlotCategory.IDLE, withheld=2),
-        CapacityChange("a", 3_000, 4, SlotCategory.DRAINED, withheld=2),
+        CapacityChange("a", 0, 4, TimeCategory.IDLE, withheld=2),
+        CapacityChange("a", 3_000, 4, TimeCategory.DRAINED, withheld=2),
     ]
     held = [Held("a", 3, 1_000, 2_000)]
     assert total(unheld(capacity, held, start=0, end=4_000)) == {
-        SlotCategory.IDLE: 2 * 2_000,
-        SlotCategory.WITHHELD: 2 * 1_000 + 1 * 1_000 + 2 * 1_000,
-        SlotCategory.DRAINED: 4 * 1_000,
+        TimeCategory.IDLE: 2 * 2_000,
+        TimeCategory.WITHHELD: 2 * 1_000 + 1 * 1_000 + 2 * 1_000,
+        TimeCategory.DRAINED: 4 * 1_000,
     }
 
 
 def test_a_stretch_of_the_time_has_what_lies_in_it() -> None:
-    capacity = [CapacityChange("a", 0, 2, SlotCategory.IDLE)]
+    capacity = [CapacityChange("a", 0, 2, TimeCategory.IDLE)]
     held = [Held("a", 1, 0, 4_000)]
     found = unheld(capacity, held, start=DAY - 1_000, end=DAY + 500)
-    assert found == {0: {SlotCategory.IDLE: 2_000}, 1: {SlotCategory.IDLE: 1_000}}
+    assert found == {0: {TimeCategory.IDLE: 2_000}, 1: {TimeCategory.IDLE: 1_000}}
 
 
 def test_a_share_has_the_categories_of_its_attempt_and_other_for_the_rest() -> None:
@@ -60,10 +60,10 @@ def test_a_share_has_the_categories_of_its_attempt_and_other_for_the_rest() -> N
     held = Held("a", 2, 1_000, 7_000)
     assert spread(intervals, held, start=0, end=DAY) == {
         0: {
-            SlotCategory.STARTUP: 2 * 1_000,
-            SlotCategory.PRODUCTIVE: 2 * 3_000,
-            SlotCategory.SAVE_STALL: 2 * 1_000,
-            SlotCategory.OTHER: 2 * 1_000,
+            TimeCategory.STARTUP: 2 * 1_000,
+            TimeCategory.PRODUCTIVE: 2 * 3_000,
+            TimeCategory.SAVE_STALL: 2 * 1_000,
+            TimeCategory.OTHER: 2 * 1_000,
         }
     }
 

@@ -3,7 +3,7 @@ import type { ClusterGoodput, Goodput } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
 
 type SlotTimes = ClusterGoodput["categories"];
-type Category = Goodput["categories"][number]["category"] | SlotTimes[number]["category"];
+type Category = Goodput["categories"][number]["category"];
 
 /** The number of the colour of each category in the theme: one for each group. */
 const GROUPS: Record<Category, number> = {

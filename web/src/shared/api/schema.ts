@@ -11084,18 +11084,12 @@ export interface components {
             reason: string;
         };
         /**
-         * SlotCategory
-         * @description What a slot was used for; the categories of an attempt are those of `TimeCategory`.
-         * @enum {string}
-         */
-        SlotCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "lost" | "unreachable" | "other" | "idle" | "drained" | "withheld" | "offline";
-        /**
          * SlotTime
          * @description The slot-time of one category: slots times milliseconds.
          */
         SlotTime: {
             /** @description The category. */
-            category: components["schemas"]["SlotCategory"];
+            category: components["schemas"]["TimeCategory"];
             /**
              * Words
              * @description The category in words.
@@ -11332,10 +11326,10 @@ export interface components {
         };
         /**
          * TimeCategory
-         * @description What a millisecond of a job was spent on; docs/goodput.md has the source of each.
+         * @description What the time of a job or of a slot was spent on; docs/goodput.md has the source of each.
          * @enum {string}
          */
-        TimeCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "queued" | "requeued" | "backoff" | "paused" | "lost" | "idle_after_failure" | "unreachable" | "other";
+        TimeCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "other" | "lost" | "unreachable" | "idle_after_failure" | "queued" | "requeued" | "backoff" | "paused" | "idle" | "drained" | "withheld" | "offline";
         /**
          * TokenRequest
          * @description Body of a new token.
@@ -17272,10 +17266,9 @@ export const resourcesSectionInputDeviceValues: ReadonlyArray<FlattenedDeepRequi
 export const resourcesSectionInputPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["priority"]> = ["low", "normal", "high"];
 export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SampleEnd"]> = ["end_of_text", "max_tokens", "time"];
 export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api"];
-export const slotCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SlotCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "lost", "unreachable", "other", "idle", "drained", "withheld", "offline"];
 export const stragglerFoundKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerFound"]["kind"]> = ["compute", "data"];
 export const stragglerViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerView"]["kind"]> = ["compute", "data"];
-export const timeCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TimeCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "queued", "requeued", "backoff", "paused", "lost", "idle_after_failure", "unreachable", "other"];
+export const timeCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TimeCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "other", "lost", "unreachable", "idle_after_failure", "queued", "requeued", "backoff", "paused", "idle", "drained", "withheld", "offline"];
 export const tokenRequestKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenRequest"]["kind"]> = ["api", "join", "login"];
 export const tokenViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenView"]["kind"]> = ["admin", "api", "join", "login", "node"];
 export const trainingSectionParam_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSection"]["param_dtype"]> = ["float32", "bfloat16"];
