@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -77,8 +77,19 @@ class Lineage:
 
 def attempts_of(connection: Connection, job_id: str) -> dict[int, AttemptKey]:
     """Return the attempts of a job by their numbers."""
-    rows = AttemptKey.all(connection, AttemptKey.select().where(attempts.c.job_id == job_id))
-    return {row.number: row.within(job_id) for row in rows}
+    return attempts_of_jobs(connection, [job_id])[job_id]
+
+
+def attempts_of_jobs(
+    connection: Connection, job_ids: Collection[str]
+) -> dict[str, dict[int, AttemptKey]]:
+    """Return the attempts of each of these jobs by their numbers."""
+    query = AttemptKey.select().add_columns(attempts.c.job_id)
+    found: dict[str, dict[int, AttemptKey]] = {job_id: {} for job_id in job_ids}
+    for *values, job_id in connection.execute(query.where(attempts.c.job_id.in_(job_ids))):
+        key = AttemptKey(*values).within(job_id)
+        found[job_id][key.number] = key
+    return found
 
 
 def lineage_of(keys: Mapping[int, AttemptKey], number: int | None = None) -> Lineage:

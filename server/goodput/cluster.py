@@ -13,7 +13,6 @@ from sqlalchemy import select
 
 from server.context import Context
 from server.database.tables import attempts
-from server.errors import NotFoundError
 from server.goodput.capacity import read_capacity
 from server.goodput.holdings import HeldShare, read_holdings, spent_by_day
 from server.goodput.ledger import Ledger
@@ -36,6 +35,8 @@ KEPT = timedelta(minutes=1)
 """Age up to which one computation answers every request for the same days."""
 MOST_KEPT = 16
 """Answers that one process keeps."""
+READ_AT_ONCE = 50
+"""Jobs whose ledgers one transaction reads, in about a tenth of a second."""
 MOST_LOSING = 10
 """Jobs with lost steps that an answer lists."""
 
@@ -181,15 +182,16 @@ def _add_ledgers(
 ) -> None:
     """Add the ledger of each job with a share whose categories are not final.
 
-    Each is read in a transaction of its own: one of all jobs would be open for seconds.
+    Some are read in each transaction: one of all jobs would be open for seconds.
     """
     unsettled = {each.job_id for each in held if each.settled is None}
-    for job_id in sorted(unsettled - ledgers.keys()):
-        try:
-            with context.database.read() as connection:
-                ledgers[job_id] = read_records(context, connection, job_id).ledger
-        except NotFoundError:  # deleted before it was settled
-            ledgers[job_id] = None
+    left = sorted(unsettled - ledgers.keys())
+    for start in range(0, len(left), READ_AT_ONCE):
+        some = left[start : start + READ_AT_ONCE]
+        with context.database.read() as connection:
+            records = read_records(context, connection, some)
+        # None where it was deleted before it was settled.
+        ledgers |= {id_: records[id_].ledger if id_ in records else None for id_ in some}
 
 
 def _losing_jobs(

@@ -15,7 +15,7 @@ from server.database.slot_tables import holdings
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import NotFoundError
 from server.goodput.ledger import Ledger
-from server.goodput.queries import milliseconds, read_records
+from server.goodput.queries import milliseconds, records_of
 from server.goodput.slot_time import ByDay, Held, Spent, spread
 from server.goodput.step_sums import store_step_sums
 from server.isolation import Isolation
@@ -189,7 +189,7 @@ def _settle_job(context: Context, job_id: str) -> None:
     store_step_sums(context, job_id)
     with context.database.read() as connection:
         try:
-            ledger = read_records(context, connection, job_id).ledger
+            ledger = records_of(context, connection, job_id).ledger
         except NotFoundError:  # deleted meanwhile
             return
         query = HeldShare.select().outerjoin(jobs, jobs.c.id == holdings.c.job_id)

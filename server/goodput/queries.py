@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Table, func, select
 
-from server.attempts.lineage import NEVER, attempts_of, lineage_of
+from server.attempts.lineage import NEVER, attempts_of_jobs, lineage_of
 from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import attempts, checkpoints, events, jobs
@@ -74,8 +74,7 @@ def goodput_view(context: Context, job_id: str) -> GoodputView:
     """
     store_step_sums(context, job_id)
     with context.database.read() as connection:
-        records = read_records(context, connection, job_id)
-    return _view(records)
+        return _view(records_of(context, connection, job_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +93,47 @@ class JobRecords:
     ledger: Ledger
 
 
-def read_records(context: Context, connection: Connection, job_id: str) -> JobRecords:
-    """Return the ledger of a job from its submission to its end, or to now.
+def records_of(context: Context, connection: Connection, job_id: str) -> JobRecords:
+    """Return the ledger of a job and its sources.
 
     Raises:
         NotFoundError: no job has this id.
     """
-    job = _JobTimes.one_or_none(connection, _JobTimes.select().where(jobs.c.id == job_id))
-    if job is None:
+    found = read_records(context, connection, [job_id])
+    if job_id not in found:
         raise NotFoundError(f"no job has the id {job_id!r}")
-    ended = job.ended_at if job.state in TERMINAL_JOB_STATES else None
-    since = job.created_at
-    until = max(ended or context.now(), since)
-    recorded = _recorded_steps(connection, job_id)
-    trainings = read_trainings(connection, recorded)
-    ledger = ledger_of(
-        _marks(connection, job_id),
-        trainings,
-        start=milliseconds(since),
-        end=milliseconds(until),
-    )
-    return JobRecords(job_id, since, until, recorded, trainings, ledger)
+    return found[job_id]
+
+
+def read_records(
+    context: Context, connection: Connection, job_ids: Collection[str]
+) -> dict[str, JobRecords]:
+    """Return the ledgers of several jobs with a fixed number of queries, by the ids that exist.
+
+    Each covers the time from its submission to its end, or to now.
+    """
+    rows = _JobTimes.all(connection, _JobTimes.select().where(jobs.c.id.in_(job_ids)))
+    now = context.now()
+    existing = [row.id for row in rows]
+    recorded = _recorded_steps(connection, existing)
+    trainings = read_trainings(connection, [one for own in recorded.values() for one in own])
+    marks = _marks(connection, existing)
+    found = {}
+    for job in rows:
+        own = recorded[job.id]
+        by_number = {
+            one.number: trainings[one.attempt_id] for one in own if one.attempt_id in trainings
+        }
+        ended = job.ended_at if job.state in TERMINAL_JOB_STATES else None
+        until = max(ended or now, job.created_at)
+        ledger = ledger_of(
+            marks[job.id],
+            by_number,
+            start=milliseconds(job.created_at),
+            end=milliseconds(until),
+        )
+        found[job.id] = JobRecords(job.id, job.created_at, until, own, by_number, ledger)
+    return found
 
 
 def _view(records: JobRecords) -> GoodputView:
@@ -144,14 +163,17 @@ def milliseconds(at: datetime) -> int:
     return (at - EPOCH) // MILLISECOND
 
 
-def _marks(connection: Connection, job_id: str) -> list[Mark]:
-    columns = (events.c.at, events.c.kind, events.c.attempt, events.c.node, events.c.data)
-    query = select(*columns).where(events.c.job_id == job_id, events.c.kind.in_(KINDS))
-    rows = connection.execute(query.order_by(events.c.id))
-    return [
-        _mark(milliseconds(row.at), EventKind(row.kind), row.attempt, row.node, row.data)
-        for row in rows
-    ]
+def _marks(connection: Connection, job_ids: Collection[str]) -> dict[str, list[Mark]]:
+    event = events.c
+    query = (
+        select(event.job_id, event.at, event.kind, event.attempt, event.node, event.data)
+        .where(event.job_id.in_(job_ids), event.kind.in_(KINDS))
+        .order_by(event.id)
+    )
+    found: dict[str, list[Mark]] = {job_id: [] for job_id in job_ids}
+    for job_id, at, kind, attempt, node, data in connection.execute(query):
+        found[job_id].append(_mark(milliseconds(at), EventKind(kind), attempt, node, data))
+    return found
 
 
 def _mark(
@@ -171,30 +193,42 @@ def _mark(
     )
 
 
-def _recorded_steps(connection: Connection, job_id: str) -> list[RecordedSteps]:
-    """Return each attempt of a job with the last step that the job kept of it.
+def _recorded_steps(
+    connection: Connection, job_ids: Collection[str]
+) -> dict[str, list[RecordedSteps]]:
+    """Return the attempts of each job with the last step that the job kept of it.
 
     These are the steps along the lineage. Of an attempt that ended early, and that no later one has
     continued yet, they are those up to its newest checkpoint: no attempt can begin after it.
     """
-    keys = attempts_of(connection, job_id)
-    until = dict.fromkeys(keys, -1)
-    until |= {segment.number: segment.until for segment in lineage_of(keys).segments}
-    newest = max(keys, default=0)
-    if newest and _ended_early(connection, keys[newest].id):
-        saved = select(func.max(checkpoints.c.step)).where(
-            checkpoints.c.attempt_id == keys[newest].id
-        )
-        step = connection.scalar(saved)
-        until[newest] = keys[newest].start_step if step is None else step
-    return [
-        RecordedSteps(key.id, number, key.start_step, min(until[number], NEVER))
-        for number, key in keys.items()
-    ]
+    by_job = attempts_of_jobs(connection, job_ids)
+    newest = {job_id: max(keys) for job_id, keys in by_job.items() if keys}
+    saved = _ended_early(connection, [by_job[job_id][n].id for job_id, n in newest.items()])
+    found = {}
+    for job_id, keys in by_job.items():
+        until = dict.fromkeys(keys, -1)
+        until |= {segment.number: segment.until for segment in lineage_of(keys).segments}
+        if (number := newest.get(job_id)) is not None and keys[number].id in saved:
+            step = saved[keys[number].id]
+            until[number] = keys[number].start_step if step is None else step
+        found[job_id] = [
+            RecordedSteps(key.id, number, key.start_step, min(until[number], NEVER))
+            for number, key in keys.items()
+        ]
+    return found
 
 
-def _ended_early(connection: Connection, attempt_id: str) -> bool:
-    row = connection.execute(
-        select(attempts.c.state, attempts.c.outcome).where(attempts.c.id == attempt_id)
-    ).one()
-    return bool(row.state == AttemptState.ENDED and row.outcome != AttemptOutcome.SUCCEEDED)
+def _ended_early(connection: Connection, attempt_ids: Collection[str]) -> dict[str, int | None]:
+    """Return the newest saved step of those attempts that ended without success."""
+    attempt = attempts.c
+    saved = (
+        select(func.max(checkpoints.c.step))
+        .where(checkpoints.c.attempt_id == attempt.id)
+        .scalar_subquery()
+    )
+    query = select(attempt.id, saved).where(
+        attempt.id.in_(attempt_ids),
+        attempt.state == AttemptState.ENDED,
+        attempt.outcome.is_distinct_from(AttemptOutcome.SUCCEEDED),
+    )
+    return {row[0]: row[1] for row in connection.execute(query)}

@@ -1,8 +1,8 @@
 """Sums of the metrics of attempts for the ledger, by the steps that the job kept and lost.
 
-The series with a point at each logged step are summed by the sums of their chunks: two numbers of a
-chunk are read. Only the first and the last chunk are decoded, the one that the last kept step cuts,
-and those without a sum. An older version wrote chunks without one: `store_step_sums` adds it once.
+The series with a point at each logged step are summed by the sums of their chunks: four numbers of
+a chunk are read. Only the chunk that the last kept step cuts is decoded, and those without a sum.
+An older version wrote chunks without one: `store_step_sums` adds it once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from server.goodput.ledger import Training
 from server.metrics.points import Points
 from server.metrics.series import Values, decode, read_values
 from server.metrics.store import read_tails
-from server.metrics.time_axis import number_at
+from server.metrics.time_axis import FLOAT_BYTES, number_at
 
 STEP, DATA = "perf/step_seconds", "perf/data_seconds"
 """Means over the steps since the point before; one point at each logged step."""
@@ -64,6 +64,10 @@ class StepSum:
     """Step of the last point."""
 
 
+_BEHIND = (metric_chunks.c.count - 1) * FLOAT_BYTES + 1
+"""Place of the last number of an array."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Chunk(TypedRow):
     """A chunk of a series without its points."""
@@ -75,12 +79,16 @@ class _Chunk(TypedRow):
     step_sum: float | None
     first_number: Annotated[bytes, number_at(metric_chunks.c.numbers, 1).label("first_number")]
     """Its first value, 8 bytes."""
+    first_time: Annotated[bytes, number_at(metric_chunks.c.times, 1).label("first_time")]
+    """Time of its first point, 8 bytes."""
+    last_time: Annotated[bytes, number_at(metric_chunks.c.times, _BEHIND).label("last_time")]
+    """Time of its last point, 8 bytes."""
 
 
 def read_trainings(
     connection: Connection, recorded: Sequence[RecordedSteps]
-) -> dict[int, Training]:
-    """Return the recorded time of each attempt that has steps, by its number.
+) -> dict[str, Training]:
+    """Return the recorded time of each attempt that has steps, by its id.
 
     The number of queries is fixed; the rows are the chunks of two series of each attempt, and the
     points that are in no chunk yet.
@@ -110,7 +118,7 @@ def read_trainings(
             for name in SPARSE
             if ids.get((one.attempt_id, name)) in durations
         }
-        trainings[one.number] = _training(one, step, data, sparse)
+        trainings[one.attempt_id] = _training(one, step, data, sparse)
     return trainings
 
 
@@ -209,10 +217,7 @@ def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> d
             (key, row.first_step)
             for key, own in rows.items()
             for row in own
-            # The ends of a series for their times.
-            if row in (own[0], own[-1])
-            or row.step_sum is None
-            or row.first_step <= series[key].until < row.last_step
+            if row.step_sum is None or row.first_step <= series[key].until < row.last_step
         },
     )
     sums = {}
@@ -250,9 +255,12 @@ class _Adding:
         self._recorded = 0.0
 
     def chunk(self, row: _Chunk, step_sum: float) -> None:
-        """Add a chunk between others that lies on one side of the last kept step, by its sum."""
-        (first,) = struct.unpack("<d", row.first_number)
+        """Add a chunk that lies on one side of the last kept step, by its sum."""
+        first, began, recorded = struct.unpack(
+            "<3d", row.first_number + row.first_time + row.last_time
+        )
         covered = row.first_step - self.previous
+        self._begin(began, first, covered)
         kept = min(max(self._until - self.previous, 0), covered)
         if math.isfinite(first):
             self._kept += first * kept
@@ -261,7 +269,7 @@ class _Adding:
             self._kept += step_sum
         else:
             self._lost += step_sum
-        self.previous = row.last_step
+        self.previous, self._recorded = row.last_step, recorded
 
     def points(self, points: Points) -> None:
         """Add points, each for the steps since the one before it."""
@@ -271,11 +279,14 @@ class _Adding:
         covered = np.maximum(points.steps - before, 0)
         kept = np.clip(self._until - before, 0, covered)
         seconds = np.where(np.isfinite(points.values), points.values, 0.0)
-        if self._began is None:
-            self._began = float(points.times[0] - seconds[0] * covered[0])
+        self._begin(float(points.times[0]), float(seconds[0]), int(covered[0]))
         self._kept += float(seconds @ kept)
         self._lost += float(seconds @ (covered - kept))
         self.previous, self._recorded = int(points.steps[-1]), float(points.times[-1])
+
+    def _begin(self, time: float, seconds: float, covered: int) -> None:
+        if self._began is None:
+            self._began = time - (seconds * covered if math.isfinite(seconds) else 0.0)
 
     def total(self) -> StepSum:
         """Return the sum; it has at least one point."""

@@ -16,7 +16,7 @@ from server.database.metric_and_log_tables import metric_series
 from server.database.rows import TypedRow
 from server.database.tables import attempts, checkpoints, jobs
 from server.goodput.ledger import Training
-from server.goodput.queries import JobRecords, milliseconds, read_records
+from server.goodput.queries import JobRecords, milliseconds, records_of
 from server.goodput.replay import (
     RecordedRun,
     Replayed,
@@ -65,7 +65,7 @@ def save_interval_what_if(context: Context, job_id: str, interval_steps: int) ->
     """
     store_step_sums(context, job_id)
     with context.database.read() as connection:
-        records = read_records(context, connection, job_id)
+        records = records_of(context, connection, job_id)
         query = _Attempt.select().join(jobs, jobs.c.id == attempts.c.job_id)
         rows = _Attempt.all(connection, query.where(attempts.c.job_id == job_id))
         stall, save = _save_times(connection, records.recorded)

@@ -14,14 +14,14 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, select, values
 
 from server.database.metric_and_log_tables import metric_chunks
 from server.metrics.points import PACKED, Floats, Integers, Points, unpack
 from server.metrics.store import read_tails
 
-STEPS_AT_ONCE = 10_000
-"""Chunks of a series that one query names; SQLite takes 32,766 parameters."""
+CHUNKS_AT_ONCE = 10_000
+"""Chunks that one query names by two values each; SQLite takes 32,766 parameters."""
 WIDEST = 2
 """A chunk of up to so many bucket widths is kept whole, and moves the borders next to it; a wider
 one must be decoded."""
@@ -138,20 +138,19 @@ def read_series(
 
 def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Points]:
     """Return the points of these chunks."""
-    wanted = set(keys)
-    series_ids = {series_id for series_id, _ in wanted}
-    first_steps = sorted({first_step for _, first_step in wanted})
+    wanted = sorted(set(keys))
     columns = metric_chunks.c
-    packed = (columns[name] for name in PACKED)
-    query = select(columns.series_id, *packed).where(columns.series_id.in_(series_ids))
     decoded = {}
-    for start in range(0, len(first_steps), STEPS_AT_ONCE):
-        # Not pairs: SQLite reads the whole table for `(a, b) IN (...)`. Series of one attempt are
-        # cut at the same steps, so few chunks are fetched twice.
-        some = first_steps[start : start + STEPS_AT_ONCE]
-        for row in connection.execute(query.where(columns.first_step.in_(some))):
-            if (key := (row.series_id, row.first_step)) in wanted:
-                decoded[key] = unpack(*row[1:])
+    for start in range(0, len(wanted), CHUNKS_AT_ONCE):
+        # A join: SQLite reads the whole table for `(a, b) IN (...)`.
+        listed = values(columns.series_id, columns.first_step, name="listed")
+        some = listed.data(wanted[start : start + CHUNKS_AT_ONCE]).cte("wanted")
+        query = select(columns.series_id, *(columns[name] for name in PACKED)).join(
+            some,
+            and_(some.c.series_id == columns.series_id, some.c.first_step == columns.first_step),
+        )
+        for row in connection.execute(query):
+            decoded[row.series_id, row.first_step] = unpack(*row[1:])
     return decoded
 
 

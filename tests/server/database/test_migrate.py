@@ -168,7 +168,7 @@ def test_chunks_from_before_step_sums_are_decoded(database: Database, context: C
     with database.read() as connection:
         assert connection.scalar(sa.select(metric_chunks.c.step_sum)) is None
         assert read_trainings(connection, [recorded]) == before
-    assert before[1].productive == 500 * CHUNK_POINTS
+    assert before[attempt_id].productive == 500 * CHUNK_POINTS
 
 
 def test_nodes_from_before_samples_are_whole_and_go_on(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from threading import Event
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ from server.goodput.holdings import (
     Settler,
     due_jobs,
 )
-from server.goodput.queries import JobRecords, read_records
+from server.goodput.queries import JobRecords, read_records, records_of
 from server.jobs import service
 from server.jobs.resume import resume
 from server.nodes.drain import set_drain
@@ -139,9 +140,9 @@ def test_a_job_that_cannot_be_settled_waits_and_the_others_are_settled(
     def read(context: Context, connection: Connection, job_id: str) -> JobRecords:
         if job_id == broken:
             raise ValueError("a broken record")
-        return read_records(context, connection, job_id)
+        return records_of(context, connection, job_id)
 
-    monkeypatch.setattr("server.goodput.holdings.read_records", read)
+    monkeypatch.setattr("server.goodput.holdings.records_of", read)
     settler = Settler(context)
     settler.run()
     assert unsettled(context) == 1
@@ -282,9 +283,11 @@ def test_answers_of_a_minute_read_the_ledger_of_a_job_once(
     harness.clock.advance(7)
     read: list[str] = []
 
-    def noted(context: Context, connection: Connection, job_id: str) -> JobRecords:
-        read.append(job_id)
-        return read_records(context, connection, job_id)
+    def noted(
+        context: Context, connection: Connection, job_ids: Collection[str]
+    ) -> dict[str, JobRecords]:
+        read.extend(job_ids)
+        return read_records(context, connection, job_ids)
 
     monkeypatch.setattr("server.goodput.cluster.read_records", noted)
     ledger, today = ClusterLedger(context), context.now().date()
@@ -313,12 +316,14 @@ def test_requests_share_a_slow_computation_and_kept_answers_do_not_wait(
     began, may_end = Event(), Event()
     read: list[str] = []
 
-    def slow(context: Context, connection: Connection, job_id: str) -> JobRecords:
-        read.append(job_id)
+    def slow(
+        context: Context, connection: Connection, job_ids: Collection[str]
+    ) -> dict[str, JobRecords]:
+        read.extend(job_ids)
         began.set()
         assert may_end.wait(30)
         harness.clock.advance(2 * KEPT.total_seconds())
-        return read_records(context, connection, job_id)
+        return read_records(context, connection, job_ids)
 
     monkeypatch.setattr("server.goodput.cluster.read_records", slow)
     first = ledger.view(today, today)
