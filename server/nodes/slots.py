@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from trainyard.protocol.node_samples import Accelerator, AcceleratorSample, NodeSample
+from trainyard.protocol.node_samples import (
+    DATA_DIR,
+    Accelerator,
+    AcceleratorSample,
+    NodeSample,
+)
 from trainyard.protocol.worker_messages import Hardware
+
+DATA_DIR_BYTES = 64 * 2**20
+"""Least room of a node's data folder: a launch writes its records and logs there."""
 
 
 def keep_slots(before: Hardware, now: Hardware) -> Hardware:
@@ -47,6 +55,9 @@ def withheld_slots(
         before: the reasons of before, by UUID; that of a device stays until a sample has the
             device, or the whole driver does not answer.
     """
+    if sample is not None and _is_full(sample):
+        reason = f"the data folder of the node has less than {DATA_DIR_BYTES >> 20} MiB of room"
+        return {str(slot): reason for slot in range(hardware.slots)}
     sampled = {} if sample is None else {each.uuid: each for each in sample.accelerators}
     driver_fails = sample is not None and sample.accelerators_problem is not None
     reasons = {
@@ -79,6 +90,12 @@ def withheld_from_placement(withheld: Mapping[str, str], held: Collection[int]) 
         held: slots that attempts hold on the node.
     """
     return {int(slot): why for slot, why in withheld.items() if int(slot) not in held}
+
+
+def _is_full(sample: NodeSample) -> bool:
+    """Return whether the data folder of the node has no room for a launch."""
+    rooms = (disk.free_bytes for disk in sample.host.disks if disk.name == DATA_DIR)
+    return any(room < DATA_DIR_BYTES for room in rooms)
 
 
 def _why_withheld(

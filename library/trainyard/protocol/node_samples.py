@@ -15,6 +15,8 @@ MAX_ACCELERATORS = 256
 """Most devices in one sample: 16 GPUs of 7 MIG instances, twice."""
 MAX_DISKS = 64
 """Most folders in one sample."""
+DATA_DIR = "data_dir"
+"""Name of the node's own folder among the disks of a sample."""
 MAX_PROCESSES = 16
 """Most foreign processes of a device in a sample."""
 XIDS_KEPT = 16

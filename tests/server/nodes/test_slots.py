@@ -22,6 +22,7 @@ from trainyard.protocol.node_samples import (
     Accelerator,
     AcceleratorSample,
     DeviceProcess,
+    DiskSample,
     HostSample,
     NodeSample,
 )
@@ -65,6 +66,12 @@ def sample(problem: str | None = None, **devices: dict[str, Any]) -> NodeSample:
         AcceleratorSample(uuid=f"GPU-{name}", **values) for name, values in devices.items()
     )
     return NodeSample(host=HOST, accelerators=accelerators, accelerators_problem=problem)
+
+
+def with_disk(name: str, free: int, **devices: dict[str, Any]) -> NodeSample:
+    disk = DiskSample(name=name, total_bytes=1 << 30, free_bytes=free)
+    found = sample(**devices)
+    return found.model_copy(update={"host": HOST.model_copy(update={"disks": (disk,)})})
 
 
 class GpuNode:
@@ -135,6 +142,21 @@ def node(harness: Harness) -> GpuNode:
 )
 def test_a_slot_is_withheld_for_a_reason(found: NodeSample | None, reasons: dict[str, str]) -> None:
     assert withheld_slots(hardware("a", "b"), found, before={}) == reasons
+
+
+@pytest.mark.parametrize(("name", "free"), [("data_dir", 64 << 20), ("checkpoints", 0)])
+def test_slots_are_offered_while_the_data_folder_has_room(name: str, free: int) -> None:
+    assert withheld_slots(hardware(device="cpu"), with_disk(name, free), before={}) == {}
+
+
+def test_the_slots_of_a_node_without_room_are_withheld_until_it_has_some(node: GpuNode) -> None:
+    full = "the data folder of the node has less than 64 MiB of room"
+    node.register("a", "b")
+    node.beat(with_disk("data_dir", (64 << 20) - 1))
+    assert [(held.slot, held.reason) for held in node.view.withheld] == [(0, full), (1, full)]
+    assert node.view.free_slots == 0
+    node.beat(with_disk("data_dir", 64 << 20, a={}, b={}))
+    assert node.view.withheld == ()
 
 
 @pytest.mark.parametrize(

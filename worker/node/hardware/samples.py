@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from trainyard.protocol.node_samples import MAX_DISKS, DiskSample, HostSample, NodeSample
+from trainyard.protocol.node_samples import (
+    DATA_DIR,
+    MAX_DISKS,
+    DiskSample,
+    HostSample,
+    NodeSample,
+)
 from trainyard.spec.storage_uri import is_object_store
 from worker.node.cgroup import cgroup_limits
 from worker.node.hardware.accelerators import Accelerators
@@ -158,7 +164,7 @@ class Sampler:
 def folders_of(data_dir: Path, roots: Mapping[str, str]) -> dict[str, Path]:
     """Return the folders whose room matters: the node's own, and the roots that are folders."""
     named = {name: Path(place) for name, place in roots.items() if not is_object_store(place)}
-    return {"data_dir": data_dir, **named}
+    return {DATA_DIR: data_dir, **named}
 
 
 def _room_of(name: str, folder: Path) -> Callable[[], DiskSample]:
