@@ -105,9 +105,9 @@ soak: setup ## Kill training at random moments, resume, compare the curves (KILL
 attack: setup ## Attack a whole control plane: each test is an attack with its predicted outcome
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v tests/attack
 
-chaos: setup ## Strike a job on a cluster of network namespaces with each kind of fault (FAULTS; as root)
+chaos: setup ## Strike jobs on a cluster of network namespaces with each kind of fault (FAULTS; as root)
 	@command -v nft > /dev/null || { apt-get update -qq && apt-get install -y -qq nftables; }
-	$(BIN)/python -m tests.chaos $(FAULTS)
+	$(BIN)/python -m tests.chaos --write $(FAULTS)
 
 # The mutation tool lies in a folder of its own: setproctitle, which it brings, would rename the
 # processes of Celery in every other environment.

@@ -1,4 +1,4 @@
-"""Strikes a running job with each kind of fault, judges its end, and writes docs/chaos.md.
+"""Strikes running jobs with faults, judges their ends, and writes docs/chaos.md.
 
 `make chaos` runs it. Results are kept in a file, one JSON line a case, so that a run that was
 interrupted goes on where it stood; `--again` forgets them.
@@ -10,23 +10,30 @@ import argparse
 import json
 import logging
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 
-from tests.chaos.case import STRIKE_AT, Case, Predicted, judge
-from tests.chaos.cluster import Cluster
-from tests.chaos.faults import FAULTS, Fault
-from tests.chaos.matrix import Result, write_matrix
+from tests.chaos.case import Case, Predicted, judge
+from tests.chaos.cluster import Cluster, Setup
+from tests.chaos.combinations import drawn
+from tests.chaos.fault import FAULTS, Fault
+from tests.chaos.faults import MODULES
+from tests.chaos.matrix import Result, read, write_page
 from tests.chaos.network import isolate
-from tests.e2e.control_plane import Course
+from tests.e2e.control_plane import REPOSITORY, Course
 
 RESULTS = Path(".chaos") / "results.jsonl"
 SLOTS = {"n1": 2, "n2": 2, "n3": 2}
+LATEST_WITH_STAND_INS, LATEST = 8.0, 18.0
+"""Seconds after the submission at which the last fault of a combination may begin: a job runs
+for as long."""
 
 logger = logging.getLogger("chaos")
 
@@ -40,28 +47,34 @@ def main() -> int:
     results: Path = arguments.results
     if arguments.again:
         results.unlink(missing_ok=True)
-    done = {result.name for result in read(results) if result.passed}
-    chosen = [fault for fault in FAULTS.values() if fault.name in (arguments.faults or FAULTS)]
+    chosen = list(_chosen(arguments))
+    done = {name for name, result in read(results).items() if result.passed}
     due = [fault for fault in chosen if fault.name not in done]
     results.parent.mkdir(parents=True, exist_ok=True)
-    if due:
+    deadline = time.monotonic() + 60 * arguments.minutes
+    for setup, faults in groupby(sorted(due, key=_order), key=lambda fault: fault.setup):
+        if setup.missing:
+            logger.warning("%s is not here: %s", setup.missing, [each.name for each in faults])
+            continue
         with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-            run_all(due, Path(folder), results, seconds=arguments.seconds)
-    found = {result.name: result for result in read(results)}
-    write_matrix(found)
-    for name in FAULTS:
-        if name in found:
-            sys.stdout.write(json.dumps(asdict(found[name])) + "\n")
-    return int(any(not found[f.name].passed for f in chosen if f.name in found))
+            run_all(list(faults), setup, Path(folder), results, deadline=deadline)
+    found = read(results)
+    if arguments.write:
+        write_page(found)
+    run = [found[fault.name] for fault in chosen if fault.name in found]
+    for result in run:
+        sys.stdout.write(json.dumps(asdict(result)) + "\n")
+    return int(not all(result.passed for result in run))
 
 
-def run_all(faults: Sequence[Fault], folder: Path, results: Path, *, seconds: float) -> None:
-    """Run cases on one cluster, for at most so long; after a case that fails on a new one."""
-    deadline = time.monotonic() + seconds
+def run_all(
+    faults: Sequence[Fault], setup: Setup, folder: Path, results: Path, *, deadline: float
+) -> None:
+    """Run cases on one cluster until a deadline; after a case that fails on a new one."""
     waiting = list(faults)
     while waiting and time.monotonic() < deadline:
         root = folder / str(len(waiting))
-        with Cluster.running(root, SLOTS) as cluster:
+        with Cluster.running(root, SLOTS, setup) as cluster:
             logger.info("the cluster is up: %s", cluster.url)
             undisturbed = judge(Case.submitted(cluster, "undisturbed"), Predicted(), None)
             while waiting and time.monotonic() < deadline:
@@ -77,35 +90,70 @@ def run_one(fault: Fault, cluster: Cluster, undisturbed: Course) -> Result:
     """Strike a job of its own with a fault, and return how that ended."""
     started = time.monotonic()
     problem = ""
+    logger.info("%s: %s", fault.name, fault.text)
     try:
-        case = Case.submitted(cluster, fault.name.replace("_", "-"), **fault.retry)
-        case.run(0).wait_for_step(STRIKE_AT)
-        fault.strike(case)
-        judge(case, fault.predicted, undisturbed)
+        case = Case.submitted(cluster, fault.name.replace("_", "-"), fault.job)
+        with case.cleanup:
+            if fault.after_step:
+                case.run(0).wait_for_step(fault.after_step)
+            fault.strike(case)
+            judge(case, fault.predicted, undisturbed)
         shutil.rmtree(cluster.checkpoints / case.job_id)  # the disk holds those of some twenty jobs
     except Exception as error:  # noqa: BLE001 - every end of a case is a result
         logger.info("%s", traceback.format_exc())
         problem = f"{type(error).__name__}: {error}"[:2000]
-    result = Result(fault.name, not problem, round(time.monotonic() - started, 1), problem)
+    result = Result(
+        fault.name,
+        not problem,
+        round(time.monotonic() - started, 1),
+        problem,
+        commit=_commit(),
+        text=fault.text,
+        real=not cluster.setup.stand_in,
+    )
     logger.info("%s: %s in %s s", fault.name, problem or "as predicted", result.seconds)
     return result
 
 
-def read(results: Path) -> list[Result]:
-    """Return the results that are kept."""
-    if not results.exists():
-        return []
-    return [Result(**json.loads(line)) for line in results.read_text().splitlines()]
+def _chosen(arguments: argparse.Namespace) -> Iterator[Fault]:
+    """Return the faults that the arguments name."""
+    setup = Setup(stand_in=not arguments.real)
+    latest = LATEST if arguments.real else LATEST_WITH_STAND_INS
+    for number in range(arguments.random):
+        combination = drawn(arguments.seed, number, latest=latest)
+        prefix = "real-" if arguments.real else ""
+        yield replace(combination, name=prefix + combination.name, setup=setup)
+    if not arguments.random:
+        for name, fault in FAULTS.items():
+            if name in (arguments.faults or FAULTS):
+                yield replace(fault, setup=replace(fault.setup, stand_in=arguments.stand_in))
+
+
+def _order(fault: Fault) -> tuple[bool, ...]:
+    return (fault.setup.stand_in, fault.setup.postgresql, fault.setup.preloaded)
+
+
+def _commit() -> str:
+    command = ("git", "rev-parse", "--short=8", "HEAD")
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("faults", nargs="*", help=f"all when absent: {', '.join(FAULTS)}")
+    parser.add_argument("--stand-in", action="store_true", help="ranks of the standard library")
+    parser.add_argument("--random", type=int, default=0, help="run so many combinations instead")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the combinations")
+    parser.add_argument("--real", action="store_true", help="combinations with the real trainer")
     parser.add_argument("--again", action="store_true", help="forget former results")
     parser.add_argument("--results", type=Path, default=RESULTS, help="%(default)s")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="longest run; %(default)s")
+    parser.add_argument("--minutes", type=float, default=60.0, help="longest run; %(default)s")
+    parser.add_argument("--write", action="store_true", help="write docs/chaos.md")
     return parser
 
+
+assert MODULES, "they register the faults"
 
 if __name__ == "__main__":
     sys.exit(main())

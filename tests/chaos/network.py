@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ NETWORK = "10.77.0"
 OWN_ADDRESS = f"{NETWORK}.254"
 INTERFACE = "eth0"
 ISOLATED = "TRAINYARD_TEST_ISOLATED"
-TABLE = "chaos"
+TABLE, DIVERSION = "chaos", "diversion"
 
 
 def isolate() -> None:
@@ -95,6 +95,24 @@ class Machine:
             *match,
             "drop",
         )
+
+    @contextlib.contextmanager
+    def diverted(self, address: str, port: int, *, to: tuple[str, int]) -> Iterator[None]:
+        """Divert this machine's connections to a port elsewhere while the block runs.
+
+        Connections that exist are reset: the kernel translates their next packet too, and neither
+        end knows the other then.
+        """
+        nft, table = ("nft", "add"), ("ip", DIVERSION)
+        self._inside(*nft, "table", *table)
+        chain = "{ type nat hook output priority -100; }"
+        self._inside(*nft, "chain", *table, "output", chain)
+        match = ("ip", "daddr", address, "tcp", "dport", str(port))
+        self._inside(*nft, "rule", *table, "output", *match, "dnat", "to", f"{to[0]}:{to[1]}")
+        try:
+            yield
+        finally:
+            self._inside("nft", "delete", "table", *table)
 
     def end(self) -> None:
         """Remove the machine; its processes must have ended."""

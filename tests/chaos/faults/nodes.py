@@ -1,0 +1,126 @@
+"""Faults of a node's programs: worker, supervisor, torchrun, ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.chaos.case import Case, silence
+from tests.chaos.fault import LONG, fault
+from tests.chaos.signals import paused
+from tests.e2e.control_plane import wait_for
+
+
+@fault("`kill -9` of a worker; it is started again")
+def worker_killed(case: Case) -> None:
+    worker = case.nodes()[0].worker
+    worker.kill()
+    case.progress()
+    worker.start()
+
+
+@fault(f"SIGSTOP of a worker for {LONG:g} s")
+def worker_paused(case: Case) -> None:
+    with case.held(), paused(case.nodes()[1].worker.pid):
+        silence(LONG)
+
+
+@fault("`kill -9` of the supervisor of rank 0", attempts=2, retries_used=1)
+def supervisor_killed(case: Case) -> None:
+    os.kill(case.run(0).supervisor_pid(), signal.SIGKILL)
+
+
+@fault("`kill -9` of the supervisor of rank 1", attempts=2, retries_used=1)
+def second_supervisor_killed(case: Case) -> None:
+    os.kill(case.run(1).supervisor_pid(), signal.SIGKILL)
+
+
+@fault("`kill -9` of both supervisors at once", attempts=2, retries_used=1)
+def supervisors_killed(case: Case) -> None:
+    for pid in [case.run(node).supervisor_pid() for node in (0, 1)]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@fault(f"SIGSTOP of a supervisor for {LONG:g} s: its lease runs out, and comes back")
+def supervisor_paused(case: Case) -> None:
+    with paused(case.run(1).supervisor_pid()):
+        silence(LONG)
+
+
+@fault("`kill -9` of a supervisor while a checkpoint is committed", attempts=2, retries_used=1)
+def supervisor_killed_in_save(case: Case) -> None:
+    with _save_held(case):
+        os.kill(case.run(0).supervisor_pid(), signal.SIGKILL)
+
+
+@fault("`kill -9` of torchrun", attempts=2, retries_used=1)
+def torchrun_killed(case: Case) -> None:
+    os.kill(_torchrun(case), signal.SIGKILL)
+
+
+@fault(f"SIGSTOP of torchrun for {LONG:g} s")
+def torchrun_paused(case: Case) -> None:
+    with paused(_torchrun(case)):
+        silence(LONG)
+
+
+@fault("`kill -9` of rank 0", attempts=2, retries_used=1)
+def first_rank_killed(case: Case) -> None:
+    os.kill(case.run(0).rank_pid(0), signal.SIGKILL)
+
+
+@fault("`kill -9` of rank 1", attempts=2, retries_used=1)
+def second_rank_killed(case: Case) -> None:
+    os.kill(case.run(1).rank_pid(1), signal.SIGKILL)
+
+
+@fault("`kill -9` of rank 0 while it commits a checkpoint", attempts=2, retries_used=1)
+def rank_killed_in_save(case: Case) -> None:
+    with _save_held(case):
+        os.kill(case.run(0).rank_pid(0), signal.SIGKILL)
+
+
+@fault("a rank aborts", attempts=2, retries_used=1)
+def rank_aborted(case: Case) -> None:
+    os.kill(case.run(1).rank_pid(1), signal.SIGABRT)
+
+
+@fault(f"SIGSTOP of rank 0 for {LONG:g} s")
+def first_rank_paused(case: Case) -> None:
+    with paused(case.run(0).rank_pid(0)):
+        silence(LONG)
+
+
+@contextlib.contextmanager
+def _save_held(case: Case) -> Iterator[None]:
+    """Hold a save of the first attempt right before its commit while the block runs."""
+    job = case.cluster.checkpoints / case.job_id
+
+    def uncommitted() -> bool:
+        manifests = job.glob("a1/step-*/manifest.json")
+        return any(not path.with_name("COMMITTED").exists() for path in manifests)
+
+    with (job / "FENCE.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_for(uncommitted, "save that waits for the lock of the fence")
+        yield
+
+
+def _torchrun(case: Case) -> int:
+    """Return the process id of the torchrun of rank 0: the parent of the rank's wrapper."""
+    pid = case.run(0).rank_pid(0)
+    while "torch.distributed.run" not in _command_line(pid):
+        pid = _parent(pid)
+    return pid
+
+
+def _command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,0 +1,32 @@
+"""Some faults and combinations with ranks of the standard library, on a cluster of namespaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.combinations import drawn
+from tests.e2e.control_plane import REPOSITORY
+
+
+def test_a_seed_draws_the_same_combinations_again() -> None:
+    texts = [drawn(0, number, latest=8.0).text for number in range(50)]
+    assert texts == [drawn(0, number, latest=8.0).text for number in range(50)]
+    assert len(set(texts)) == 50
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.skipif(shutil.which("nft") is None, reason="packets are dropped by nft")
+@pytest.mark.parametrize("words", [["node_cut"], ["--random", "2", "--seed", "7"]])
+def test_jobs_survive(words: list[str], tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    command = [sys.executable, "-m", "tests.chaos", "--stand-in", "--results", str(results)]
+    done = subprocess.run([*command, *words], cwd=REPOSITORY, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-8000:]
+    assert all(json.loads(line)["passed"] for line in results.read_text().splitlines())
