@@ -27,6 +27,7 @@ from tests.chaos.fault import FAULTS, Fault
 from tests.chaos.faults import MODULES
 from tests.chaos.matrix import Result, read, write_page
 from tests.chaos.network import isolate
+from tests.chaos.transient_errors import measure
 from tests.e2e.control_plane import REPOSITORY, Course
 
 RESULTS = Path(".chaos") / "results.jsonl"
@@ -45,6 +46,14 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     results: Path = arguments.results
+    if arguments.errors:
+        with (
+            tempfile.TemporaryDirectory(prefix="chaos-") as folder,
+            Cluster.running(Path(folder) / "cluster", SLOTS, Setup(stand_in=True)) as cluster,
+        ):
+            measured = measure(cluster, errors=arguments.errors)
+        sys.stdout.write(json.dumps(measured | {"commit": _commit()}) + "\n")
+        return int(measured["ended"] > 0)
     if arguments.again:
         results.unlink(missing_ok=True)
     chosen = list(_chosen(arguments))
@@ -146,6 +155,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--random", type=int, default=0, help="run so many combinations instead")
     parser.add_argument("--seed", type=int, default=0, help="seed of the combinations")
     parser.add_argument("--real", action="store_true", help="combinations with the real trainer")
+    parser.add_argument(
+        "--errors", type=int, default=0, help="count jobs that end by so many failing requests"
+    )
     parser.add_argument("--again", action="store_true", help="forget former results")
     parser.add_argument("--results", type=Path, default=RESULTS, help="%(default)s")
     parser.add_argument("--minutes", type=float, default=60.0, help="longest run; %(default)s")

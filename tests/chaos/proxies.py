@@ -40,47 +40,79 @@ class Met:
     """Requests or messages that it did not just pass on."""
 
 
+class RequestFailure(StrEnum):
+    """How a request fails."""
+
+    UNAVAILABLE = "503"
+    TOO_MANY = "429"
+    UNHEARD = "the connection is closed before the server has the request"
+    UNANSWERED = "the connection is closed after the server has done what was requested"
+
+
 @contextlib.contextmanager
 def failing_requests(cluster: Cluster, *, every: int) -> Iterator[Met]:
-    """Answer every n-th request of the nodes to the API with 503 while the block runs."""
-    numbers, met = itertools.count(1), Met()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            if next(numbers) % every == 0:
-                met.met += 1
-                self._answer(503, b"")
-                return
-            connection = http.client.HTTPConnection(cluster.address, API_PORT, timeout=60)
-            try:
-                connection.request("POST", self.path, body, dict(self.headers))
-                answer = connection.getresponse()
-                self._answer(answer.status, answer.read())
-            except OSError:
-                self._answer(502, b"")
-            finally:
-                connection.close()
-
-        def _answer(self, status: int, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing: a request takes no line of the results."""
-
-    server = ThreadingHTTPServer((OWN_ADDRESS, 0), Handler)
-    machines = [node.machine for node in cluster.nodes.values()]
+    """Let every n-th request of the nodes to the API fail, in each way in turn."""
+    server = _RequestProxy(cluster.address, every)
+    to = (OWN_ADDRESS, server.server_port)
     with _serving(server), contextlib.ExitStack() as diverted:
-        for machine in machines:
-            way = machine.diverted(cluster.address, API_PORT, to=(OWN_ADDRESS, server.server_port))
-            diverted.enter_context(way)
-        yield met
+        for node in cluster.nodes.values():
+            diverted.enter_context(node.machine.diverted(cluster.address, API_PORT, to=to))
+        yield server.met
+
+
+class _RequestProxy(ThreadingHTTPServer):
+    def __init__(self, api: str, every: int) -> None:
+        super().__init__((OWN_ADDRESS, 0), _RequestHandler)
+        self.api, self.met = api, Met()
+        self._every, self._numbers = every, itertools.count(1)
+        self._failures = itertools.cycle(RequestFailure)
+
+    def next_failure(self) -> RequestFailure | None:
+        """Return how the next request fails; None where it does not."""
+        if next(self._numbers) % self._every:
+            return None
+        self.met.met += 1
+        return next(self._failures)
+
+
+class _RequestHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _RequestProxy
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        failure = self.server.next_failure()
+        if failure in {RequestFailure.UNAVAILABLE, RequestFailure.TOO_MANY}:
+            self._answer(int(failure), b"{}")
+        elif failure == RequestFailure.UNHEARD:
+            self.close_connection = True
+        else:
+            status, content = self._passed_on(body)
+            if failure == RequestFailure.UNANSWERED:
+                self.close_connection = True
+            else:
+                self._answer(status, content)
+
+    def _passed_on(self, body: bytes) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.server.api, API_PORT, timeout=60)
+        try:
+            connection.request("POST", self.path, body, dict(self.headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except OSError:
+            return 502, b"{}"
+        finally:
+            connection.close()
+
+    def _answer(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing: a request takes no line of the results."""
 
 
 @contextlib.contextmanager

@@ -27,7 +27,10 @@ def api_paused(case: Case) -> None:
         silence(LONG)
 
 
-@fault("every second request of the nodes to the API is answered with 503, to the end of the job")
+@fault(
+    "every second request of the nodes to the API fails to the end of the job: 503, 429, refused, "
+    "or done without an answer, in turn"
+)
 def requests_failing(case: Case) -> None:
     case.cleanup.enter_context(failing_requests(case.cluster, every=2))
     case.submit_another()
