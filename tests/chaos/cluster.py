@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from uuid import uuid4
 
 from embedded.broker import server_binary
 from tests.chaos.network import Machine, Network
+from tests.chaos.preload import Preloads, missing_for_preloads
 from tests.e2e.control_plane import REPOSITORY, TEXT, Run, processes_with, wait_for
 from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
@@ -35,8 +35,6 @@ DISK = "512m"
 STATE_DISK = "64m"
 POSTGRES_USER = "nobody"
 """PostgreSQL does not run as root."""
-LIBFAKETIME = Path("/usr/lib") / sysconfig.get_config_var("MULTIARCH") / "faketime/libfaketime.so.1"
-STORAGE_ERRORS = Path(__file__).with_name("preload") / "storage_errors.c"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 CHAOS_MARK = "CHAOS_PART"
 """Variable that everything of a part inherits, ranks included; no program removes it."""
@@ -65,11 +63,7 @@ class Setup:
     @property
     def missing(self) -> str | None:
         """What this machine lacks for it."""
-        if self.preloaded and not LIBFAKETIME.exists():
-            return f"{LIBFAKETIME} (package libfaketime)"
-        if self.preloaded and shutil.which("gcc") is None:
-            return "gcc"
-        return None
+        return missing_for_preloads() if self.preloaded else None
 
 
 PLAIN = Setup()
@@ -188,7 +182,7 @@ class Cluster:
         self._control = control = self.network.machine("control", number=1)
         self._add_broker(control)
         if self.setup.preloaded:
-            self._build_preloads()
+            self.preloads.build()
         if self.setup.postgresql:
             self._add_postgresql(control)
         environment = self._environment(
@@ -215,6 +209,11 @@ class Cluster:
     def state(self) -> Path:
         """The folder of the control plane, with its database on SQLite; a disk of its own."""
         return self.root / "state"
+
+    @property
+    def preloads(self) -> Preloads:
+        """The libraries in all programs of a cluster whose setup has them."""
+        return Preloads(self.root, self.checkpoints)
 
     @property
     def address(self) -> str:
@@ -273,52 +272,12 @@ class Cluster:
             return any(self.yard.nodes())
         return False
 
-    @contextlib.contextmanager
-    def clock_moved(self, machine: str, seconds: int) -> Iterator[None]:
-        """Set the clock of a node, or of the control plane (`API`), while the block runs."""
-        self._clock(machine).write_text(f"{seconds:+d}\n")
-        try:
-            yield
-        finally:
-            self._clock(machine).write_text("+0\n")
-
-    @contextlib.contextmanager
-    def storage_error(self, number: int) -> Iterator[None]:
-        """Let the storage refuse new files of the nodes with an errno while the block runs."""
-        file = self.root / "errno"
-        file.write_text(str(number))
-        try:
-            yield
-        finally:
-            file.unlink()
-
-    def _clock(self, machine: str) -> Path:
-        return self.root / f"{machine}.clock"
-
-    def _build_preloads(self) -> None:
-        library = self.root / "storage_errors.so"
-        build = ("gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(STORAGE_ERRORS), "-ldl")
-        subprocess.run(build, check=True)
-
-    def _preloads(self, machine: str) -> dict[str, str]:
-        if not self.setup.preloaded:
-            return {}
-        self._clock(machine).write_text("+0\n")
-        return {
-            "LD_PRELOAD": f"{self.root}/storage_errors.so {LIBFAKETIME}",
-            "CHAOS_STORAGE": str(self.checkpoints),
-            "CHAOS_ERRNO": str(self.root / "errno"),
-            "FAKETIME_TIMESTAMP_FILE": str(self._clock(machine)),
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "NO_FAKE_STAT": "1",
-        }
-
     def _environment(self, machine: str, **settings: str) -> dict[str, str]:
+        preloads = self.preloads.environment(machine) if self.setup.preloaded else {}
         caller = {k: v for k, v in os.environ.items() if not k.startswith("TRAINYARD_")}
         marks = {k: v for k, v in os.environ.items() if k.startswith("TRAINYARD_TEST_")}
         broker = {"TRAINYARD_BROKER_URL": self.broker_url}
-        return {**caller, **marks, **SETTINGS, **broker, **self._preloads(machine), **settings}
+        return {**caller, **marks, **SETTINGS, **broker, **preloads, **settings}
 
     def _mount(self, place: Path, *, size: str = DISK) -> None:
         """Put a disk of its own at a folder: it can be full without harm to this machine."""

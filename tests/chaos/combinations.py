@@ -14,9 +14,8 @@ from random import Random
 
 from tests.chaos.case import Case, Predicted
 from tests.chaos.cluster import API, BROKER, SCHEDULER, STANDBY, Node
+from tests.chaos.conditions import full, paused, send
 from tests.chaos.fault import Fault
-from tests.chaos.filling import full
-from tests.chaos.signals import paused, send
 from tests.e2e.control_plane import Run
 from trainyard.run.directory import RunDirectory
 

@@ -9,9 +9,9 @@ import redis
 
 from tests.chaos.case import Case, silence
 from tests.chaos.cluster import BROKER
+from tests.chaos.conditions import paused
 from tests.chaos.fault import AWAY, LONG, fault
 from tests.chaos.proxies import Fate, messages
-from tests.chaos.signals import paused
 from tests.e2e.control_plane import wait_for
 
 TWO_MINUTES = 120.0

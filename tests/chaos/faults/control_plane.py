@@ -6,10 +6,9 @@ import sqlite3
 
 from tests.chaos.case import Case, silence
 from tests.chaos.cluster import API, SCHEDULER, STANDBY
+from tests.chaos.conditions import full, paused
 from tests.chaos.fault import AWAY, LONG, fault
-from tests.chaos.filling import full
 from tests.chaos.proxies import failing_requests
-from tests.chaos.signals import paused
 
 
 @fault(f"`kill -9` of the API server; it is back after {AWAY:g} s")

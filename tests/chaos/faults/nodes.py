@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.chaos.case import Case, silence
+from tests.chaos.conditions import paused
 from tests.chaos.fault import LONG, fault
-from tests.chaos.signals import paused
 from tests.e2e.control_plane import wait_for
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.chaos.case import Case, silence
 from tests.chaos.cluster import DATABASE, Setup
+from tests.chaos.conditions import paused
 from tests.chaos.fault import AWAY, LONG, fault
-from tests.chaos.signals import paused
 
 POSTGRESQL = Setup(postgresql=True)
 

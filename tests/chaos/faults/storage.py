@@ -6,8 +6,8 @@ import errno
 
 from tests.chaos.case import Case, silence
 from tests.chaos.cluster import Setup
+from tests.chaos.conditions import full
 from tests.chaos.fault import AWAY, fault
-from tests.chaos.filling import full
 from tests.e2e.control_plane import wait_for
 
 PRELOADED = Setup(preloaded=True)
@@ -21,13 +21,13 @@ def storage_full(case: Case) -> None:
 
 @fault("the quota of the storage is used up (EDQUOT), until it is raised", setup=PRELOADED)
 def storage_quota(case: Case) -> None:
-    with case.cluster.storage_error(errno.EDQUOT):
+    with case.cluster.preloads.storage_error(errno.EDQUOT):
         _wait_for_failed_save(case)
 
 
 @fault("the storage forgets its file handles (ESTALE), until it is mounted anew", setup=PRELOADED)
 def storage_stale(case: Case) -> None:
-    with case.cluster.storage_error(errno.ESTALE):
+    with case.cluster.preloads.storage_error(errno.ESTALE):
         _wait_for_failed_save(case)
 
 
