@@ -70,7 +70,7 @@ def sample(problem: str | None = None, **devices: dict[str, Any]) -> NodeSample:
 
 def with_disk(name: str, free: int, **devices: dict[str, Any]) -> NodeSample:
     disk = DiskSample(name=name, total_bytes=1 << 30, free_bytes=free)
-    found = sample(**devices)
+    found = sample(None, **devices)
     return found.model_copy(update={"host": HOST.model_copy(update={"disks": (disk,)})})
 
 
