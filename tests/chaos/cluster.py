@@ -32,7 +32,7 @@ API_PORT, BROKER_PORT, DATABASE_PORT = 8470, 6379, 5432
 LEASE_SECONDS = 12.0
 STAND_IN = Path(__file__).with_name("stand_in")
 DISK = "512m"
-STATE_DISK = "64m"
+STATE_DISK, NODE_DISK = "64m", "192m"
 POSTGRES_USER = "nobody"
 """PostgreSQL does not run as root."""
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -328,7 +328,7 @@ class Cluster:
     def _add_node(self, name: str, *, slots: int, number: int) -> None:
         machine = self.network.machine(name, number=number)
         data = self.root / name
-        self._mount(data)
+        self._mount(data, size=NODE_DISK)
         secret = self.yard.create_token(name, kind="join").secret
         assert secret is not None
         shared = self.root / "shared"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 
 from tests.chaos.case import Case, silence
@@ -38,7 +39,9 @@ def storage_stale(case: Case) -> None:
     retry={"backoff_seconds": 3},
 )
 def node_disk_full(case: Case) -> None:
-    with full(case.nodes()[0].data):
+    with contextlib.ExitStack() as filled:
+        with case.held():
+            filled.enter_context(full(case.nodes()[0].data))
         silence(AWAY)
 
 
