@@ -17,8 +17,8 @@ def emit(
     *,
     figure: float,
     unit: str,
-    target: float,
-    at_least: bool,
+    target: float | None = None,
+    at_least: bool = True,
     packages: Iterable[str],
     **details: object,
 ) -> bool:
@@ -28,12 +28,12 @@ def emit(
         benchmark: what was measured.
         figure: the number.
         unit: its unit.
-        target: what it is compared with.
+        target: what it is compared with; absent for a figure that only informs.
         at_least: whether the figure must be `target` or more; otherwise it must be that or less.
         packages: distributions whose versions matter.
         details: what else belongs to it.
     """
-    passed = figure >= target if at_least else figure <= target
+    passed = target is None or (figure >= target if at_least else figure <= target)
     line = {
         "benchmark": benchmark,
         "figure": float(f"{figure:.4g}"),

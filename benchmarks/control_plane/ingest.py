@@ -9,18 +9,15 @@ other, as a run does that catches up after an outage. A line holds ten values an
 from __future__ import annotations
 
 import argparse
-import base64
-import json
-import random
 import sys
 import time
-import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 from sqlalchemy import func, select
 
+from benchmarks.control_plane.reports import SERIES, ReportMaker
 from benchmarks.control_plane.servers import (
     PACKAGES,
     Running,
@@ -31,49 +28,8 @@ from benchmarks.control_plane.servers import (
 )
 from benchmarks.report import emit
 from server.database.metric_and_log_tables import metric_chunks, metric_tail
-from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Identity, Report
-from trainyard.run.directory import Phase
-from trainyard.run.records import Heartbeat
 
-SERIES = 10
 TARGETS = {"sqlite": 50_000, "postgresql": 30_000}
-
-
-def reports(running: Running, *, points: int, values: int, seed: int) -> list[bytes]:
-    """Return the bodies of reports with `values` values each, `points` in all."""
-    chance = random.Random(seed)
-    identity = Identity(boot_id="boot", pid_namespace="1", pid=1, start_time=1)
-    names = ["train/loss", *(f"bench/series_{number}" for number in range(1, SERIES))]
-    bodies = []
-    step = offset = 0
-    for _ in range(points // values):
-        lines = []
-        for _ in range(values // SERIES):
-            step += 1
-            line = {
-                "step": step,
-                "time": 1.7e9 + step / 10,
-                "values": {name: chance.gauss(2.0, 0.1) for name in names},
-                "data_digest": f"{chance.getrandbits(128):032x}",
-            }
-            lines.append(json.dumps(line, separators=(",", ":")))
-        content = ("\n".join(lines) + "\n").encode()
-        chunk = Chunk(
-            file="metrics",
-            start=offset,
-            end=offset + len(content),
-            content=base64.b64encode(zlib.compress(content, 1)).decode(),
-        )
-        offset = chunk.end
-        report = Report(
-            protocol=PROTOCOL,
-            node=running.node,
-            identity=identity,
-            heartbeat=Heartbeat(phase=Phase.TRAINING, step=step, time=1.7e9),
-            chunks=(chunk,),
-        )
-        bodies.append(report.model_dump_json().encode())
-    return bodies
 
 
 def send(url: str, running: Running, bodies: Sequence[bytes]) -> None:
@@ -96,14 +52,15 @@ def measure_all(opened: Store, given: argparse.Namespace) -> bool:
 def measure(opened: Store, *, points: int, values: int, supervisors: int) -> bool:
     """Send all points and print the figure."""
     runs = [add_running(opened.context, f"{values}-{number}") for number in range(supervisors)]
-    bodies = [
-        reports(run, points=points // supervisors, values=values, seed=seed)
-        for seed, run in enumerate(runs)
-    ]
+    makers = [ReportMaker(run, seed=seed) for seed, run in enumerate(runs)]
+    each = points // supervisors // values
+    bodies = [[maker.make(steps=values // SERIES) for _ in range(each)] for maker in makers]
     before = _stored(opened)
-    with served(opened) as url, ThreadPoolExecutor(supervisors) as pool:
+    with served(opened) as api, ThreadPoolExecutor(supervisors) as pool:
         started = time.perf_counter()
-        for done in [pool.submit(send, url, run, b) for run, b in zip(runs, bodies, strict=True)]:
+        for done in [
+            pool.submit(send, api.url, run, b) for run, b in zip(runs, bodies, strict=True)
+        ]:
             done.result()
         seconds = time.perf_counter() - started
     stored = _stored(opened) - before

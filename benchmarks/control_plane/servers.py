@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 import httpx
 from sqlalchemy import insert
 
+from embedded.child import any_free_port
 from server.auth.service import create_token
 from server.auth.tokens import hash_token
 from server.context import Context, SystemClock
@@ -35,6 +35,8 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.sections.training import TrainingSection
 
 PACKAGES = ("fastapi", "numpy", "psycopg", "pydantic", "sqlalchemy", "uvicorn")
+HOST = "127.0.0.1"
+API = "/api/v1"
 START_SECONDS = 30
 DATABASES = ("sqlite", "postgresql")
 
@@ -46,6 +48,17 @@ class Store:
     kind: str
     context: Context
     state_dir: Path
+    pid: int | None
+    """First process of PostgreSQL; absent for SQLite."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of the server."""
+
+    url: str
+    """URL of an API; empty for a scheduler."""
+    pid: int
 
 
 @dataclass(frozen=True)
@@ -88,7 +101,7 @@ def store(kind: str) -> Iterator[Store]:
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         folder = Path(name)
         if kind == "sqlite":
-            yield _opened(kind, f"sqlite:///{folder}/trainyard.db", folder)
+            yield _opened(kind, f"sqlite:///{folder}/trainyard.db", folder, pid=None)
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -96,33 +109,38 @@ def store(kind: str) -> Iterator[Store]:
         server = get_server(tempfile.mkdtemp(prefix="trainyard-bench-pg-"), cleanup_mode="delete")
         try:
             url = server.get_uri().replace("postgresql+psycopg://", "postgresql://")
-            yield _opened(kind, url, folder)
+            yield _opened(kind, url, folder, pid=server.get_pid())
         finally:
             server.cleanup()
 
 
 @contextmanager
-def served(opened: Store) -> Iterator[str]:
-    """Serve the API in a process of its own, and return its URL."""
-    port = _free_port()
-    settings = opened.context.settings
-    environment = os.environ | {
-        "TRAINYARD_DATABASE_URL": settings.database_url,
-        "TRAINYARD_STATE_DIR": str(opened.state_dir),
-        "TRAINYARD_PORT": str(port),
-    }
-    log = opened.state_dir / "api.log"
+def served(opened: Store) -> Iterator[Process]:
+    """Serve the API in a process of its own."""
+    port = any_free_port(HOST)
+    url = f"http://{HOST}:{port}"
+    with server_process(opened, "api", PORT=str(port)) as (process, log):
+        _wait_until_it_answers(f"{url}/healthz", process, log)
+        yield Process(url, process.pid)
+
+
+@contextmanager
+def server_process(
+    opened: Store, command: str, **settings: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Run `python -m server COMMAND` on a database; yield the process and its log."""
+    own = {"DATABASE_URL": opened.context.settings.database_url, "STATE_DIR": str(opened.state_dir)}
+    environment = {f"TRAINYARD_{name}": value for name, value in (own | settings).items()}
+    log = opened.state_dir / f"{command}-{settings.get('PORT', '')}.log"
     with log.open("wb") as output:  # its lines are no figures
         process = subprocess.Popen(
-            [sys.executable, "-m", "server", "api"],
-            env=environment,
+            [sys.executable, "-m", "server", command],
+            env=os.environ | environment,
             stdout=output,
             stderr=output,
         )
-    url = f"http://127.0.0.1:{port}"
     try:
-        _wait_until_it_answers(f"{url}/healthz", process, log)
-        yield url
+        yield process, log
     finally:
         process.terminate()
         process.wait()
@@ -131,10 +149,15 @@ def served(opened: Store) -> Iterator[str]:
 @contextmanager
 def served_client(opened: Store) -> Iterator[httpx.Client]:
     """Serve the API, and yield a client of it with the token of a user."""
-    _, token = create_token(opened.context, TokenRequest(name="bench"))
-    headers = {"authorization": f"Bearer {token}"}
-    with served(opened) as url, httpx.Client(base_url=f"{url}/api/v1", headers=headers) as client:
+    headers = {"authorization": f"Bearer {user_token(opened)}"}
+    with served(opened) as api, httpx.Client(base_url=api.url + API, headers=headers) as client:
         yield client
+
+
+def user_token(opened: Store) -> str:
+    """Return a new token of a user."""
+    _, token = create_token(opened.context, TokenRequest(name=opened.context.new_id()))
+    return token
 
 
 SPEC = JobSpec(training=TrainingSection(steps=10**9))  # points after the last step are left out
@@ -209,19 +232,12 @@ def add_running(context: Context, name: str) -> Running:
     return Running(job_id, attempt_id, node, token)
 
 
-def _opened(kind: str, url: str, folder: Path) -> Store:
+def _opened(kind: str, url: str, folder: Path, *, pid: int | None) -> Store:
     database = Database(url)
     upgrade(database)
     settings = Settings(database_url=url, state_dir=folder)
     context = Context(settings=settings, database=database, clock=SystemClock())
-    return Store(kind, context, folder)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return Store(kind, context, folder, pid)
 
 
 def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -1,0 +1,1 @@
+"""What the real server carries: reports, submissions and heartbeats, from one other process."""

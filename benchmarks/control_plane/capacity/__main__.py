@@ -1,0 +1,42 @@
+"""What the real server carries on this machine, which it shares with its database and the load.
+
+The API runs under uvicorn in processes of its own, the load comes from one other process. Every
+figure names the processor time of each of them.
+
+    python -m benchmarks.control_plane.capacity [--parts reports] [--seconds 10] [--api-processes 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack
+
+from benchmarks.control_plane.capacity.reporting import Figures, measure_reports
+from benchmarks.control_plane.servers import Store, run_on_databases, served
+
+PARTS = {"reports": measure_reports}
+
+
+def measure(opened: Store, given: argparse.Namespace) -> bool:
+    """Measure all parts with the API in so many processes."""
+    passed = True
+    for part in given.parts:
+        with ExitStack() as running:
+            apis = [running.enter_context(served(opened)) for _ in range(given.api_processes)]
+            passed &= PARTS[part](Figures(opened, apis, given.seconds, given.rounds))
+    return passed
+
+
+def main() -> int:
+    """Measure on each database."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--api-processes", type=int, default=1)
+    return run_on_databases(parser, measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

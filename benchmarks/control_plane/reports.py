@@ -1,0 +1,94 @@
+"""Reports as supervisors send them: bodies with the offsets of the files that they fill."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import time
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.control_plane.servers import Running
+from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Identity, Report
+from trainyard.run.directory import Phase
+from trainyard.run.records import Heartbeat
+
+SERIES = 10
+NAMES = ("train/loss", *(f"bench/series_{number}" for number in range(1, SERIES)))
+
+
+SPANS = 64
+"""Spans of ranks in one comparison, the most that it may have."""
+
+
+class ReportMaker:
+    """Makes the reports of one supervisor, one after the other."""
+
+    def __init__(self, running: Running, *, seed: int) -> None:
+        self._running = running
+        self._chance = random.Random(seed)
+        self._identity = Identity(boot_id="boot", pid_namespace="1", pid=1, start_time=1)
+        self._step = 0
+        self._straggles = False
+        self._offsets: dict[str, int] = {}
+
+    def make(self, *, steps: int, log_lines: int = 0, compares: bool = False) -> bytes:
+        """Return the body of the next report.
+
+        Args:
+            steps: lines of metrics, each with `SERIES` values and a digest.
+            log_lines: lines of rank 0's output, of 80 bytes.
+            compares: whether the trainer has compared its ranks: their times, and a straggler that
+                is found, or gone again.
+        """
+        metrics = [self._metrics() for _ in range(steps)]
+        contents = {
+            "metrics": _json_lines(metrics),
+            "log:0": b"".join(b"%079d\n" % self._step for _ in range(log_lines)),
+            "events": _json_lines(self._comparison() if compares else ()),
+        }
+        report = Report(
+            protocol=PROTOCOL,
+            node=self._running.node,
+            identity=self._identity,
+            heartbeat=Heartbeat(phase=Phase.TRAINING, step=self._step, time=time.time()),
+            chunks=tuple(self._chunk(file, new) for file, new in contents.items() if new),
+        )
+        return report.model_dump_json().encode()
+
+    def _metrics(self) -> dict[str, Any]:
+        self._step += 1
+        return {
+            "step": self._step,
+            "time": 1.7e9 + self._step / 10,
+            "values": {name: self._chance.gauss(2.0, 0.1) for name in NAMES},
+            "data_digest": f"{self._chance.getrandbits(128):032x}",
+        }
+
+    def _comparison(self) -> list[dict[str, Any]]:
+        now = {"time": time.time(), "step": self._step}
+        spent = {"compute_seconds": 0.4, "data_seconds": 0.001, "wait_seconds": 0.05}
+        spans = [
+            {"first_rank": rank, "last_rank": rank, "rank": rank} | spent for rank in range(SPANS)
+        ]
+        self._straggles = not self._straggles
+        straggler: dict[str, Any] = {"rank": 0}
+        if self._straggles:
+            straggler |= {"kind": "compute", "factor": 1.5, "share": 0.3}
+        kind = "straggler_found" if self._straggles else "straggler_gone"
+        return [
+            now | {"kind": "rank_times", "data": {"ranks": spans}},
+            now | {"kind": kind, "data": straggler},
+        ]
+
+    def _chunk(self, file: str, content: bytes) -> Chunk:
+        start = self._offsets.get(file, 0)
+        end = self._offsets[file] = start + len(content)
+        packed = base64.b64encode(zlib.compress(content, 1)).decode()
+        return Chunk(file=file, start=start, end=end, content=packed)
+
+
+def _json_lines(records: Iterable[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in records).encode()
