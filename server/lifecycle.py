@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, select, update
 
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, jobs, operations
@@ -94,6 +94,11 @@ def move(context: Context, connection: Connection, event: NewEvent | None, *move
     append_event(context, connection, event)
 
 
+_LOCK_JOB = (
+    select(jobs.c.id).where(jobs.c.id == bindparam("job_id")).with_for_update(key_share=True)
+)
+
+
 def lock_job(connection: Connection, job_id: str) -> None:
     """Block other writers of this job's records until this transaction ends.
 
@@ -104,8 +109,7 @@ def lock_job(connection: Connection, job_id: str) -> None:
     Raises:
         NotFoundError: there is no such job.
     """
-    statement = select(jobs.c.id).where(jobs.c.id == job_id).with_for_update(key_share=True)
-    if connection.execute(statement).one_or_none() is None:
+    if connection.execute(_LOCK_JOB, {"job_id": job_id}).one_or_none() is None:
         raise NotFoundError(f"no job has the id {job_id!r}")
 
 

@@ -1,4 +1,4 @@
-"""Reports on a share of an attempt: authorization, lease, progress."""
+"""Reports on a share of an attempt: authorization, lease, the move to `running`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Integer, Table, func, select, update
+from sqlalchemy import Connection, Integer, Table, bindparam, func, select, update
 
 from server.context import Context
 from server.database.rows import TypedRow
@@ -18,6 +18,7 @@ from server.leases import NODE_LEASES, check_fence
 from server.lifecycle import attempt_to, job_to, move, node_to
 from server.subject import TRAINER, Actor, Subject
 from trainyard.protocol.rest.event_data import PhaseEntered, Reachable, Running
+from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState, JobState
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.directory import Phase
@@ -60,6 +61,8 @@ class ReportedShare(TypedRow):
     attempt_state: Annotated[AttemptState, attempts.c.state]
     desired: Annotated[DesiredState, attempts.c.desired]
     layout: Annotated[Layout, attempts.c.layout]
+    progress: Annotated[Progress, jobs.c.progress]
+    """Progress of the job, whose newest attempt this is while the share has not ended."""
     start_step: Annotated[int, attempts.c.start_step]
     last_step: Annotated[int, attempts.c.last_step]
     parent_checkpoint_id: Annotated[str | None, attempts.c.parent_checkpoint_id]
@@ -78,6 +81,19 @@ class ReportedShare(TypedRow):
         return range(self.first_rank, self.first_rank + len(self.slots))
 
 
+# Statements of each report are built once: to build one takes longer than the database does.
+_REPORTED_SHARE = (
+    ReportedShare.select()
+    .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
+    .join(jobs, jobs.c.id == attempts.c.job_id)
+    .where(
+        attempt_nodes.c.attempt_id == bindparam("attempt_id"),
+        attempt_nodes.c.node == bindparam("node"),
+        attempt_nodes.c.token_hash == bindparam("token_hash"),
+    )
+)
+
+
 def read_reported_share(
     connection: Connection, attempt_id: str, *, node: str, token_hash: str
 ) -> ReportedShare:
@@ -86,17 +102,11 @@ def read_reported_share(
     Raises:
         UnauthenticatedError: the token is not that of this attempt on this node.
     """
-    share = attempt_nodes.c
-    query = (
-        ReportedShare.select()
-        .join(attempts, attempts.c.id == share.attempt_id)
-        .join(jobs, jobs.c.id == attempts.c.job_id)
-        .where(share.attempt_id == attempt_id, share.node == node, share.token_hash == token_hash)
-    )
-    found = ReportedShare.one_or_none(connection, query)
-    if found is None:
+    of = {"attempt_id": attempt_id, "node": node, "token_hash": token_hash}
+    row = connection.execute(_REPORTED_SHARE, of).one_or_none()
+    if row is None:
         raise UnauthenticatedError("this is no token of this attempt on this node")
-    return found
+    return ReportedShare(*row)
 
 
 def check_identity(row: ReportedShare, identity: Identity) -> None:
@@ -116,7 +126,7 @@ def record_heartbeat(
     heartbeat: Heartbeat | None,
     identity: Identity,
 ) -> None:
-    """Renew the lease of a share, and store the progress of its trainer.
+    """Renew the lease of a share, and move its attempt to `running` once its trainer trains.
 
     Raises:
         ConflictError: another process reported for this share before.
@@ -137,8 +147,12 @@ def record_heartbeat(
             attempt_to(row.attempt_id, AttemptState.RUNNING, started_at=context.now()),
             job_to(row.job_id, JobState.RUNNING, reason=None),
         )
-    if row.node_rank == 0:
-        _note_progress(context, connection, row, heartbeat)
+
+
+_RENEW_LEASE = update(attempt_nodes).where(
+    attempt_nodes.c.attempt_id == bindparam("of_attempt"),
+    attempt_nodes.c.node == bindparam("on_node"),
+)
 
 
 def _renew_lease(
@@ -158,35 +172,9 @@ def _renew_lease(
             phase = PhaseEntered(phase=Phase.STARTING)
             notify(context, connection, row.subject.on(row.node), phase)
         return
-    connection.execute(
-        update(attempt_nodes)
-        .where(attempt_nodes.c.attempt_id == row.attempt_id, attempt_nodes.c.node == row.node)
-        .values(**lease)
-    )
+    connection.execute(_RENEW_LEASE, {"of_attempt": row.attempt_id, "on_node": row.node} | lease)
     if row.unreachable_since is not None:
         event = NewEvent(
             Reachable(), Actor(row.node), row.subject.on(row.node), f"{row.node} reports again"
         )
         append_event(context, connection, event)
-
-
-def _note_progress(
-    context: Context, connection: Connection, row: ReportedShare, heartbeat: Heartbeat
-) -> None:
-    if heartbeat.step > row.last_step:
-        connection.execute(
-            update(attempts)
-            .where(attempts.c.id == row.attempt_id, attempts.c.last_step < heartbeat.step)
-            .values(last_step=heartbeat.step)
-        )
-    progress = connection.execute(
-        select(jobs.c.progress).where(jobs.c.id == row.job_id)
-    ).scalar_one()
-    present = progress.model_copy(
-        update={
-            "phase": heartbeat.phase,
-            "step": max(heartbeat.step, row.last_step),  # before the load a trainer reports 0
-            "heartbeat_at": context.now(),
-        }
-    )
-    connection.execute(update(jobs).where(jobs.c.id == row.job_id).values(progress=present))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, insert, or_, select, update
 
 from server.auth.tokens import TokenKind, hash_token, make_secret, make_token
 from server.context import Context
@@ -100,6 +100,13 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
     return _principal(row), row.session_expires_at
 
 
+_ATTEMPT_OF_TOKEN = (
+    select(attempts.c.ended_at, attempt_nodes.c.state)
+    .join(attempt_nodes, attempt_nodes.c.attempt_id == attempts.c.id)
+    .where(attempt_nodes.c.token_hash == bindparam("token_hash"))
+)
+
+
 def check_attempt_token(context: Context, token_hash: str) -> None:
     """Refuse a report before its body is read, unless its token belongs to an attempt.
 
@@ -109,13 +116,8 @@ def check_attempt_token(context: Context, token_hash: str) -> None:
             token of a lost share is valid until the share has ended too: its exit is the proof that
             frees its slots.
     """
-    query = (
-        select(attempts.c.ended_at, attempt_nodes.c.state)
-        .join(attempt_nodes, attempt_nodes.c.attempt_id == attempts.c.id)
-        .where(attempt_nodes.c.token_hash == token_hash)
-    )
     with context.database.read() as connection:
-        row = connection.execute(query).one_or_none()
+        row = connection.execute(_ATTEMPT_OF_TOKEN, {"token_hash": token_hash}).one_or_none()
     if row is None:
         raise UnauthenticatedError("this is no token of an attempt")
     over = row.ended_at is not None and row.state == AttemptNodeState.ENDED

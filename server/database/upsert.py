@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import ColumnElement, Connection, Insert, Table
 from sqlalchemy.dialects import postgresql, sqlite
+
+_INSERTS: Mapping[str, Callable[[Table], Any]] = {
+    "postgresql": postgresql.insert,
+    "sqlite": sqlite.insert,
+}
 
 
 def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -15,7 +21,7 @@ def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[s
     A transaction that is just inserting the same key is waited for.
     """
     values = [dict(row) for row in rows]
-    statement = _dialect(connection).insert(table).values(values).on_conflict_do_nothing()
+    statement = _INSERTS[connection.dialect.name](table).values(values).on_conflict_do_nothing()
     # Without this option the count of an INSERT is gone once psycopg's cursor is closed.
     counted = statement.execution_options(preserve_rowcount=True)
     return connection.execute(counted).rowcount
@@ -30,17 +36,32 @@ def insert_or_replace(
         connection: a transaction.
         table: the table.
         rows: values of the same columns each; with none nothing is done.
-        computed: expressions for further columns.
+        computed: expressions for further columns, the same objects each time: the statement is
+            cached by them.
     """
     if not rows:
         return
-    statement = _dialect(connection).insert(table)
+    dialect = connection.dialect.name
+    statement = _replacement(dialect, table, tuple(rows[0]), tuple(computed.items()))
+    values = [dict(row) for row in rows]
+    connection.execute(statement, values if len(values) > 1 else values[0])
+
+
+@lru_cache  # a report replaces rows twice, and to build the statement takes longer than the insert
+def _replacement(
+    dialect: str,
+    table: Table,
+    given: tuple[str, ...],
+    computed: tuple[tuple[str, ColumnElement[Any]], ...],
+) -> Insert:
+    statement = _INSERTS[dialect](table)
     if computed:
-        statement = statement.values(computed)
+        statement = statement.values(dict(computed))
     key = {column.name for column in table.primary_key}
-    replaced = {n: statement.excluded[n] for n in (*rows[0], *computed) if n not in key}
-    update = statement.on_conflict_do_update(index_elements=sorted(key), set_=replaced)
-    connection.execute(update, [dict(row) for row in rows])
+    names = (*given, *(name for name, _ in computed))
+    replaced = {name: statement.excluded[name] for name in names if name not in key}
+    update: Insert = statement.on_conflict_do_update(index_elements=sorted(key), set_=replaced)
+    return update
 
 
 def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -53,12 +74,8 @@ def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[s
     """
     if not rows:
         return
-    statement = _dialect(connection).insert(table)
+    statement = _INSERTS[connection.dialect.name](table)
     key = {column.name for column in table.primary_key}
     sums = {name: table.c[name] + statement.excluded[name] for name in rows[0] if name not in key}
     update = statement.on_conflict_do_update(index_elements=sorted(key), set_=sums)
     connection.execute(update, [dict(row) for row in rows])
-
-
-def _dialect(connection: Connection) -> Any:
-    return sqlite if connection.dialect.name == "sqlite" else postgresql

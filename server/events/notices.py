@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, ClassVar
 
 import orjson
@@ -108,7 +109,7 @@ def notify_all(
 ) -> None:
     """Store notices by one statement; callers sort them by job, so that none waits crosswise."""
     rows = [_row(context, subject, data) for subject, data in new]
-    insert_or_replace(connection, notices, rows, seq=_next(connection))
+    insert_or_replace(connection, notices, rows, seq=_next(connection.dialect.name))
 
 
 def forget(connection: Connection, job_id: str, *, part: str | None = None) -> None:
@@ -148,8 +149,9 @@ def _part(data: EventData) -> str:
     return data.operation_id if isinstance(data, OperationData) else ""
 
 
-def _next(connection: Connection) -> ColumnElement[int]:
-    if connection.dialect.name == "sqlite":
+@cache
+def _next(dialect: str) -> ColumnElement[int]:
+    if dialect == "sqlite":
         return _newest() + 1
     return _number(func.pg_current_xact_id())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, update
 
 from server.database.tables import attempts, jobs
 from server.ingest.report import IncomingReport
@@ -21,49 +21,60 @@ PACE_STEPS = 20
 """Logged steps over which the pace is averaged."""
 
 
-def advance_progress(incoming: IncomingReport) -> None:
-    """Advance the job's progress, check a resume, and notify live charts.
+_STORE_PROGRESS = (
+    update(jobs).where(jobs.c.id == bindparam("of_job")).values(progress=bindparam("present"))
+)
+_STORE_STEP = (
+    update(attempts)
+    .where(attempts.c.id == bindparam("of_attempt"))
+    .values(last_step=bindparam("step"))
+)
 
-    The heartbeat, stored first, may be some steps ahead of the records or behind them.
+
+def advance_progress(incoming: IncomingReport) -> None:
+    """Advance the job's progress by heartbeat and metrics, check a resume, notify live charts.
+
+    Global rank 0's node reports both. The heartbeat may be some steps ahead of the records or
+    behind them, and is at 0 before a trainer has loaded its checkpoint.
     """
-    records, heartbeat = incoming.content.metrics, incoming.report.heartbeat
-    if not records:
-        return
     connection, share = incoming.connection, incoming.share
-    heartbeat_step = heartbeat.step if heartbeat is not None else 0
-    step = max(record.step for record in records)
-    if step > max(share.last_step, heartbeat_step):
-        mine = attempts.c.id == share.attempt_id
-        connection.execute(update(attempts).where(mine).values(last_step=step))
-    mine = jobs.c.id == share.job_id
-    before: Progress = connection.execute(select(jobs.c.progress).where(mine)).scalar_one()
-    progress = advanced(
-        before,
-        records,
-        step=max(step, heartbeat_step),
-        world_size=share.layout.world_size,
-        step_seconds=_recent_step_seconds(incoming),
-    )
-    connection.execute(update(jobs).where(mine).values(progress=progress))
-    _check_continuity(incoming)
-    values = next((record.values for record in reversed(records) if record.values), {})
-    incoming.notify(MetricsStored(step=step, values=values, progress=progress))
+    records, heartbeat = incoming.content.metrics, incoming.report.heartbeat
+    if share.node_rank != 0 or (heartbeat is None and not records):
+        return
+    reached = [record.step for record in records]
+    step = max([share.last_step, *reached, *([] if heartbeat is None else [heartbeat.step])])
+    if step > share.last_step:
+        connection.execute(_STORE_STEP, {"of_attempt": share.attempt_id, "step": step})
+    progress = share.progress.model_copy(update={"step": step})
+    if heartbeat is not None:
+        seen = {"phase": heartbeat.phase, "heartbeat_at": incoming.context.now()}
+        progress = progress.model_copy(update=seen)
+    if records:
+        progress = advanced(
+            progress,
+            records,
+            world_size=share.layout.world_size,
+            step_seconds=_recent_step_seconds(incoming),
+        )
+    connection.execute(_STORE_PROGRESS, {"of_job": share.job_id, "present": progress})
+    if records:
+        _check_continuity(incoming)
+        values = next((record.values for record in reversed(records) if record.values), {})
+        incoming.notify(MetricsStored(step=step, values=values, progress=progress))
 
 
 def advanced(
     progress: Progress,
     records: Sequence[MetricRecord],
     *,
-    step: int,
     world_size: int,
     step_seconds: Sequence[float],
 ) -> Progress:
     """Return the progress after these records.
 
     Args:
-        progress: what was known before.
+        progress: what was known before, with the step that is reached.
         records: at least one record.
-        step: completed steps of the attempt.
         world_size: ranks of the attempt.
         step_seconds: durations of the last steps.
     """
@@ -72,10 +83,9 @@ def advanced(
     durations = [seconds for seconds in step_seconds if math.isfinite(seconds)]
     left = progress.seconds_left
     if durations:
-        left = max(progress.steps - step, 0) * sum(durations) / len(durations)
+        left = max(progress.steps - progress.step, 0) * sum(durations) / len(durations)
     return progress.model_copy(
         update={
-            "step": step,
             "loss": values.get("train/loss", progress.loss),
             "tokens_per_second": progress.tokens_per_second
             if per_device is None

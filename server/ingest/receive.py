@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
 from server.attempts.finish import end_nodes
-from server.attempts.launch import effective_spec
 from server.attempts.retry_policy import NodeEnd
 from server.attempts.service import (
     ReportedShare,
@@ -36,6 +35,7 @@ from trainyard.protocol.rest.event_data import MetricsDropped
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, DesiredState
 from trainyard.protocol.worker_messages import PendingRequest, Report, ReportReply
 from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.records import MetricRecord
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +78,6 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
         offsets = _read_offsets(connection, attempt_id, report.node)
     chunks = unpack(report.chunks)
     content = parse_chunks(chunks, offsets, share)
-    last_step = 0
-    if content.metrics:
-        with context.database.read() as connection:
-            last_step = effective_spec(connection, attempt_id).training.steps
     with context.database.write() as connection:
         lock_job(connection, share.job_id)
         share = read_reported_share(connection, attempt_id, **key)
@@ -91,7 +87,7 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
         incoming = IncomingReport(context, connection, share, report, content)
         if share.node_state == AttemptNodeState.ENDED or share.lost_at is not None:
             return _take_output(incoming, before=present)
-        _drop_steps_beyond(incoming, last_step=last_step)
+        content.metrics = _up_to_last_step(incoming)
         _store_content(incoming)
         _close_logs(incoming)
         for subscriber in SUBSCRIBERS:
@@ -105,13 +101,14 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
         )
 
 
-def _drop_steps_beyond(incoming: IncomingReport, *, last_step: int) -> None:
-    """Drop metrics above the last step; their bytes are acknowledged: no report fails."""
-    content = incoming.content
-    beyond = [metrics.step for metrics in content.metrics if metrics.step > last_step]
-    if beyond:
-        content.metrics = [metrics for metrics in content.metrics if metrics.step <= last_step]
-        _append_dropped(incoming, what="steps", limit=last_step, first=beyond[0])
+def _up_to_last_step(incoming: IncomingReport) -> list[MetricRecord]:
+    """Return the metrics up to the last step; bytes of others are acknowledged: no report fails."""
+    metrics, last_step = incoming.content.metrics, incoming.share.progress.steps
+    beyond = [each.step for each in metrics if each.step > last_step]
+    if not beyond:
+        return metrics
+    _append_dropped(incoming, what="steps", limit=last_step, first=beyond[0])
+    return [each for each in metrics if each.step <= last_step]
 
 
 def _store_content(incoming: IncomingReport) -> None:
@@ -186,13 +183,16 @@ def _append_dropped(
     )
 
 
+_OFFSETS = select(spool_offsets.c.file, spool_offsets.c.acknowledged).where(
+    spool_offsets.c.attempt_id == bindparam("attempt_id"),
+    spool_offsets.c.node == bindparam("node"),
+)
+
+
 def _read_offsets(connection: Connection, attempt_id: str, node: str) -> dict[str, int]:
     """Return the offset up to which each file of a node's share is stored."""
-    columns = spool_offsets.c
-    query = select(columns.file, columns.acknowledged).where(
-        columns.attempt_id == attempt_id, columns.node == node
-    )
-    return {row.file: row.acknowledged for row in connection.execute(query)}
+    of = {"attempt_id": attempt_id, "node": node}
+    return {row.file: row.acknowledged for row in connection.execute(_OFFSETS, of)}
 
 
 def _take_output(incoming: IncomingReport, *, before: Mapping[str, int]) -> ReportReply:
@@ -220,16 +220,17 @@ def _take_output(incoming: IncomingReport, *, before: Mapping[str, int]) -> Repo
     return ReportReply(acknowledged=acknowledged, desired=DesiredState.CANCEL)
 
 
+_PENDING_REQUESTS = (
+    select(requests.c.id, requests.c.request)
+    .where(requests.c.attempt_id == bindparam("attempt_id"), requests.c.answer.is_(None))
+    .order_by(requests.c.id)
+    .limit(REQUESTS_AT_ONCE)
+)
+
+
 def _pending_requests(connection: Connection, share: ReportedShare) -> tuple[PendingRequest, ...]:
     """Return what the trainer has not answered; only global rank 0's node can hand it over."""
     if share.node_rank != 0:
         return ()
-    query = (
-        select(requests.c.id, requests.c.request)
-        .where(requests.c.attempt_id == share.attempt_id, requests.c.answer.is_(None))
-        .order_by(requests.c.id)
-        .limit(REQUESTS_AT_ONCE)
-    )
-    return tuple(
-        PendingRequest(id=row.id, request=row.request) for row in connection.execute(query)
-    )
+    pending = connection.execute(_PENDING_REQUESTS, {"attempt_id": share.attempt_id})
+    return tuple(PendingRequest(id=row.id, request=row.request) for row in pending)

@@ -28,6 +28,19 @@ MAX_SERIES = 2000
 """Metric names of one attempt; further ones are left out."""
 
 
+_SERIES_OF = select(
+    metric_series.c.id, metric_series.c.name, metric_series.c.last_step, metric_series.c.tail
+).where(metric_series.c.attempt_id == bindparam("attempt_id"))
+_GROW_SERIES = (
+    update(metric_series)
+    .where(metric_series.c.id == bindparam("series"))
+    .values(last_step=bindparam("newest"), tail=bindparam("size"))
+)
+_NEWEST_DIGEST = select(func.max(step_digests.c.step)).where(
+    step_digests.c.attempt_id == bindparam("attempt_id")
+)
+
+
 @dataclass(frozen=True)
 class _Series:
     id: int
@@ -80,9 +93,7 @@ def store_points(
     sizes = {growth.series.id: growth.tail for growth in left}
     if grown:
         connection.execute(
-            update(metric_series)
-            .where(metric_series.c.id == bindparam("series"))
-            .values(last_step=bindparam("newest"), tail=bindparam("size")),
+            _GROW_SERIES,
             [
                 {
                     "series": growth.series.id,
@@ -157,11 +168,8 @@ def _series(
 
 
 def _read_series(connection: Connection, attempt_id: str) -> dict[str, _Series]:
-    columns = metric_series.c
-    query = select(columns.id, columns.name, columns.last_step, columns.tail).where(
-        columns.attempt_id == attempt_id
-    )
-    return {row.name: _Series(*row) for row in connection.execute(query)}
+    found = connection.execute(_SERIES_OF, {"attempt_id": attempt_id})
+    return {row.name: _Series(*row) for row in found}
 
 
 def _split_due(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
@@ -219,8 +227,7 @@ def _store_digests(
     digests = {record.step: record.data_digest for record in metrics if record.data_digest}
     if not digests:
         return
-    newest = select(func.max(step_digests.c.step)).where(step_digests.c.attempt_id == attempt_id)
-    stored = connection.scalar(newest)
+    stored = connection.scalar(_NEWEST_DIGEST, {"attempt_id": attempt_id})
     fresh = (
         (attempt_id, step, digest)
         for step, digest in digests.items()

@@ -27,7 +27,7 @@ KINDS: Mapping[str, dict[str, Any]] = {
     "log": {"steps": 1, "log_lines": 10},
     "ranks": {"steps": 1, "compares": True},
 }
-"""What a report holds beside the heartbeat."""
+"""What a report holds in addition to the heartbeat."""
 USUAL = "points"
 """A step of ten points between two reports."""
 LANES = 16
@@ -62,7 +62,7 @@ class Figures:
 
 
 def measure_reports(figures: Figures) -> bool:
-    """Print the figures of reports, and of the list of jobs beside them."""
+    """Print the figures of reports, and of the list of jobs under that load."""
     fill(figures.opened, JOBS)
     for kind in KINDS:
         _print_cost(figures, kind)
@@ -164,7 +164,7 @@ def _print_latencies(figures: Figures, rate: float) -> bool:
     return passed & emit(
         "capacity_jobs_list_at_70_percent",
         figure=beside / before,
-        unit="p95 beside reports, of the idle p95",
+        unit="p95 under reports, of the idle p95",
         target=TARGET_RATIO,
         at_least=False,
         idle_p95_ms=round(before * 1000, 1),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from server.auth.service import check_attempt_token
 from server.auth.tokens import hash_token
@@ -25,6 +25,8 @@ from tests.server.harness import FakeClock, Harness, Launched
 from tests.server.reports import chunk, json_lines, kept_events, loss, metric_lines, send
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import Chunk
+from trainyard.run.directory import Phase
+from trainyard.run.records import Heartbeat
 
 
 def count_rows(context: Context) -> Mapping[str, int]:
@@ -33,6 +35,25 @@ def count_rows(context: Context) -> Mapping[str, int]:
             table.name: connection.scalar(select(func.count()).select_from(table)) or 0
             for table in metadata.sorted_tables
         }
+
+
+def test_a_report_of_a_step_needs_few_statements(context: Context, launched: Launched) -> None:
+    _, supervisor = launched
+    first, second = metric_lines(1, 1), metric_lines(2, 2)
+    send(context, supervisor, chunk("metrics", first), heartbeat=at_step(1))
+    statements: list[str] = []
+    event.listen(
+        context.database.engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_: statements.append(statement),
+    )
+    send(context, supervisor, chunk("metrics", second, start=len(first)), heartbeat=at_step(2))
+    queries = [s for s in statements if s.lstrip().startswith(("SELECT", "UPDATE", "INSERT"))]
+    assert len(queries) <= 17, queries
+
+
+def at_step(step: int) -> Heartbeat:
+    return Heartbeat(phase=Phase.TRAINING, step=step, time=1000.0 + step)
 
 
 # ---- offsets -----------------------------------------------------------------------------------
