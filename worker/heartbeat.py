@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.protocol.rest.errors import ApiError, TrainyardError
-from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
+from trainyard.protocol.worker_messages import PROTOCOL, ClockReading, NodeHeartbeat
 from worker.adopt import adopt, prove_gone
 from worker.api import ServerAway, WorkerApi
 from worker.node.hardware.samples import Sampler
@@ -44,6 +44,7 @@ class Heart(threading.Thread):
         self._notices = notices
         self._sampler = sampler
         self._notice: str | None = None
+        self._clock: ClockReading | None = None
         self._stopping = threading.Event()
         self._answered = True
         self.refusal: ApiError | None = None
@@ -103,8 +104,15 @@ class Heart(threading.Thread):
             notice=self._notice,
             sample=None if self._sampler is None else self._sampler.sample(),
             worker=self._node.worker,
+            clock=self._clock,
         )
-        return self._api.heartbeat(heartbeat).expected
+        sent_at, began = time.time(), time.monotonic()
+        reply = self._api.heartbeat(heartbeat)
+        if reply.time is not None:
+            half = (time.monotonic() - began) / 2  # the clock of the node may be set meanwhile
+            skew = sent_at + half - reply.time
+            self._clock = ClockReading(skew_seconds=skew, error_seconds=half)
+        return reply.expected
 
     def _note(self, error: TrainyardError | None) -> None:
         """Log when the answers stop and when they return, not at each heartbeat between."""

@@ -14,14 +14,19 @@ from server.events.store import NewEvent, append_event
 from server.leases import NODE_LEASES
 from server.lifecycle import lock_job_of
 from server.nodes.drain import cordon_by_server
-from server.nodes.health import device_faults
+from server.nodes.health import clock_is_wrong, device_faults
 from server.nodes.series import store_sample
 from server.nodes.slots import reasons_by_uuid, withheld_slots
 from server.nodes.workers import check_worker, proves_gone
 from server.subject import Actor, Subject
 from trainyard.protocol.rest.nodes import NodeDrained, NodeOnline
 from trainyard.protocol.states import AttemptOutcome
-from trainyard.protocol.worker_messages import NodeHeartbeat, NodeHeartbeatReply, WorkerIdentity
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    NodeHeartbeat,
+    NodeHeartbeatReply,
+    WorkerIdentity,
+)
 from trainyard.run.failures import Failure, FailureReason
 
 
@@ -42,7 +47,9 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
                 attempt_nodes.c.node == heartbeat.node, NODE_LEASES.are_held
             )
         )
-        return NodeHeartbeatReply(expected=tuple(held))
+        newest = heartbeat.protocol == PROTOCOL
+        time = context.now().timestamp() if newest else None
+        return NodeHeartbeatReply(expected=tuple(held), time=time)
 
 
 def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbeat) -> None:
@@ -53,6 +60,7 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
             nodes.c.notice,
             nodes.c.hardware,
             nodes.c.withheld,
+            nodes.c.clock_is_wrong,
             nodes.c.trusted_since,
         )
         .where(nodes.c.name == node)
@@ -63,6 +71,9 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
     check_worker(connection, node, heartbeat.worker)
     now, sample = context.now(), heartbeat.sample
     reasons = reasons_by_uuid(before.hardware, before.withheld)
+    reading, limit = heartbeat.clock, context.settings.clock_skew_seconds
+    wrong = clock_is_wrong(reading, before=before.clock_is_wrong, limit=limit)
+    skew = {} if reading is None else {"clock_skew_seconds": reading.skew_seconds}
     connection.execute(
         update(nodes)
         .where(nodes.c.name == node)
@@ -71,7 +82,9 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
             offline_since=None,
             notice=notice,
             sample=sample,
-            withheld=withheld_slots(before.hardware, sample, before=reasons),
+            clock_is_wrong=wrong,
+            **skew,
+            withheld=withheld_slots(before.hardware, sample, before=reasons, clock_is_wrong=wrong),
         )
     )
     if sample is not None:

@@ -275,6 +275,8 @@ class Node(TypedRow):
     drain: Drain | None
     notice: str | None
     sample: NodeSample | None
+    clock_skew_seconds: float | None
+    clock_is_wrong: bool
     registered_at: datetime
     heartbeat_at: datetime
     offline_since: datetime | None

@@ -1,4 +1,4 @@
-"""What makes a node unreliable: broken devices, attempts that fail because of it; pure."""
+"""What makes a node unreliable: broken devices, its clock, attempts that it fails; pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from trainyard.protocol.node_samples import NodeSample
-from trainyard.protocol.worker_messages import Hardware
+from trainyard.protocol.worker_messages import ClockReading, Hardware
 from trainyard.run.failures import Failure, FailureReason
 
 BROKEN_XIDS: Mapping[int, str] = {
@@ -66,6 +66,25 @@ def device_faults(
             if xid.code in BROKEN_XIDS and (trusted_since is None or at > trusted_since):
                 found[f"{name}: Xid {xid.code}, {BROKEN_XIDS[xid.code]}"] = None
     return tuple(found)
+
+
+def clock_is_wrong(reading: ClockReading | None, *, before: bool, limit: float) -> bool:
+    """Return whether the clock of a node is too far from the server's.
+
+    It is wrong once the difference certainly exceeds the limit, and right again once it certainly
+    is below half of it, so that neither a slow network nor a clock near the limit makes it change.
+
+    Args:
+        reading: the newest comparison; without one it stays as it was.
+        before: whether it was wrong before.
+        limit: seconds; with 0 no clock is wrong.
+    """
+    if reading is None or limit == 0:
+        return before and limit > 0
+    apart = abs(reading.skew_seconds)
+    if before:
+        return apart + reading.error_seconds > limit / 2
+    return apart - reading.error_seconds > limit
 
 
 def repeated_failures(

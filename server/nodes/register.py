@@ -169,16 +169,6 @@ def _numbered(connection: Connection, registration: Registration, before: Node |
     return keep_slots(before.hardware, registration.hardware)
 
 
-def _reasons(registration: Registration, before: Node | None) -> dict[str, str]:
-    """Return why devices are withheld until their first sample, by UUID.
-
-    A worker of an older protocol sends no samples, which alone end a reason.
-    """
-    if before is None or registration.protocol != PROTOCOL:
-        return {}
-    return reasons_by_uuid(before.hardware, before.withheld)
-
-
 def _store(
     context: Context,
     connection: Connection,
@@ -187,6 +177,10 @@ def _store(
     before: Node | None,
 ) -> None:
     now, name = context.now(), registration.node
+    # A worker of an older protocol sends neither samples nor its clock, which alone end a reason.
+    known = before if registration.protocol == PROTOCOL else None
+    reasons = {} if known is None else reasons_by_uuid(known.hardware, known.withheld)
+    wrong = known is not None and known.clock_is_wrong
     row = {
         "address": registration.address,
         "hardware": hardware,
@@ -194,7 +188,9 @@ def _store(
         "slots": hardware.slots,
         "partitions": [s for s, gpu in enumerate(hardware.accelerators) if gpu.parent is not None],
         "roots": registration.roots,
-        "withheld": withheld_slots(hardware, None, before=_reasons(registration, before)),
+        "withheld": withheld_slots(hardware, None, before=reasons, clock_is_wrong=wrong),
+        "clock_skew_seconds": None if known is None else known.clock_skew_seconds,
+        "clock_is_wrong": wrong,
         "worker_labels": registration.labels,
         "version": registration.version,
         "protocol": registration.protocol,

@@ -14,6 +14,10 @@ from trainyard.protocol.worker_messages import Hardware
 
 DATA_DIR_BYTES = 64 * 2**20
 """Least room of a node's data folder: a launch writes its records and logs there."""
+FULL = f"the data folder of the node has less than {DATA_DIR_BYTES >> 20} MiB of room"
+CLOCK = "the clock of the node is wrong"
+OF_NODES = (FULL, CLOCK)
+"""Reasons that withhold all slots of a node; the others are of one device."""
 
 
 def keep_slots(before: Hardware, now: Hardware) -> Hardware:
@@ -43,7 +47,11 @@ def uuids(hardware: Hardware) -> tuple[str, ...]:
 
 
 def withheld_slots(
-    hardware: Hardware, sample: NodeSample | None, *, before: Mapping[str, str]
+    hardware: Hardware,
+    sample: NodeSample | None,
+    *,
+    before: Mapping[str, str],
+    clock_is_wrong: bool = False,
 ) -> dict[str, str]:
     """Return why slots are withheld from placement, by their number as text.
 
@@ -54,10 +62,11 @@ def withheld_slots(
         sample: its newest sample; none where it has just registered, or where the sample failed.
         before: the reasons of before, by UUID; that of a device stays until a sample has the
             device, or the whole driver does not answer.
+        clock_is_wrong: whether the clock of the node withholds its slots.
     """
+    of_node = CLOCK if clock_is_wrong else None
     if sample is not None and _is_full(sample):
-        reason = f"the data folder of the node has less than {DATA_DIR_BYTES >> 20} MiB of room"
-        return {str(slot): reason for slot in range(hardware.slots)}
+        of_node = FULL
     sampled = {} if sample is None else {each.uuid: each for each in sample.accelerators}
     driver_fails = sample is not None and sample.accelerators_problem is not None
     reasons = {
@@ -68,15 +77,18 @@ def withheld_slots(
         )
         for slot, device in enumerate(hardware.accelerators)
     }
-    return {slot: reason for slot, reason in reasons.items() if reason is not None}
+    found = {slot: reason for slot, reason in reasons.items() if reason is not None}
+    if of_node is None:
+        return found
+    return dict.fromkeys(map(str, range(hardware.slots)), of_node) | found
 
 
 def reasons_by_uuid(hardware: Hardware, withheld: Mapping[str, str]) -> dict[str, str]:
-    """Return the reasons of withheld slots by the UUID of their device, of listed devices alone."""
+    """Return the reasons that are of one device by its UUID, of listed devices alone."""
     return {
         device.uuid: withheld[str(slot)]
         for slot, device in enumerate(hardware.accelerators)
-        if device.listed and str(slot) in withheld
+        if device.listed and withheld.get(str(slot), FULL) not in OF_NODES
     }
 
 

@@ -114,6 +114,8 @@ class FakeServer:
         self.attempts: dict[str, FakeAttempt] = {}
         self.operations: dict[str, FakeOperation] = {}
         self.heartbeats: list[NodeHeartbeat] = []
+        self.time: float | None = None
+        """The server's clock in the answers to heartbeats."""
         self.registrations: list[Registration] = []
         self.another_worker = False
         """Whether another worker serves the node: 409 to registrations and heartbeats."""
@@ -223,7 +225,8 @@ class FakeServer:
                 attempt_id
                 for attempt_id, attempt in self.attempts.items()
                 if attempt.claimed and attempt.current and attempt.exit is None
-            )
+            ),
+            time=self.time,
         )
 
     def _claim(self, attempt: FakeAttempt | None, claim: Claim) -> ClaimReply:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,3 +118,24 @@ def test_a_worker_waits_while_another_one_serves_its_node(
         heart.beat()
         assert heart.refusal is not None
         assert heart.refusal.status == 409
+
+
+def test_a_heartbeat_carries_the_clock_by_the_answer_before(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.node.token.write_text("node-token\n")
+    server = place.server
+    with WorkerApi(server.url, "node-token") as api:
+        heart = Heart(place.local, api, seconds=5)
+        heart.beat()  # a server of a former version answers without its time
+        heart.beat()
+        assert [beat.clock for beat in server.heartbeats] == [None, None]
+        server.time = 1_000_000.0
+        monkeypatch.setattr(time, "time", lambda: 1_000_060.0)
+        heart.beat()
+        heart.beat()
+    clock = server.heartbeats[-1].clock
+    assert clock is not None
+    # The answer came within the round trip, so the difference is known to half of that.
+    assert 0 < clock.error_seconds < 10
+    assert clock.skew_seconds - clock.error_seconds == pytest.approx(60.0, abs=1e-6)

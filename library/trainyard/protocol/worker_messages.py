@@ -116,6 +116,15 @@ class Identity(RecordModel):
     """Start time in clock ticks after boot."""
 
 
+class ClockReading(RecordModel):
+    """The clock of a node compared with that of the server, by one heartbeat."""
+
+    skew_seconds: Annotated[float, Field(allow_inf_nan=False)]
+    """The node's clock less the server's, in the middle of the round trip."""
+    error_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """Half of the round trip: the true difference is at most so far from `skew_seconds`."""
+
+
 class NodeHeartbeat(RecordModel):
     """Heartbeat of a worker, with the supervisors that it watches."""
 
@@ -135,6 +144,8 @@ class NodeHeartbeat(RecordModel):
     """Reason for the machine's announced shutdown; absent without one."""
     sample: NodeSample | None = None
     """How the node fares; absent where a worker takes no samples."""
+    clock: ClockReading | None = None
+    """The clock of the node, by the last heartbeat that was answered; absent before one."""
 
 
 class NodeHeartbeatReply(RecordModel):
@@ -143,6 +154,8 @@ class NodeHeartbeatReply(RecordModel):
     expected: tuple[str, ...]
     """Ids of live attempts that this node has claimed according to the server; the worker proves
     which of them have ended."""
+    time: float | None = None
+    """The server's clock at this answer, Unix time; absent for workers of an older protocol."""
 
 
 class Claim(RecordModel):

@@ -152,6 +152,8 @@ class NodeView(RecordModel):
     """When it first registered."""
     heartbeat_at: datetime
     """Time of its last heartbeat."""
+    clock_skew_seconds: float | None = None
+    """Its clock less the server's, by the last measurement; absent before one."""
 
 
 class NodeRegistered(EventData):

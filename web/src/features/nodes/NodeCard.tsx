@@ -91,10 +91,18 @@ function Details({ node }: { node: NodeView }) {
       <Fact name="Address">
         <span className="mono">{node.address}</span> · version {node.version}
       </Fact>
+      {node.clock_skew_seconds != null && (
+        <Fact name="Clock">{skew(node.clock_skew_seconds)} the server's</Fact>
+      )}
       {hardware.driver && <Fact name="Driver">{hardware.driver}</Fact>}
       <Fact name="Isolation">{ISOLATION[hardware.isolation]}</Fact>
     </>
   );
+}
+
+/** By how much a clock differs: `0.02 s ahead of`. */
+function skew(seconds: number): string {
+  return `${Math.abs(seconds).toFixed(2)} s ${seconds < 0 ? "behind" : "ahead of"}`;
 }
 
 /** Why nothing is placed on the node or on some of its slots, and what else is wrong. */

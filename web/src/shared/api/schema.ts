@@ -2573,6 +2573,22 @@ export interface components {
          */
         Claimed: Record<string, never>;
         /**
+         * ClockReading
+         * @description The clock of a node compared with that of the server, by one heartbeat.
+         */
+        ClockReading: {
+            /**
+             * Skew Seconds
+             * @description The node's clock less the server's, in the middle of the round trip.
+             */
+            skew_seconds: number;
+            /**
+             * Error Seconds
+             * @description Half of the round trip: the true difference is at most so far from `skew_seconds`.
+             */
+            error_seconds: number;
+        };
+        /**
          * ClusterGoodputView
          * @description The slot-time of the cluster, or of the jobs of one project, by category.
          */
@@ -7682,6 +7698,8 @@ export interface components {
             notice?: string | null;
             /** @description How the node fares; absent where a worker takes no samples. */
             sample?: components["schemas"]["NodeSampleInput"] | null;
+            /** @description The clock of the node, by the last heartbeat that was answered; absent before one. */
+            clock?: components["schemas"]["ClockReading"] | null;
         };
         /**
          * NodeHeartbeatReply
@@ -7694,6 +7712,11 @@ export interface components {
              *     which of them have ended.
              */
             expected: string[];
+            /**
+             * Time
+             * @description The server's clock at this answer, Unix time; absent for workers of an older protocol.
+             */
+            time: number | null;
         };
         /**
          * NodeHolding
@@ -7953,6 +7976,11 @@ export interface components {
              * @description Time of its last heartbeat.
              */
             heartbeat_at: string;
+            /**
+             * Clock Skew Seconds
+             * @description Its clock less the server's, by the last measurement; absent before one.
+             */
+            clock_skew_seconds: number | null;
         };
         NoticeView: components["schemas"]["Notice_Literal_WAITING__Waiting_"] | components["schemas"]["Notice_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Notice_Literal_METRICS__MetricsStored_"] | components["schemas"]["Notice_Literal_RANK_TIMES__RankTimesStored_"] | components["schemas"]["Notice_Literal_LOG__LogStored_"] | components["schemas"]["Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Notice_Literal_OPERATION_WAITING__OperationWaiting_"] | components["schemas"]["Notice_Literal_OPERATION_PROGRESS__OperationProgressed_"];
         /** Notice[Literal[<NoticeKind.CHECKPOINT_SETTLED: 'checkpoint_settled'>], SaveSettled] */
