@@ -143,6 +143,9 @@ def nodes(
             write_text(f"slot {slot.slot} of {node.name} is withheld: {slot.reason}")
         for problem in node.problems:
             write_text(f"{node.name} has a problem: {problem}")
+        for slow in node.slow_slots:
+            slowed = f"slowed {slow.jobs} jobs of the last 30 days"
+            write_text(f"slot {slow.slot} of {node.name} {slowed}")
 
 
 def _change_node(yard: Client, given: list[str], *, finish: bool, reason: str | None) -> None:

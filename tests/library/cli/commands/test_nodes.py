@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+from sqlalchemy import insert
+
 from server.attempts.node_heartbeat import node_heartbeat
+from server.database.metric_and_log_tables import stragglers
 from tests.library.conftest import Run, Yard
 from tests.server.harness import WORKER
 from trainyard.protocol.node_samples import HostSample, NodeSample
@@ -65,3 +68,24 @@ def test_what_is_wrong_with_a_node_is_listed(yard: Yard, run: Run) -> None:
     node_heartbeat(yard.harness.context, beat)
     shown = run("nodes").stdout
     assert "node-1 has a problem: /srv [nfs]: the file system does not answer" in shown
+
+
+def test_slow_slots_are_listed(yard: Yard, run: Run) -> None:
+    harness = yard.harness
+    for _ in range(2):
+        job_id, (supervisor,) = harness.running()
+        row = {
+            "attempt_id": harness.attempt(job_id).id,
+            "node": "node-1",
+            "slot": 3,
+            "found_at": harness.clock.now(),
+            "rank": 0,
+            "step": 20,
+            "kind": "compute",
+            "factor": 2.0,
+            "share": 0.5,
+        }
+        with harness.context.database.write() as connection:
+            connection.execute(insert(stragglers).values(row))
+        supervisor.end("succeeded")
+    assert "slot 3 of node-1 slowed 2 jobs of the last 30 days" in run("nodes").stdout
