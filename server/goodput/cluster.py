@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -127,23 +127,25 @@ def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoo
     since = datetime.combine(first, time(), UTC)
     until = max(min(datetime.combine(last + timedelta(days=1), time(), UTC), now), since)
     start, end = milliseconds(since), milliseconds(until)
-    by_day: ByDay = {}
-    lost: Counter[str] = Counter()
-    projects: dict[str, Spent] = {}
     with context.database.read() as connection:
         held = read_holdings(connection, since=since, until=until, now=now, project=project)
         capacity = read_capacity(connection, since=since, until=until)
     _add_ledgers(context, snapshot.ledgers, held)
+    by_day: ByDay = defaultdict(Counter)
+    lost: Counter[str] = Counter()
+    projects: dict[str, Spent] = defaultdict(Counter)
     for holding in held:
-        by_share = holding.settled
         ledger = snapshot.ledgers.get(holding.job_id)
-        if by_share is None or ledger is not None:
+        by_share: Mapping[int, Mapping[str, int]]
+        if holding.is_settled and ledger is None:
+            by_share = holding.stored()
+        else:
             by_share = spent_by_day(holding, ledger, start=start, end=end)
-        inside = {day: each for day, each in by_share.items() if start <= day * DAY < end}
-        add(by_day, inside)
-        of_share = total(inside)
-        projects.setdefault(holding.project, Counter()).update(of_share)
-        lost[holding.job_id] += of_share[TimeCategory.LOST]
+        for day, times in by_share.items():
+            if start <= day * DAY < end:
+                by_day[day].update(times)
+                projects[holding.project].update(times)
+                lost[holding.job_id] += times.get(TimeCategory.LOST, 0)
     names = {holding.job_id: holding.job_name for holding in held}
     losing = _losing_jobs(context, +lost, names)
     if project is None:
@@ -184,7 +186,7 @@ def _add_ledgers(
 
     Some are read in each transaction: one of all jobs would be open for seconds.
     """
-    unsettled = {each.job_id for each in held if each.settled is None}
+    unsettled = {each.job_id for each in held if not each.is_settled}
     left = sorted(unsettled - ledgers.keys())
     for start in range(0, len(left), READ_AT_ONCE):
         some = left[start : start + READ_AT_ONCE]

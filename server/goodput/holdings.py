@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
@@ -16,10 +16,9 @@ from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import NotFoundError
 from server.goodput.ledger import Ledger
 from server.goodput.queries import milliseconds, records_of
-from server.goodput.slot_time import ByDay, Held, Spent, spread
+from server.goodput.slot_time import ByDay, Held, spread
 from server.goodput.step_sums import store_step_sums
 from server.isolation import Isolation
-from trainyard.protocol.goodput import TimeCategory
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptNodeState, JobState
 
 SETTLED_AFTER = timedelta(minutes=10)
@@ -56,14 +55,13 @@ class HeldShare(TypedRow):
         return Held(self.node, self.slots, milliseconds(self.since), milliseconds(self.until))
 
     @property
-    def settled(self) -> ByDay | None:
-        """The stored categories; None where they are not final."""
-        if self.spent is None or self.job_state not in (None, *TERMINAL_JOB_STATES):
-            return None
-        return {
-            int(day): Spent({TimeCategory(name): time for name, time in spent.items()})
-            for day, spent in self.spent.items()
-        }
+    def is_settled(self) -> bool:
+        """Whether the stored categories are final."""
+        return self.spent is not None and self.job_state in (None, *TERMINAL_JOB_STATES)
+
+    def stored(self) -> Mapping[int, Mapping[str, int]]:
+        """Return the stored categories by day."""
+        return {int(day): spent for day, spent in (self.spent or {}).items()}
 
 
 def read_holdings(
@@ -214,6 +212,6 @@ def _stored(row: HeldShare, ledger: Ledger) -> dict[str, dict[str, int]]:
     held = row.held
     found = spent_by_day(row, ledger, start=held.since, end=held.until)
     return {
-        str(day): {category.value: time for category, time in spent.items()}
+        str(day): {str(category): time for category, time in spent.items()}
         for day, spent in found.items()
     }

@@ -16,8 +16,8 @@ from trainyard.protocol.goodput import TimeCategory
 DAY = 86_400_000
 """Milliseconds of a day."""
 
-Spent = Counter[TimeCategory]
-"""Slot-time by category."""
+Spent = Counter[str]
+"""Slot-time by category, a `TimeCategory` or the same name as it is stored."""
 ByDay = dict[int, Spent]
 """Slot-time by category, of each day."""
 
