@@ -81,9 +81,9 @@ def create_app(context: Context) -> FastAPI:
     app.state.context = context
     app.state.tail = tail
     app.state.published = reference.Published(app)
-    app.state.monitoring = Monitoring(context, tail)
-    app.state.forecaster = Forecaster(context)
     app.state.cluster_ledger = ClusterLedger(context)
+    app.state.monitoring = Monitoring(context, tail, app.state.cluster_ledger)
+    app.state.forecaster = Forecaster(context)
     problems.install(app)
     openapi.install(app)
     folder = dashboard_dir(context.settings.web_dir)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from datetime import date, timedelta
 from enum import StrEnum
 
 from fastapi import APIRouter, Request, Response
@@ -19,10 +20,12 @@ from server.context import Context
 from server.database.rows import Node
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.events.tail import Tail, newest_id
+from server.goodput.cluster import USUAL_DAYS, ClusterLedger
 from server.nodes.series import device_values, host_values, node_values
 from server.nodes.slots import withheld_from_placement
 from server.projects.queries import Project, views
 from server.ranks.store import live_stragglers
+from trainyard.protocol.goodput import ClusterGoodputView
 from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -46,9 +49,10 @@ def metrics(request: Request) -> Response:
 class Monitoring:
     """The metrics of one application."""
 
-    def __init__(self, context: Context, tail: Tail) -> None:
+    def __init__(self, context: Context, tail: Tail, ledger: ClusterLedger) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_Cluster(context, tail))
+        self.registry.register(_Goodput(context, ledger))
         self._requests = Histogram(
             "trainyard_request_duration_seconds",
             "Duration of requests",
@@ -87,6 +91,56 @@ class _Cluster(Collector):
         yield GaugeMetricFamily(
             "trainyard_stream_clients", "Open streams of this process", value=self._tail.clients
         )
+
+
+class _Goodput(Collector):
+    """The newest answers of the goodput ledger; a scrape waits for none and starts the next one."""
+
+    def __init__(self, context: Context, ledger: ClusterLedger) -> None:
+        self._context = context
+        self._ledger = ledger
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the slot-time of today and the failures of 30 days, where they are computed."""
+        today = self._context.now().date()
+        if (of_today := self._newest(today)) is not None:
+            yield _slot_seconds(of_today)
+        if (of_days := self._newest(today - timedelta(days=USUAL_DAYS - 1))) is not None:
+            yield from _failures(of_days)
+
+    def _newest(self, first: date) -> ClusterGoodputView | None:
+        answer = self._ledger.view(first, self._context.now().date())
+        if not answer.done() or answer.exception() is not None:
+            return None
+        return answer.result()
+
+
+def _slot_seconds(view: ClusterGoodputView) -> Metric:
+    """Return one series for each project and category; slots that no project holds have none."""
+    gauge = GaugeMetricFamily(
+        "trainyard_goodput_slot_seconds",
+        "Slot-seconds of the current day (UTC) by category; those that no job held have no project",
+        labels=("project", "category"),
+    )
+    unheld = {each.category: each.slot_milliseconds for each in view.categories}
+    for project in view.projects:
+        for each in project.categories:
+            unheld[each.category] -= each.slot_milliseconds
+            gauge.add_metric((project.project, each.category), each.slot_milliseconds / 1000)
+    for category, left in unheld.items():
+        if left:
+            gauge.add_metric(("", category), left / 1000)
+    return gauge
+
+
+def _failures(view: ClusterGoodputView) -> Iterable[Metric]:
+    days = f"in the last {USUAL_DAYS} days"
+    yield GaugeMetricFamily(
+        "trainyard_goodput_failures", f"Attempts that failed {days}", value=view.failures
+    )
+    if view.mttf_seconds is not None:
+        text = f"Mean time to failure of an attempt {days}"
+        yield GaugeMetricFamily("trainyard_goodput_mttf_seconds", text, value=view.mttf_seconds)
 
 
 def _by_state(

@@ -12,11 +12,12 @@ from datetime import UTC, date, datetime, time, timedelta
 from sqlalchemy import select
 
 from server.context import Context
-from server.database.tables import attempts
+from server.database.tables import attempts, jobs
 from server.goodput.capacity import read_capacity
 from server.goodput.holdings import HeldShare, read_holdings, spent_by_day
 from server.goodput.ledger import Ledger
 from server.goodput.queries import EPOCH, milliseconds, read_records
+from server.goodput.reliability import mean_time_to_failure
 from server.goodput.slot_time import DAY, ByDay, Spent, add, total, unheld
 from trainyard.protocol.goodput import (
     SLOT_CATEGORIES,
@@ -33,8 +34,12 @@ from trainyard.run.failures import FailureReason
 
 KEPT = timedelta(minutes=1)
 """Age up to which one computation answers every request for the same days."""
+SERVED = timedelta(minutes=10)
+"""Age up to which an answer is given while the next one is computed."""
 MOST_KEPT = 16
 """Answers that one process keeps."""
+USUAL_DAYS = 30
+"""Days of an answer for which no first day is given."""
 READ_AT_ONCE = 50
 """Jobs whose ledgers one transaction reads, in about a tenth of a second."""
 MOST_LOSING = 10
@@ -62,7 +67,8 @@ class ClusterLedger:
 
     A computation reads the records of every job that has not ended. So one thread computes: answers
     that follow each other within a minute share these ledgers, requests for the same days share
-    one future, and a request that waits for it needs no thread.
+    one future, and a request that waits for it needs no thread. A request waits only where the last
+    answer is older than `SERVED`.
     """
 
     def __init__(self, context: Context) -> None:
@@ -84,24 +90,25 @@ class ClusterLedger:
         asked = (first, last, project)
         with self._lock:
             kept = self._kept.get(asked)
-            if kept is not None and self._is_fresh(kept[0]):
+            running = self._running.get(asked)
+            if running is None and (kept is None or not self._is_within(KEPT, kept[0])):
+                running = self._thread.submit(self._answer, asked)
+                self._running[asked] = running
+            if kept is not None and self._is_within(SERVED, kept[0]):
                 answered: Future[ClusterGoodputView] = Future()
                 answered.set_result(kept[1])
                 return answered
-            running = self._running.get(asked)
-            if running is None:
-                running = self._thread.submit(self._answer, asked)
-                self._running[asked] = running
+            assert running is not None, "an answer older than `SERVED` is older than `KEPT`"
             return running
 
-    def _is_fresh(self, finished_at: datetime) -> bool:
+    def _is_within(self, age: timedelta, finished_at: datetime) -> bool:
         # A clock that is set back must not make an answer last longer.
-        return timedelta() <= self._context.now() - finished_at < KEPT
+        return timedelta() <= self._context.now() - finished_at < age
 
     def _answer(self, asked: _Asked) -> ClusterGoodputView:
         try:
             snapshot = self._snapshot
-            if snapshot is None or not self._is_fresh(snapshot.read_at):
+            if snapshot is None or not self._is_within(KEPT, snapshot.read_at):
                 now = self._context.now()
                 snapshot = _Snapshot(now, now)
             view = _compute(self._context, asked, snapshot)
@@ -111,10 +118,14 @@ class ClusterLedger:
                 snapshot.read_at = now
                 self._snapshot = snapshot
             with self._lock:
-                fresh = {key: kept for key, kept in self._kept.items() if self._is_fresh(kept[0])}
-                if len(fresh) >= MOST_KEPT:
-                    fresh.pop(next(iter(fresh)))
-                self._kept = fresh | {asked: (now, view)}
+                served = {
+                    key: kept
+                    for key, kept in self._kept.items()
+                    if key != asked and self._is_within(SERVED, kept[0])
+                }
+                if len(served) >= MOST_KEPT:
+                    served.pop(next(iter(served)))
+                self._kept = served | {asked: (now, view)}
             return view
         finally:
             with self._lock:
@@ -152,17 +163,21 @@ def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoo
         add(by_day, unheld(capacity, (each.held for each in held), start=start, end=end))
     spent = total(by_day)
     whole = spent.total()
+    attempt_seconds, node_days = _attempt_time(held, start=start, end=end)
+    failures = _failures(context, since=since, until=until, project=project)
     return ClusterGoodputView(
         since=since,
         until=until,
         slot_milliseconds=whole,
         categories=_times(spent, SLOT_CATEGORIES),
         goodput=spent[TimeCategory.PRODUCTIVE] / whole if whole else None,
+        **dict(mean_time_to_failure(attempt_seconds, failures)),
+        failures_per_1000_node_days=1000 * failures / node_days if node_days else None,
         days=tuple(
             DayOfSlots(
                 day=(EPOCH + timedelta(days=day)).date(),
                 slot_milliseconds=by_day[day].total(),
-                categories=_times(by_day[day], (c for c in SLOT_CATEGORIES if by_day[day][c])),
+                categories=_present(by_day[day]),
             )
             for day in sorted(by_day)
         ),
@@ -170,8 +185,7 @@ def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoo
             ProjectSlotTime(
                 project=name,
                 slot_milliseconds=projects[name].total(),
-                productive=projects[name][TimeCategory.PRODUCTIVE],
-                lost=projects[name][TimeCategory.LOST],
+                categories=_present(projects[name]),
             )
             for name in sorted(projects)
         ),
@@ -219,6 +233,44 @@ def _losing_jobs(
         )
         for job_id, time_lost in most
     )
+
+
+def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[float, float]:
+    """Return the seconds of all attempts between two times, and the days of their nodes."""
+    attempt_times: dict[tuple[str, int], int] = {}
+    of_nodes = 0
+    for share in held:
+        if share.job_state is None:  # its attempts are deleted, and with them its failures
+            continue
+        own, key = share.held, (share.job_id, share.attempt)
+        time_held = max(min(own.until, end) - max(own.since, start), 0)
+        attempt_times[key] = max(attempt_times.get(key, 0), time_held)
+        of_nodes += time_held
+    return sum(attempt_times.values()) / 1000, of_nodes / DAY
+
+
+def _failures(context: Context, *, since: datetime, until: datetime, project: str | None) -> int:
+    """Return how many attempts failed between two times without being preempted."""
+    attempt = attempts.c
+    query = (
+        select(attempt.failure)
+        .join(jobs, jobs.c.id == attempt.job_id)
+        .where(
+            attempt.outcome == AttemptOutcome.FAILED,
+            attempt.ended_at >= since,
+            attempt.ended_at < until,
+        )
+    )
+    if project is not None:
+        query = query.where(jobs.c.project == project)
+    with context.database.read() as connection:
+        found = connection.scalars(query).all()
+    return sum(each is None or each.reason != FailureReason.PREEMPTED for each in found)
+
+
+def _present(spent: Spent) -> tuple[SlotTime, ...]:
+    """Return the categories that have time."""
+    return _times(spent, (each for each in SLOT_CATEGORIES if spent[each]))
 
 
 def _times(spent: Spent, categories: Iterable[TimeCategory]) -> tuple[SlotTime, ...]:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from server.auth.dependencies import person
 from server.errors import InvalidRequestError
-from server.goodput.cluster import ClusterLedger
+from server.goodput.cluster import USUAL_DAYS, ClusterLedger
 from server.goodput.queries import goodput_view
 from server.goodput.what_if import save_interval_what_if
 from server.http.dependencies import ServerContext
@@ -25,8 +25,6 @@ EARLIEST = date(2020, 1, 1)
 """The earliest last day: before the first release."""
 MOST_DAYS = 92
 """Days of one answer."""
-USUAL_DAYS = 30
-"""Days of an answer for which no first day is given."""
 
 Interval = Annotated[
     int, Query(ge=0, le=10**9, description="Steps between two saves; never when 0.")

@@ -15,6 +15,7 @@ from server.database.rows import TypedRow
 from server.database.tables import attempts, checkpoints, events, jobs
 from server.errors import NotFoundError
 from server.goodput.ledger import Ledger, Mark, Training, ledger_of
+from server.goodput.reliability import mean_time_to_failure
 from server.goodput.step_sums import RecordedSteps, read_trainings, store_step_sums
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.goodput import WORDS, CategoryTime, GoodputView, TimeCategory
@@ -153,8 +154,7 @@ def _view(records: JobRecords) -> GoodputView:
         ),
         goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall else None,
         ettr=effective / available if available else None,
-        failures=ledger.failures,
-        mttf_seconds=ledger.scheduled / 1000 / ledger.failures if ledger.failures else None,
+        **dict(mean_time_to_failure(ledger.scheduled / 1000, ledger.failures)),
     )
 
 

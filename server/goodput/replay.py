@@ -6,7 +6,6 @@ changes is where it begins, how often a save holds it up, and how many of its st
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -167,22 +166,6 @@ def goodput_of(replayed: Replayed, productive: float) -> float | None:
         return None
     # Records of nodes whose clocks differ may overlap.
     return min(replayed.kept * productive / replayed.wall, 1.0)
-
-
-def daly_milliseconds(stall: float, mttf: float) -> float:
-    """Return the best training time between two saves by Daly's higher-order estimate.
-
-    J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps"
-    (2006), equation 37; its first term is Young's formula, sqrt(2 x stall x mttf).
-
-    Args:
-        stall: time for which a save holds up training, more than 0.
-        mttf: mean time to failure, in the same unit.
-    """
-    if stall >= 2 * mttf:
-        return mttf
-    ratio = stall / (2 * mttf)
-    return math.sqrt(2 * stall * mttf) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - stall
 
 
 @dataclass(frozen=True, slots=True)

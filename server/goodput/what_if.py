@@ -17,12 +17,12 @@ from server.database.rows import TypedRow
 from server.database.tables import attempts, checkpoints, jobs
 from server.goodput.ledger import Training
 from server.goodput.queries import JobRecords, milliseconds, records_of
+from server.goodput.reliability import daly_interval, expected_ettr
 from server.goodput.replay import (
     RecordedRun,
     Replayed,
     TrainedAttempt,
     best_interval,
-    daly_milliseconds,
     goodput_of,
     replay,
 )
@@ -34,6 +34,10 @@ from trainyard.protocol.states import AttemptOutcome, AttemptState, JobState
 
 SAVE_TIME = "checkpoint/save_seconds"
 """From the beginning of a save to its commit; one point for each save, as of `SAVE`."""
+
+
+WAITS = (TimeCategory.QUEUED, TimeCategory.REQUEUED, TimeCategory.BACKOFF)
+"""Time between the moment from which an attempt could run and its placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +104,17 @@ def save_interval_what_if(context: Context, job_id: str, interval_steps: int) ->
     )
     productive = _productive_share(run, trained, spent[TimeCategory.PRODUCTIVE])
     best = best_interval(run, productive=productive)
+    losses = _Losses.of(run, records)
+
+    def outcome(steps: int) -> IntervalOutcome:
+        expected = losses.expected_ettr(steps) if losses else None
+        return _outcome(replay(run, steps), productive, expected)
+
     changes = {
-        "replayed": _outcome(replay(run, interval_steps), productive),
+        "replayed": outcome(interval_steps),
         "best_interval_steps": best,
-        "best": _outcome(replay(run, best), productive),
-        "daly_interval_steps": _daly(run, records),
+        "best": outcome(best),
+        "daly_interval_steps": losses.daly_steps if losses else None,
     }
     return answer.model_copy(update=changes)
 
@@ -156,6 +166,7 @@ def _recorded(
     return IntervalOutcome(
         wall_milliseconds=wall,
         goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall else None,
+        expected_ettr=None,
         kept_steps=kept,
         lost_steps=taken - kept,
         lost_milliseconds=spent[TimeCategory.LOST],
@@ -163,11 +174,12 @@ def _recorded(
     )
 
 
-def _outcome(replayed: Replayed, productive: float) -> IntervalOutcome:
+def _outcome(replayed: Replayed, productive: float, expected: float | None) -> IntervalOutcome:
     wall = replayed.wall
     return IntervalOutcome(
         wall_milliseconds=wall,
         goodput=goodput_of(replayed, productive),
+        expected_ettr=expected,
         kept_steps=replayed.kept_steps,
         lost_steps=replayed.lost_steps,
         lost_milliseconds=replayed.lost,
@@ -175,13 +187,52 @@ def _outcome(replayed: Replayed, productive: float) -> IntervalOutcome:
     )
 
 
-def _daly(run: RecordedRun, records: JobRecords) -> int | None:
-    failures = records.ledger.failures
-    pace = max(run.step_milliseconds(attempt) for attempt in run.attempts)
-    if not failures or not run.stall or not pace:
-        return None
-    mttf = records.ledger.scheduled / failures
-    return max(round(daly_milliseconds(run.stall, mttf) / pace), 1)
+@dataclass(frozen=True, slots=True)
+class _Losses:
+    """What failures and saves cost a job, as the published estimates take it; milliseconds."""
+
+    mttf: float
+    startup: float
+    """From the placement to the first step, and compilation."""
+    queue: float
+    """Wait for slots before an attempt."""
+    stall: float
+    step: float
+
+    @classmethod
+    def of(cls, run: RecordedRun, records: JobRecords) -> _Losses | None:
+        """Return those of a job; None without a failure."""
+        ledger = records.ledger
+        if not ledger.failures:
+            return None
+        spent, attempts = ledger.spent, len(records.recorded)
+        compiled = sum(training.compiled for training in records.trainings.values())
+        return cls(
+            mttf=ledger.scheduled / ledger.failures,
+            startup=(spent[TimeCategory.STARTUP] + compiled) / attempts,
+            queue=sum(spent[each] for each in WAITS) / attempts,
+            stall=run.stall,
+            step=max(run.step_milliseconds(attempt) for attempt in run.attempts),
+        )
+
+    def expected_ettr(self, interval_steps: int) -> float | None:
+        """Return the ETTR of a long run with these saves; None without saves."""
+        if not interval_steps or not self.mttf:
+            return None
+        return expected_ettr(
+            mttf=self.mttf,
+            interval=interval_steps * self.step,
+            stall=self.stall,
+            startup=self.startup,
+            queue=self.queue,
+        )
+
+    @property
+    def daly_steps(self) -> int | None:
+        """Daly's estimate of the best interval; None where saves hold nothing up."""
+        if not self.stall:
+            return None
+        return max(round(daly_interval(self.stall, self.mttf) / self.step), 1)
 
 
 def _save_times(connection: Connection, recorded: Sequence[RecordedSteps]) -> tuple[float, float]:

@@ -87,7 +87,20 @@ class CategoryTime(RecordModel):
     """Its time."""
 
 
-class GoodputView(RecordModel):
+class MeanTimeToFailure(RecordModel):
+    """The failures of attempts, and their mean time to failure with its bounds."""
+
+    failures: int
+    """Attempts that failed; preempted ones are none."""
+    mttf_seconds: float | None
+    """Mean time to failure: time of all attempts divided by their failures; null without one."""
+    mttf_lower_seconds: float | None
+    """Time below which it does not lie, with a confidence of 95 %; null without attempts."""
+    mttf_upper_seconds: float | None
+    """Time above which it does not lie, with a confidence of 95 %; null without a failure."""
+
+
+class GoodputView(MeanTimeToFailure):
     """The time of a job from its submission to its end, or to now."""
 
     job_id: str
@@ -104,10 +117,6 @@ class GoodputView(RecordModel):
     """Productive share of the wall time; null where there is no wall time."""
     ettr: float | None
     """Effective training time ratio; null before the job could run for a millisecond."""
-    failures: int
-    """Attempts that failed; preempted ones are none."""
-    mttf_seconds: float | None
-    """Mean time to failure: time of all attempts divided by their failures; null without one."""
 
 
 class IntervalOutcome(RecordModel):
@@ -117,6 +126,9 @@ class IntervalOutcome(RecordModel):
     """From the submission to the end, or to now."""
     goodput: float | None
     """Productive share of the wall time; null where there is no wall time."""
+    expected_ettr: float | None
+    """ETTR that a long run with these saves is expected to have, by the published formula; null as
+    recorded, without a failure and without saves."""
     kept_steps: int
     """Steps that the job keeps."""
     lost_steps: int
@@ -193,14 +205,15 @@ class ProjectSlotTime(RecordModel):
     """Name of the project."""
     slot_milliseconds: int
     """Slot-time that they held."""
-    productive: int
-    """Part of it that was productive."""
-    lost: int
-    """Part of it in steps that were taken again."""
+    categories: tuple[SlotTime, ...]
+    """The categories that have time: they sum to it."""
 
 
-class ClusterGoodputView(RecordModel):
-    """The slot-time of the cluster, or of the jobs of one project, by category."""
+class ClusterGoodputView(MeanTimeToFailure):
+    """The slot-time of the cluster, or of the jobs of one project, by category.
+
+    Its failures and the time of attempts are those of jobs that are not deleted.
+    """
 
     since: datetime
     """Beginning of the first day."""
@@ -213,6 +226,8 @@ class ClusterGoodputView(RecordModel):
     """Every category once, also those without time."""
     goodput: float | None
     """Productive share of the slot-time; null where there is none."""
+    failures_per_1000_node_days: float | None
+    """Failures by the days for which shares held their nodes, times 1,000; null without shares."""
     days: tuple[DayOfSlots, ...]
     """Each day, the first one first."""
     projects: tuple[ProjectSlotTime, ...]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
+from threading import Event
+from typing import Any
 
+import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import update
@@ -14,6 +18,9 @@ from server.app.monitoring import Monitoring
 from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
 from server.database.tables import nodes
+from server.goodput.capacity import CapacityKeeper
+from server.goodput.cluster import SERVED, USUAL_DAYS
+from server.goodput.holdings import HeldShare, read_holdings
 from tests.server.api.in_process import TestClient
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.node_samples import (
@@ -23,6 +30,7 @@ from trainyard.protocol.node_samples import (
     NodeSample,
 )
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
+from trainyard.run.failures import FailureReason
 
 API = "/api/v1"
 
@@ -48,7 +56,8 @@ def every_device(client: TestClient) -> Iterator[None]:
     before = state.monitoring
     context: Context = state.context
     settings = context.settings.model_copy(update={"device_gauges": True})
-    state.monitoring = Monitoring(replace(context, settings=settings), state.tail)
+    changed = replace(context, settings=settings)
+    state.monitoring = Monitoring(changed, state.tail, state.cluster_ledger)
     yield
     state.monitoring = before
 
@@ -147,3 +156,47 @@ def test_the_samples_of_nodes_are_gauges(client: TestClient, harness: Harness) -
     with harness.context.database.write() as connection:
         connection.execute(update(nodes).values(offline_since=harness.context.now()))
     assert ("trainyard_node_gpu_power_watts", (node,)) not in scraped(client)
+
+
+def test_goodput_is_that_of_the_newest_ledger(client: TestClient, harness: Harness) -> None:
+    """The first scrape starts the computation and does not wait for it."""
+    app = client.app
+    assert isinstance(app, FastAPI)
+    client.post(f"{API}/projects", json={"name": "vision"})
+    harness.add_node("node-1", slots=4)
+    CapacityKeeper(harness.context).run()
+    _, supervisors = harness.running(project="vision", resources={"world_size": 2})
+    harness.clock.advance(30)
+    began, may_end = Event(), Event()
+
+    def slow(*given: Any, **named: Any) -> list[HeldShare]:
+        began.set()
+        assert may_end.wait(30)
+        return read_holdings(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server.goodput.cluster.read_holdings", slow)
+        assert not [name for name, _ in scraped(client) if name.startswith("trainyard_goodput")]
+        assert began.wait(30)
+        may_end.set()
+        today = harness.clock.now().date()
+        for first in (today, today - timedelta(days=USUAL_DAYS - 1)):
+            app.state.cluster_ledger.view(first, today).result(30)
+    samples = scraped(client)
+    seconds = {
+        (labels["project"], labels["category"]): value
+        for (name, pairs), value in samples.items()
+        if name == "trainyard_goodput_slot_seconds" and (labels := dict(pairs))
+    }
+    assert seconds == {("vision", "startup"): 2 * 30.0, ("", "idle"): 2 * 30.0}
+    assert samples["trainyard_goodput_failures", ()] == 0
+    assert ("trainyard_goodput_mttf_seconds", ()) not in samples
+
+    for supervisor in supervisors:
+        supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    harness.clock.advance(SERVED.total_seconds())
+    for first in (today, today - timedelta(days=USUAL_DAYS - 1)):
+        app.state.cluster_ledger.view(first, today).result(30)
+    samples = scraped(client)
+    assert samples["trainyard_goodput_failures", ()] == 1
+    assert samples["trainyard_goodput_mttf_seconds", ()] == 30

@@ -15,7 +15,7 @@ from server.database.slot_tables import capacity_changes, holdings
 from server.database.tables import nodes
 from server.errors import UnavailableError
 from server.goodput.capacity import CapacityKeeper
-from server.goodput.cluster import KEPT, ClusterLedger
+from server.goodput.cluster import KEPT, SERVED, ClusterLedger
 from server.goodput.holdings import (
     FAILED_PAUSE,
     SETTLE_PAUSE,
@@ -87,7 +87,16 @@ def test_held_and_idle_slots_of_a_job_with_a_fault(harness: Harness, context: Co
     assert spent(view) == pytest.approx(EXPECTED)
     assert view.goodput == pytest.approx(2 * 12 * 0.9 / 160)
     (project,) = view.projects
-    assert (project.project, project.slot_milliseconds, project.lost) == ("default", 32_000, 8_000)
+    assert (project.project, project.slot_milliseconds) == ("default", 32_000)
+    of_project = {each.category.value: each.slot_milliseconds for each in project.categories}
+    assert of_project == pytest.approx(
+        {name: 1000 * time for name, time in EXPECTED.items() if name != "idle"}
+    )
+    # Two attempts of 10 and 6 s, each on one node.
+    assert (view.failures, view.mttf_seconds) == (1, 16.0)
+    assert view.failures_per_1000_node_days == pytest.approx(1000 * 86_400 / 16)
+    assert view.mttf_lower_seconds == pytest.approx(16 / 4.744, rel=1e-3)
+    assert of_today(context, project="other").failures == 0
     assert of_today(context, project="default").slot_milliseconds == 32_000
     assert of_today(context, project="other").slot_milliseconds == 0
     (losing,) = view.losing_jobs
@@ -270,8 +279,14 @@ def test_one_computation_serves_a_minute(harness: Harness, context: Context) -> 
     harness.clock.advance(KEPT.total_seconds() - 1)
     assert ledger.view(today, today).result() is first
     harness.clock.advance(1)
+    assert ledger.view(today, today).result() is first, "while the next one is computed"
+    yesterday = today - timedelta(days=1)
+    ledger.view(yesterday, yesterday).result()  # one thread computes, in order
     again = ledger.view(today, today).result()
     assert again.slot_milliseconds == 4 * (10 + KEPT.total_seconds()) * 1000
+    harness.clock.advance(SERVED.total_seconds())
+    later = ledger.view(today, today).result()
+    assert later.slot_milliseconds == again.slot_milliseconds + 4 * SERVED.total_seconds() * 1000
 
 
 def test_answers_of_a_minute_read_the_ledger_of_a_job_once(
@@ -297,10 +312,11 @@ def test_answers_of_a_minute_read_the_ledger_of_a_job_once(
     assert read == [job_id]
     assert of_project.until == whole.until, "answers that share ledgers have one present time"
     assert spent(of_project) == {"startup": 14.0}
-    harness.clock.advance(1)
+    harness.clock.advance(SERVED.total_seconds())
     later = ledger.view(today, today).result()
     assert read == [job_id, job_id]
-    assert spent(later)["startup"] == 2 * (7 + KEPT.total_seconds())
+    passed = 7 + KEPT.total_seconds() - 1 + SERVED.total_seconds()
+    assert spent(later)["startup"] == 2 * passed
 
 
 def test_requests_share_a_slow_computation_and_kept_answers_do_not_wait(

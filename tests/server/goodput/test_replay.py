@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +13,6 @@ from server.goodput.replay import (
     RecordedRun,
     TrainedAttempt,
     best_interval,
-    daly_milliseconds,
     goodput,
     replay,
 )
@@ -208,10 +206,3 @@ def test_kept_steps_take_no_longer_than_the_run(
     assert replayed.kept <= replayed.wall + len(attempts), "times are rounded to a millisecond"
     assert (replayed.kept > 0) == (replayed.kept_steps > 0)
     assert 0 <= goodput(run, asked, 1.0) <= 1
-
-
-def test_dalys_estimate_is_youngs_with_a_correction() -> None:
-    young = math.sqrt(2 * 6 * 3_600)
-    assert daly_milliseconds(6, 3_600) == pytest.approx(young, rel=0.03)
-    assert daly_milliseconds(6, 3_600) != pytest.approx(young, rel=1e-4)
-    assert daly_milliseconds(100, 40) == 40

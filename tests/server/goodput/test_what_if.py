@@ -106,6 +106,23 @@ def test_the_best_interval_of_a_job_that_fails_often(harness: Harness, context: 
     assert answer.best_interval_steps < 100
     assert answer.daly_interval_steps is not None
     assert 5 < answer.daly_interval_steps < 30
+    assert answer.replayed is not None
+    expected, expected_best = answer.replayed.expected_ettr, answer.best.expected_ettr
+    assert expected is not None
+    assert expected_best is not None
+    assert answer.recorded.expected_ettr is None
+    # Two failures in 970 s, each with 20 s of start-up, 30 s in the queue and half of 200 s lost.
+    assert 0.4 < expected < expected_best < 0.9
+
+
+def test_no_expected_ettr_without_a_failure_or_without_saves(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id = run_job(harness, context, 50)
+    without_saves = save_interval_what_if(context, job_id, 0)
+    assert without_saves.replayed is not None
+    assert without_saves.replayed.expected_ettr is None
 
 
 def test_a_job_that_waits_has_nothing_to_replay(harness: Harness, context: Context) -> None:

@@ -15,6 +15,7 @@ from server.attempts.queries import attempt_views
 from server.context import Context
 from server.errors import NotFoundError
 from server.events.tail import Tail
+from server.goodput.cluster import ClusterLedger
 from server.nodes.drain import set_drain
 from server.nodes.queries import list_nodes
 from server.ranks import store
@@ -177,7 +178,9 @@ def test_an_attempt_that_has_ended_has_no_present_straggler(
 def scraped(context: Context) -> str:
     from prometheus_client import generate_latest
 
-    return generate_latest(Monitoring(context, Tail(context)).registry).decode()
+    return generate_latest(
+        Monitoring(context, Tail(context), ClusterLedger(context)).registry
+    ).decode()
 
 
 def test_the_gauge_names_the_slot(harness: Harness, context: Context) -> None:

@@ -21,6 +21,7 @@ from trainyard.protocol.goodput import (
     ClusterGoodputView,
     GoodputView,
     IntervalOutcome,
+    MeanTimeToFailure,
     SaveIntervalWhatIf,
 )
 
@@ -89,7 +90,7 @@ def draw_cluster(view: ClusterGoodputView) -> RenderableType:
         [(each.words, each.slot_milliseconds) for each in view.categories],
     )
     rows.add("all slots", duration(view.slot_milliseconds / 1000), "", "")
-    parts: list[RenderableType] = [rows, Text(""), Text(f"Goodput {share(view.goodput)}.")]
+    parts: list[RenderableType] = [rows, Text(""), Text(_cluster_ratios(view))]
     if view.losing_jobs:
         losing = Listing("MOST LOST", "SLOT TIME", "FAILURES", "REASON", right=("SLOT TIME",))
         for job in view.losing_jobs:
@@ -123,6 +124,9 @@ def draw_what_if(answer: SaveIntervalWhatIf) -> RenderableType:
     note = f"A save holds up training for {answer.stall_seconds:.2f} s."
     if daly is not None:
         note += f" Daly's estimate: {_every(daly)}."
+    asked, best = answer.replayed.expected_ettr, answer.best.expected_ettr
+    if asked is not None or best is not None:
+        note += f" Expected ETTR of a long run: {share(asked)}, at best {share(best)}."
     return Group(rows, Text(""), Text(note))
 
 
@@ -147,7 +151,19 @@ def _every(steps: int) -> str:
 
 
 def _ratios(view: GoodputView) -> str:
-    failed = counted(view.failures, "failure")
-    if view.mttf_seconds is not None:
-        failed += f", mean time to failure {duration(view.mttf_seconds)}"
-    return f"Goodput {share(view.goodput)}, ETTR {share(view.ettr)}, {failed}."
+    return f"Goodput {share(view.goodput)}, ETTR {share(view.ettr)}, {_failed(view)}."
+
+
+def _cluster_ratios(view: ClusterGoodputView) -> str:
+    words = f"Goodput {share(view.goodput)}, {_failed(view)}"
+    if view.failures and view.failures_per_1000_node_days is not None:
+        words += f", {view.failures_per_1000_node_days:,.2f} in 1,000 node-days"
+    return f"{words}."
+
+
+def _failed(view: MeanTimeToFailure) -> str:
+    words = counted(view.failures, "failure")
+    if view.mttf_seconds is None:
+        return words
+    bounds = f"{duration(view.mttf_lower_seconds)} to {duration(view.mttf_upper_seconds)}"
+    return f"{words}, mean time to failure {duration(view.mttf_seconds)} (90 %: {bounds})"

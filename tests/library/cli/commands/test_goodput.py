@@ -58,7 +58,7 @@ def test_without_a_job_the_slots_of_the_cluster(yard: Yard, run: Run) -> None:
     assert head.split() == ["SLOTS", "WERE", "SLOT", "TIME", "SHARE"]
     assert idle.split() == ["idle", "8d", "0h", "100.0%", "█" * 30]
     assert whole.split() == ["all", "slots", "8d", "0h"]
-    assert ratio == "Goodput 0.0%."
+    assert ratio == "Goodput 0.0%, 0 failures."
     day = (context.now() - timedelta(days=1)).date().isoformat()
     view = json.loads(run("goodput", "--from", day, "--to", day, "--json").stdout)
     assert [each["day"] for each in view["days"]] == [day]

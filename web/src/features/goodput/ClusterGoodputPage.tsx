@@ -13,7 +13,8 @@ import { Table } from "@/shared/ui/table/Table";
 import { GOODPUT, STRETCHES } from "@/shared/url/pages";
 import { usePageParams } from "@/shared/url/params";
 import { DayBars } from "./DayBars";
-import { partsOfSlots, shareWords, slotHours } from "./ledger";
+import { Failures } from "./Failures";
+import { partsOfSlots, ratioWords, shareOf, shareWords, slotHours } from "./ledger";
 import "./goodput.css";
 
 /** The server computes it once a minute. */
@@ -63,6 +64,7 @@ function Content({ goodput, first }: { goodput: ClusterGoodput; first: string })
     );
   }
   const parts = partsOfSlots(goodput.categories, goodput.slot_milliseconds);
+  const rate = goodput.failures > 0 ? goodput.failures_per_1000_node_days : null;
   return (
     <div className="stack">
       <section className="panel goodput">
@@ -72,9 +74,11 @@ function Content({ goodput, first }: { goodput: ClusterGoodput; first: string })
         </h2>
         <DayBars days={goodput.days} />
         <dl className="goodput-ratios">
-          <Fact name="Goodput">
-            {goodput.goodput === null ? NONE : shareWords(goodput.goodput)}
-          </Fact>
+          <Fact name="Goodput">{ratioWords(goodput.goodput)}</Fact>
+          <Failures
+            of={goodput}
+            note={rate === null ? "" : `, ${rate.toFixed(2)} in 1,000 node-days`}
+          />
         </dl>
       </section>
       <div className="goodput-tables">
@@ -116,12 +120,12 @@ const PROJECTS = [
 function Projects({ projects }: { projects: ClusterGoodput["projects"] }) {
   return (
     <Table label="Slot-time by project" columns={PROJECTS}>
-      {projects.map(({ project, slot_milliseconds: held, productive, lost }) => (
+      {projects.map(({ project, slot_milliseconds: held, categories }) => (
         <tr key={project}>
           <td>{project}</td>
           <td className="number">{slotHours(held)}</td>
-          <td className="number">{shareWords(held > 0 ? productive / held : 0)}</td>
-          <td className="number">{shareWords(held > 0 ? lost / held : 0)}</td>
+          <td className="number">{shareWords(shareOf(categories, "productive", held))}</td>
+          <td className="number">{shareWords(shareOf(categories, "lost", held))}</td>
         </tr>
       ))}
     </Table>

@@ -1,6 +1,6 @@
 // The slot-time of each day as a stacked bar; all bars have one scale.
 import type { ClusterGoodput } from "@/shared/api/types";
-import { partsOfSlots, shareWords, slotHours } from "./ledger";
+import { partsOfSlots, shareOf, shareWords, slotHours } from "./ledger";
 
 export function DayBars({ days }: { days: ClusterGoodput["days"] }) {
   const most = Math.max(...days.map((day) => day.slot_milliseconds), 1);
@@ -8,7 +8,7 @@ export function DayBars({ days }: { days: ClusterGoodput["days"] }) {
     <ol className="day-bars" aria-label="Slot-hours by day">
       {days.map((day) => {
         const parts = partsOfSlots(day.categories, day.slot_milliseconds);
-        const productive = parts.find(({ category }) => category === "productive")?.share ?? 0;
+        const productive = shareOf(day.categories, "productive", day.slot_milliseconds);
         return (
           <li key={day.day} className="day-bar">
             <span className="visually-hidden">

@@ -3,7 +3,6 @@ import { queryOptions, useQuery } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
 import type { Goodput as GoodputView, Job } from "@/shared/api/types";
-import { NONE, plural } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { duration } from "@/shared/format/time";
 import { at } from "@/shared/job/api";
@@ -12,7 +11,8 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { Fact } from "@/shared/ui/Field";
 import { Absent } from "@/shared/ui/Notice";
 import { Table } from "@/shared/ui/table/Table";
-import { type Part, partsOf, shareWords } from "./ledger";
+import { Failures } from "./Failures";
+import { type Part, partsOf, ratioWords, shareWords } from "./ledger";
 import { SaveInterval } from "./SaveInterval";
 import "./goodput.css";
 
@@ -71,15 +71,11 @@ function Bar({ parts }: { parts: readonly Part[] }) {
 }
 
 function Ratios({ goodput }: { goodput: GoodputView }) {
-  const ratio = (share: number | null) => (share === null ? NONE : shareWords(share));
   return (
     <dl className="goodput-ratios">
-      <Fact name="Goodput">{ratio(goodput.goodput)}</Fact>
-      <Fact name="Effective training time ratio">{ratio(goodput.ettr)}</Fact>
-      <Fact name="Mean time to failure">
-        {duration(goodput.mttf_seconds)}{" "}
-        <span className="muted">({plural(goodput.failures, "failure")})</span>
-      </Fact>
+      <Fact name="Goodput">{ratioWords(goodput.goodput)}</Fact>
+      <Fact name="Effective training time ratio">{ratioWords(goodput.ettr)}</Fact>
+      <Failures of={goodput} />
     </dl>
   );
 }

@@ -5,7 +5,7 @@ import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
 import type { IntervalOutcome, Job, SaveIntervalWhatIf } from "@/shared/api/types";
 import { useSettled } from "@/shared/api/useSettled";
-import { count, NONE, plural } from "@/shared/format/numbers";
+import { count, plural } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { duration, fine } from "@/shared/format/time";
 import { at } from "@/shared/job/api";
@@ -13,7 +13,7 @@ import { useReference } from "@/shared/job/reference";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { InlineError } from "@/shared/ui/Notice";
 import { Table } from "@/shared/ui/table/Table";
-import { shareWords } from "./ledger";
+import { ratioWords } from "./ledger";
 
 const TYPING_MILLISECONDS = 300;
 /** An answer replays the job many times, so no event reads it again. */
@@ -90,6 +90,8 @@ function Outcomes({ answer }: { answer: SaveIntervalWhatIf }) {
       <p className="muted">
         A save holds up training for {fine(answer.stall_seconds)}.
         {daly !== null && ` Daly’s estimate of the best interval: ${plural(daly, "step")}.`}
+        {best.expected_ettr !== null &&
+          ` Expected effective training time ratio of a long run: ${ratioWords(replayed.expected_ettr)}, at best ${ratioWords(best.expected_ettr)}.`}
       </p>
     </>
   );
@@ -99,7 +101,7 @@ function Outcome({ words, outcome }: { words: string; outcome: IntervalOutcome }
   return (
     <tr>
       <td>{words}</td>
-      <td className="number">{outcome.goodput === null ? NONE : shareWords(outcome.goodput)}</td>
+      <td className="number">{ratioWords(outcome.goodput)}</td>
       <td className="number">{duration(outcome.wall_milliseconds / 1000)}</td>
       <td className="number">{count(outcome.lost_steps)}</td>
       <td className="number">{duration(outcome.save_stall_milliseconds / 1000)}</td>

@@ -1,6 +1,6 @@
 // The categories of the goodput ledger: their groups, and their shares of the bar.
 import type { ClusterGoodput, Goodput } from "@/shared/api/types";
-import { count } from "@/shared/format/numbers";
+import { count, NONE } from "@/shared/format/numbers";
 
 type SlotTimes = ClusterGoodput["categories"];
 type Category = Goodput["categories"][number]["category"];
@@ -50,6 +50,12 @@ export function partsOfSlots(times: SlotTimes, whole: number): Part[] {
   );
 }
 
+/** The share of a category, 0 to 1; 0 of no time. */
+export function shareOf(times: SlotTimes, category: Category, whole: number): number {
+  const found = times.find((each) => each.category === category);
+  return found && whole > 0 ? found.slot_milliseconds / whole : 0;
+}
+
 interface Time {
   category: Category;
   words: string;
@@ -84,4 +90,9 @@ export function shareWords(share: number): string {
   if (share > 0 && share < 0.0005) return "<0.1 %";
   if (share < 1 && share >= 0.9995) return ">99.9 %";
   return `${(share * 100).toFixed(1)} %`;
+}
+
+/** The same, and a dash where the share is unknown. */
+export function ratioWords(share: number | null): string {
+  return share === null ? NONE : shareWords(share);
 }

@@ -2591,8 +2591,30 @@ export interface components {
         /**
          * ClusterGoodputView
          * @description The slot-time of the cluster, or of the jobs of one project, by category.
+         *
+         *     Its failures and the time of attempts are those of jobs that are not deleted.
          */
         ClusterGoodputView: {
+            /**
+             * Failures
+             * @description Attempts that failed; preempted ones are none.
+             */
+            failures: number;
+            /**
+             * Mttf Seconds
+             * @description Mean time to failure: time of all attempts divided by their failures; null without one.
+             */
+            mttf_seconds: number | null;
+            /**
+             * Mttf Lower Seconds
+             * @description Time below which it does not lie, with a confidence of 95 %; null without attempts.
+             */
+            mttf_lower_seconds: number | null;
+            /**
+             * Mttf Upper Seconds
+             * @description Time above which it does not lie, with a confidence of 95 %; null without a failure.
+             */
+            mttf_upper_seconds: number | null;
             /**
              * Since
              * Format: date-time
@@ -2621,6 +2643,11 @@ export interface components {
              * @description Productive share of the slot-time; null where there is none.
              */
             goodput: number | null;
+            /**
+             * Failures Per 1000 Node Days
+             * @description Failures by the days for which shares held their nodes, times 1,000; null without shares.
+             */
+            failures_per_1000_node_days: number | null;
             /**
              * Days
              * @description Each day, the first one first.
@@ -5503,6 +5530,26 @@ export interface components {
          */
         GoodputView: {
             /**
+             * Failures
+             * @description Attempts that failed; preempted ones are none.
+             */
+            failures: number;
+            /**
+             * Mttf Seconds
+             * @description Mean time to failure: time of all attempts divided by their failures; null without one.
+             */
+            mttf_seconds: number | null;
+            /**
+             * Mttf Lower Seconds
+             * @description Time below which it does not lie, with a confidence of 95 %; null without attempts.
+             */
+            mttf_lower_seconds: number | null;
+            /**
+             * Mttf Upper Seconds
+             * @description Time above which it does not lie, with a confidence of 95 %; null without a failure.
+             */
+            mttf_upper_seconds: number | null;
+            /**
              * Job Id
              * @description Job.
              */
@@ -5539,16 +5586,6 @@ export interface components {
              * @description Effective training time ratio; null before the job could run for a millisecond.
              */
             ettr: number | null;
-            /**
-             * Failures
-             * @description Attempts that failed; preempted ones are none.
-             */
-            failures: number;
-            /**
-             * Mttf Seconds
-             * @description Mean time to failure: time of all attempts divided by their failures; null without one.
-             */
-            mttf_seconds: number | null;
         };
         /**
          * Guarantee
@@ -5867,6 +5904,12 @@ export interface components {
              * @description Productive share of the wall time; null where there is no wall time.
              */
             goodput: number | null;
+            /**
+             * Expected Ettr
+             * @description ETTR that a long run with these saves is expected to have, by the published formula; null as
+             *     recorded, without a failure and without saves.
+             */
+            expected_ettr: number | null;
             /**
              * Kept Steps
              * @description Steps that the job keeps.
@@ -9695,15 +9738,10 @@ export interface components {
              */
             slot_milliseconds: number;
             /**
-             * Productive
-             * @description Part of it that was productive.
+             * Categories
+             * @description The categories that have time: they sum to it.
              */
-            productive: number;
-            /**
-             * Lost
-             * @description Part of it in steps that were taken again.
-             */
-            lost: number;
+            categories: components["schemas"]["SlotTime"][];
         };
         /**
          * ProjectView

@@ -1,0 +1,107 @@
+"""Published estimates of reliability, as pure functions. All times of a call have one unit.
+
+The mean time to failure (MTTF) is that of a whole job: the time of its attempts by their failures.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from trainyard.protocol.goodput import MeanTimeToFailure
+
+CONFIDENCE = 0.95
+"""Of each bound of a mean time to failure; between the two lies 90 %."""
+HALVINGS = 60
+"""Of the interval in which a quantile is searched: it has more digits than a float."""
+
+
+def mean_time_to_failure(seconds: float, failures: int) -> MeanTimeToFailure:
+    """Return the mean time to failure of attempts that took so many seconds, with its bounds."""
+    return MeanTimeToFailure(
+        failures=failures,
+        mttf_seconds=seconds / failures if failures else None,
+        mttf_lower_seconds=mttf_lower(seconds, failures) if seconds else None,
+        mttf_upper_seconds=mttf_upper(seconds, failures),
+    )
+
+
+def mttf_lower(time: float, failures: int) -> float:
+    """Return the time below which the MTTF does not lie, with `CONFIDENCE`.
+
+    Failures at a constant rate within a given time follow Poisson's distribution; the exact bounds
+    of its rate are quantiles of the Gamma distribution (Garwood 1936, "Fiducial limits for the
+    Poisson distribution"). Without a failure the bound is about a third of the time.
+
+    Args:
+        time: time in which the failures happened.
+        failures: how many, 0 or more.
+    """
+    return time / _gamma_quantile(CONFIDENCE, failures + 1)
+
+
+def mttf_upper(time: float, failures: int) -> float | None:
+    """Return the time above which the MTTF does not lie; None without a failure."""
+    return time / _gamma_quantile(1 - CONFIDENCE, failures) if failures else None
+
+
+def expected_ettr(
+    *, mttf: float, interval: float, stall: float, startup: float, queue: float
+) -> float:
+    """Return the effective training time ratio that a long run is expected to have, 0 to 1.
+
+    Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters"
+    (2024, arXiv 2410.21680): each failure costs a start-up u0 and half an interval dt between two
+    saves, each save a stall w, so that of the time in which the job is scheduled
+
+        (1 - r (u0 + dt / 2)) / (1 + w / dt)
+
+    is productive, where r = 1 / MTTF is the rate of failures of all its nodes. Each failure also
+    costs a wait for slots q, which counts as time in which it could have run: 1 / (1 + r q).
+
+    Args:
+        mttf: mean time to failure of the job, more than 0.
+        interval: training time between two saves, more than 0.
+        stall: time for which a save holds up training.
+        startup: time from the placement to the first step.
+        queue: wait for slots after a failure.
+    """
+    rate = 1 / mttf
+    scheduled = (1 - rate * (startup + interval / 2)) / (1 + stall / interval)
+    return max(scheduled, 0.0) / (1 + rate * queue)
+
+
+def daly_interval(stall: float, mttf: float) -> float:
+    """Return the best training time between two saves by Daly's higher-order estimate.
+
+    J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps"
+    (2006), equation 37; its first term is Young's formula, sqrt(2 x stall x mttf).
+
+    Args:
+        stall: time for which a save holds up training, more than 0.
+        mttf: mean time to failure.
+    """
+    if stall >= 2 * mttf:
+        return mttf
+    ratio = stall / (2 * mttf)
+    return math.sqrt(2 * stall * mttf) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - stall
+
+
+def _gamma_quantile(probability: float, shape: int) -> float:
+    """Return the quantile of the Gamma distribution of a whole shape and the scale 1."""
+    terms = np.arange(shape)
+    factorials = np.concatenate(([0.0], np.cumsum(np.log(terms[1:]))))
+
+    def is_below(x: float) -> bool:
+        # A value up to x is as probable as `shape` or more events of a Poisson variable of mean x.
+        fewer = np.exp(terms * math.log(x) - x - factorials).sum()
+        return bool(1 - fewer < probability)
+
+    low, high = 0.0, 1.0
+    while is_below(high):
+        high *= 2
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return high
