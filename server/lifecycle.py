@@ -5,18 +5,18 @@ The legal moves are data (trainyard.protocol.states); docs/lifecycle.md has thei
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, or_, select, update
 
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, jobs, operations
 from server.errors import ConflictError, NotFoundError
 from server.events.notices import forget
-from server.events.store import NewEvent, append_event
+from server.events.store import NewEvent, append_event, append_events
 from trainyard.protocol.rest.event_data import OperationEnded
 from trainyard.protocol.states import (
     ATTEMPT_MOVES,
@@ -29,6 +29,9 @@ from trainyard.protocol.states import (
     OperationState,
     sources,
 )
+
+_GROUPLESS: Mapping[str, None] = {"demand": None}
+"""Out of its group: the next launch of a job may need something else, and its reason is its own."""
 
 
 class IllegalMoveError(ConflictError):
@@ -52,8 +55,7 @@ def job_to(
 ) -> Move:
     """Return the move of a job; `only_from` narrows the states that the table allows."""
     legal = sources(JOB_MOVES, target)
-    # Out of its group: its next launch may need something else, and its reason is its own again.
-    values = {**values, "demand": None}
+    values = {**values, **_GROUPLESS}
     narrowed = legal if only_from is None else legal & only_from
     return Move(f"job {job_id}", jobs, jobs.c.id == job_id, target, narrowed, values)
 
@@ -92,6 +94,39 @@ def move(context: Context, connection: Connection, event: NewEvent | None, *move
     if isinstance(event.data, OperationEnded) and event.subject.job_id is not None:
         forget(connection, event.subject.job_id, part=event.data.operation_id)
     append_event(context, connection, event)
+
+
+def move_jobs(
+    context: Context,
+    connection: Connection,
+    target: JobState,
+    rows: Sequence[Mapping[str, Any]],
+    events: Sequence[NewEvent],
+) -> None:
+    """Carry out the same move of several jobs by one statement, and store their events.
+
+    Args:
+        context: the server's surroundings.
+        connection: a transaction that holds the locks of the jobs.
+        target: the state of all of them.
+        rows: the id of each job and the columns that change with it, the same for all.
+        events: what happened.
+
+    Raises:
+        IllegalMoveError: a job is in a state from which the move is illegal.
+    """
+    legal = or_(*(jobs.c.state == source for source in sorted(sources(JOB_MOVES, target))))
+    moved = update(jobs).where(jobs.c.id == bindparam("job"), legal)
+    values: dict[str, Any] = {n: bindparam(f"new_{n}") for n in rows[0] if n != "id"}
+    changed = connection.execute(
+        moved.values(state=target.value, **_GROUPLESS, **values),
+        [{"job": row["id"]} | {f"new_{name}": row[name] for name in values} for row in rows],
+    )
+    if changed.rowcount != len(rows):
+        raise IllegalMoveError(
+            f"{len(rows) - changed.rowcount} of {len(rows)} jobs cannot become {target}"
+        )
+    append_events(context, connection, events)
 
 
 _LOCK_JOB = (

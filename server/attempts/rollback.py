@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
-from server.attempts.launch import Launch, newest_attempt_id
+from server.attempts.launch import Launch
 from server.attempts.parent import parent_checkpoint
 from server.attempts.retry_policy import Rollback
 from server.context import Context
@@ -63,9 +63,10 @@ def windows_left_out(
     These are the windows that its checkpoint left out, and those of the previous attempt and of the
     launch that begin after the checkpoint's position: earlier data has been trained on.
     """
-    previous = newest_attempt_id(connection, job.id)
-    known = connection.scalar(select(attempts.c.skip).where(attempts.c.id == previous)) or ()
-    wanted = [*known, *pending.skip]
+    wanted = list(pending.skip)
+    if job.attempt > 0:
+        previous = (attempts.c.job_id == job.id) & (attempts.c.number == job.attempt)
+        wanted = [*(connection.scalar(select(attempts.c.skip).where(previous)) or ()), *wanted]
     if not wanted:
         return ()
     manifest = connection.scalar(

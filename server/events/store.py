@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -29,19 +30,24 @@ class NewEvent:
 
 
 def append_event(context: Context, connection: Connection, event: NewEvent) -> None:
-    """Store that something happened.
+    """Store that something happened."""
+    append_events(context, connection, [event])
+
+
+def append_events(context: Context, connection: Connection, new: Sequence[NewEvent]) -> None:
+    """Store what happened, in this order, by as many statements as for one event.
 
     From here to its end the transaction keeps other writers of events waiting, so that ids follow
     commits and a tail of the table misses nothing. So that two transactions never wait for each
     other, one that touches a job's records locks the job before its first event
-    (`lifecycle.lock_job`), and touches no second job after it.
+    (`lifecycle.lock_job`), and touches no other job after it.
     """
-    row = _row(event, context.now())
-    if row["job_id"]:
-        changed = update(jobs).where(jobs.c.id == row["job_id"])
-        connection.execute(changed.values(updated_at=row["at"]))
+    now = context.now()
+    job_ids = {event.subject.job_id for event in new} - {None}
+    if job_ids:
+        connection.execute(update(jobs).where(jobs.c.id.in_(job_ids)).values(updated_at=now))
     context.database.lock_events(connection)
-    connection.execute(insert(events).values(row))
+    connection.execute(insert(events), [_row(event, now) for event in new])
 
 
 def _row(event: NewEvent, now: datetime) -> dict[str, Any]:

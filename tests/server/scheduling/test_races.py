@@ -22,8 +22,9 @@ from server.events.store import NewEvent, append_event
 from server.jobs.service import cancel, stop, submit
 from server.liveness import beat
 from server.nodes.capacity import read_offers
+from server.scheduling.placements import Placement, place
 from server.scheduling.reconcile import Reconciler
-from server.scheduling.round import Placer, place_job
+from server.scheduling.round import Placer
 from server.subject import Actor, Subject
 from tests.actors import ADA, BOB
 from tests.server.harness import WORKER, Harness, RecordingDispatcher, Supervisor
@@ -95,9 +96,8 @@ def test_two_jobs_never_get_the_same_slots(harness: Harness, context: Context) -
         offers = read_offers(connection)
     slot = [NodeAllocation(node="node-1", node_rank=0, slots=(0,))]
     queued = [harness.job(harness.submit()) for _ in range(6)]
-    results = race(
-        *[partial(place_job, context, job.id, job.queued_at, slot, offers) for job in queued]
-    )
+    placements = [Placement(job.id, job.queued_at, slot) for job in queued]
+    results = race(*[partial(place, context, [each], offers) for each in placements])
     assert sum(bool(messages) for messages in results) == 1
     assert sum(harness.job(job.id).state == JobState.STARTING for job in queued) == 1
 

@@ -1,0 +1,266 @@
+"""Placing: the attempts of a round are written, many jobs in one transaction (lifecycle, 6)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, text
+
+from server.attempts.parent import ParentCheckpoint, parent_of_launch
+from server.attempts.rollback import windows_left_out
+from server.context import Context
+from server.database.rows import Job
+from server.database.tables import attempt_nodes, attempts, jobs
+from server.errors import UnreadableError
+from server.events.store import NewEvent
+from server.jobs.checks import not_allowed
+from server.lifecycle import job_to, move, move_jobs
+from server.placement.demand import Offer
+from server.queue.groups import put_off
+from server.secrets import KeyFileError
+from server.subject import SCHEDULER, Subject
+from trainyard.base.problems import Problem
+from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.rest.event_data import JobEnded, Placed
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.states import (
+    AttemptCause,
+    AttemptNodeState,
+    AttemptState,
+    DesiredState,
+    JobState,
+)
+from trainyard.protocol.worker_messages import LaunchMessage
+from trainyard.run.failures import REMEDIES, FailureReason
+
+PLACEMENT_LOCK = 7_301_004
+PORTS = range(21_000, 29_000)
+"""Where the nodes of an attempt meet: below what Linux gives to outgoing connections (from 32,768),
+Kubernetes to its services (from 30,000) and torchrun to launches by hand (29,500)."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The slots that a round gives to a job."""
+
+    job_id: str
+    queued_at: datetime | None
+    """Since when it was queued when it was read."""
+    allocation: Sequence[NodeAllocation]
+    backfilled_before: str | None = None
+    """Name of the waiting job on whose nodes it starts."""
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a placement writes."""
+
+    attempt: dict[str, Any]
+    shares: list[dict[str, Any]]
+    job: dict[str, Any]
+    """Columns of the job."""
+    event: NewEvent
+
+
+def place(
+    context: Context, placements: Sequence[Placement], offers: Sequence[Offer]
+) -> list[LaunchMessage]:
+    """Write the attempts of some jobs, and return their messages.
+
+    A job that changed since it was read, or one of whose slots is held by now, is left out. One
+    that cannot be read, or whose environment cannot be decrypted, leaves the queue for a while, so
+    that it keeps no slots from others.
+
+    Args:
+        context: the server's surroundings.
+        placements: the slots of each job; no slot is in two of them.
+        offers: the nodes, as they were read.
+    """
+    by_job = {each.job_id: each for each in placements}
+    by_name = {offer.node: offer for offer in offers}
+    with context.database.write() as connection:
+        _lock_placement(context, connection)
+        # By id, as every statement that locks several jobs: no two wait crosswise.
+        locked = Job.select().where(jobs.c.id.in_(by_job)).order_by(jobs.c.id)
+        rows = Job.all(connection, locked.with_for_update(key_share=True))
+        held = _held(connection, placements)
+        starts: list[_Start] = []
+        unreadable: list[tuple[Job, str]] = []
+        refused: list[tuple[Job, list[Problem]]] = []
+        for job in rows:  # all is read before the first write
+            placement = by_job[job.id]
+            if job.state != JobState.QUEUED or job.queued_at != placement.queued_at:
+                continue
+            if not held.isdisjoint(_slots(placement)):
+                continue
+            try:
+                # Of a job that was stored when the server allowed more.
+                problems = not_allowed(context, context.secrets.restore(job.spec, job.env))
+                if problems:
+                    refused.append((job, problems))
+                else:
+                    starts.append(_start(context, connection, job, placement, by_name))
+            except (KeyFileError, UnreadableError) as error:
+                unreadable.append((job, error.detail))
+        put_off(context, connection, [(job.id, job.queued_at, why) for job, why in unreadable])
+        for job, problems in refused:
+            _end_not_allowed(context, connection, job, problems)
+        if starts:
+            connection.execute(insert(attempts), [start.attempt for start in starts])
+            shares = [share for start in starts for share in start.shares]
+            connection.execute(insert(attempt_nodes), shares)
+            changed = [start.job for start in starts]
+            events = [start.event for start in starts]
+            move_jobs(context, connection, JobState.STARTING, changed, events)
+    return [
+        LaunchMessage(attempt_id=share["attempt_id"], node=share["node"])
+        for start in starts
+        for share in start.shares
+    ]
+
+
+def rendezvous_port(attempt_id: str) -> int:
+    """Return the port at which the nodes of an attempt meet, the same for each of them."""
+    digest = hashlib.sha256(attempt_id.encode()).digest()
+    return PORTS[int.from_bytes(digest[:8]) % len(PORTS)]
+
+
+def _lock_placement(context: Context, connection: Connection) -> None:
+    """Serialize placements, also those that hold no lead.
+
+    Taken before the job's lock, in every placement, so that the two locks have one order.
+    """
+    if not context.database.is_sqlite:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": PLACEMENT_LOCK})
+
+
+def _held(connection: Connection, placements: Sequence[Placement]) -> set[tuple[str, int]]:
+    """Return the slots that are held on the nodes of some placements."""
+    rows = connection.execute(
+        select(attempt_nodes.c.node, attempt_nodes.c.slots).where(
+            attempt_nodes.c.node.in_({s.node for each in placements for s in each.allocation}),
+            attempt_nodes.c.state != AttemptNodeState.ENDED,
+        )
+    )
+    return {(row.node, slot) for row in rows for slot in row.slots}
+
+
+def _slots(placement: Placement) -> set[tuple[str, int]]:
+    return {(share.node, slot) for share in placement.allocation for slot in share.slots}
+
+
+def _end_not_allowed(
+    context: Context, connection: Connection, job: Job, problems: Sequence[Problem]
+) -> None:
+    reason = FailureReason.NOT_ALLOWED
+    what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
+    why = f"{reason}: {what}. {REMEDIES[reason].text}"
+    event = NewEvent(
+        JobEnded(state=JobState.FAILED, reason=why),
+        SCHEDULER,
+        Subject(job.id),
+        f"{job.name} {JobState.FAILED}: {why}",
+    )
+    move(
+        context,
+        connection,
+        event,
+        job_to(
+            job.id,
+            JobState.FAILED,
+            ended_at=context.now(),
+            pending=None,
+            not_before=None,
+            reason=why,
+        ),
+    )
+
+
+def _start(
+    context: Context,
+    connection: Connection,
+    job: Job,
+    placement: Placement,
+    offers: Mapping[str, Offer],
+) -> _Start:
+    """Return the attempt, its nodes and the job's move; nothing is written."""
+    pending = job.pending
+    assert pending is not None, "a queued job has a launch"
+    spec = pending.overrides.apply(job.spec)
+    parent = ParentCheckpoint()
+    if job.attempt > 0 or job.forked_from is not None:
+        parent = parent_of_launch(connection, job.id, pending, forked_from=job.forked_from)
+    allocation, first = placement.allocation, offers[placement.allocation[0].node]
+    now, attempt_id, number = context.now(), context.new_id(), job.attempt + 1
+    attempt = {
+        "id": attempt_id,
+        "job_id": job.id,
+        "number": number,
+        "cause": pending.cause.value,
+        "actor": pending.actor,
+        "state": AttemptState.PLACED.value,
+        "desired": DesiredState.RUN.value,
+        "layout": pending.layout,
+        "device": first.device,
+        "overrides": pending.overrides,
+        "micro_batch_size": spec.training.micro_batch_size,
+        "parent_checkpoint_id": parent.id,
+        "start_step": parent.step,
+        "allow_code_change": pending.allow_code_change,
+        "parent_named": _is_named(pending),
+        "skip": windows_left_out(connection, job, pending, parent.id),
+        "last_step": parent.step,
+        "rendezvous_port": rendezvous_port(attempt_id),
+        "created_at": now,
+    }
+    shares = [
+        {
+            "attempt_id": attempt_id,
+            "node": share.node,
+            "node_rank": share.node_rank,
+            "slots": share.slots,
+            "state": AttemptNodeState.PLACED.value,
+            "sent_at": now,
+        }
+        for share in allocation
+    ]
+    values = {
+        "id": job.id,
+        "pending": None,
+        "reason": None,
+        "not_before": None,
+        "desired": DesiredState.RUN.value,
+        "attempt": number,
+        "world_size": pending.layout.world_size,
+        "min_world_size": spec.resources.min_world_size,
+        "max_world_size": spec.resources.max_world_size,
+        "layout": str(pending.layout),
+        "storage": first.roots.get(spec.checkpoint.root),
+        "started_at": job.started_at or now,
+        "progress": Progress(step=parent.step, steps=spec.training.steps),
+    }
+    nodes = tuple(share.node for share in allocation)
+    event = NewEvent(
+        Placed(
+            layout=str(pending.layout),
+            nodes=nodes,
+            parent_checkpoint_id=parent.id,
+            start_step=parent.step,
+            backfilled_before=placement.backfilled_before,
+        ),
+        SCHEDULER,
+        Subject(job.id, attempt=number),
+        f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}"
+        + (f", backfilled before {before}" if (before := placement.backfilled_before) else ""),
+    )
+    return _Start(attempt, shares, values, event)
+
+
+def _is_named(pending: PendingLaunch) -> bool:
+    """Return whether a person chose the checkpoint; a rollback's is chosen by the server."""
+    by_a_person = pending.checkpoint_id is not None and pending.cause != AttemptCause.RETRY
+    return pending.parent_named or by_a_person
