@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from embedded.broker import server_binary
 from tests.chaos.network import Machine, Network
-from tests.chaos.preload import Preloads, missing_for_preloads
+from tests.chaos.preload import Preload
 from tests.e2e.control_plane import REPOSITORY, TEXT, Run, processes_with, wait_for
 from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
@@ -57,13 +57,12 @@ class Setup:
     postgresql: bool = False
     """Whether PostgreSQL is the database, not SQLite."""
     preloaded: bool = False
-    """Whether clocks can be set and the storage can refuse: libraries are loaded into all programs
-    for that."""
+    """Whether clocks can be set and the storage can refuse: by a library in all programs."""
 
     @property
     def missing(self) -> str | None:
         """What this machine lacks for it."""
-        return missing_for_preloads() if self.preloaded else None
+        return "gcc" if self.preloaded and shutil.which("gcc") is None else None
 
 
 PLAIN = Setup()
@@ -182,7 +181,7 @@ class Cluster:
         self._control = control = self.network.machine("control", number=1)
         self._add_broker(control)
         if self.setup.preloaded:
-            self.preloads.build()
+            self.preload.build()
         if self.setup.postgresql:
             self._add_postgresql(control)
         environment = self._environment(
@@ -211,9 +210,9 @@ class Cluster:
         return self.root / "state"
 
     @property
-    def preloads(self) -> Preloads:
-        """The libraries in all programs of a cluster whose setup has them."""
-        return Preloads(self.root, self.checkpoints)
+    def preload(self) -> Preload:
+        """The library in all programs of a cluster whose setup has it."""
+        return Preload(self.root, self.checkpoints)
 
     @property
     def address(self) -> str:
@@ -273,11 +272,11 @@ class Cluster:
         return False
 
     def _environment(self, machine: str, **settings: str) -> dict[str, str]:
-        preloads = self.preloads.environment(machine) if self.setup.preloaded else {}
+        preloaded = self.preload.environment(machine) if self.setup.preloaded else {}
         caller = {k: v for k, v in os.environ.items() if not k.startswith("TRAINYARD_")}
         marks = {k: v for k, v in os.environ.items() if k.startswith("TRAINYARD_TEST_")}
         broker = {"TRAINYARD_BROKER_URL": self.broker_url}
-        return {**caller, **marks, **SETTINGS, **broker, **preloads, **settings}
+        return {**caller, **marks, **SETTINGS, **broker, **preloaded, **settings}
 
     def _mount(self, place: Path, *, size: str = DISK) -> None:
         """Put a disk of its own at a folder: it can be full without harm to this machine."""

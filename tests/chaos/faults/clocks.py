@@ -1,4 +1,4 @@
-"""Clocks that are set: of a node, of the control plane (libfaketime)."""
+"""Clocks that are set: of a node, of the control plane."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ def control_clock_behind(case: Case) -> None:
 
 
 def _set(case: Case, machine: str, seconds: int) -> None:
-    case.cleanup.enter_context(case.cluster.preloads.clock_moved(machine, seconds))
+    case.cleanup.enter_context(case.cluster.preload.clock_moved(machine, seconds))

@@ -22,13 +22,13 @@ def storage_full(case: Case) -> None:
 
 @fault("the quota of the storage is used up (EDQUOT), until it is raised", setup=PRELOADED)
 def storage_quota(case: Case) -> None:
-    with case.cluster.preloads.storage_error(errno.EDQUOT):
+    with case.cluster.preload.storage_error(errno.EDQUOT):
         _wait_for_failed_save(case)
 
 
 @fault("the storage forgets its file handles (ESTALE), until it is mounted anew", setup=PRELOADED)
 def storage_stale(case: Case) -> None:
-    with case.cluster.preloads.storage_error(errno.ESTALE):
+    with case.cluster.preload.storage_error(errno.ESTALE):
         _wait_for_failed_save(case)
 
 
