@@ -7,6 +7,7 @@ interrupted goes on where it stood; `--again` forgets them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import shutil
@@ -29,6 +30,7 @@ from tests.chaos.matrix import Result, read, write_page
 from tests.chaos.network import isolate
 from tests.chaos.transient_errors import measure
 from tests.e2e.control_plane import REPOSITORY, Course
+from trainyard.client.errors import TrainyardError
 
 RESULTS = Path(".chaos") / "results.jsonl"
 SLOTS = {"n1": 2, "n2": 2, "n3": 2}
@@ -111,6 +113,8 @@ def run_one(fault: Fault, cluster: Cluster, undisturbed: Course) -> Result:
     except Exception as error:  # noqa: BLE001 - every end of a case is a result
         logger.info("%s", traceback.format_exc())
         problem = f"{type(error).__name__}: {error}"[:2000]
+        with contextlib.suppress(TrainyardError):
+            logger.info("%s", cluster.waiting())
     result = Result(
         fault.name,
         not problem,
@@ -128,11 +132,12 @@ def _chosen(arguments: argparse.Namespace) -> Iterator[Fault]:
     """Return the faults that the arguments name."""
     setup = Setup(stand_in=not arguments.real)
     latest = LATEST if arguments.real else LATEST_WITH_STAND_INS
-    for number in range(arguments.random):
+    numbers = arguments.only or range(arguments.random)
+    for number in numbers:
         combination = drawn(arguments.seed, number, latest=latest)
         prefix = "real-" if arguments.real else ""
         yield replace(combination, name=prefix + combination.name, setup=setup)
-    if not arguments.random:
+    if not numbers:
         for name, fault in FAULTS.items():
             if name in (arguments.faults or FAULTS):
                 yield replace(fault, setup=replace(fault.setup, stand_in=arguments.stand_in))
@@ -154,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--stand-in", action="store_true", help="ranks of the standard library")
     parser.add_argument("--random", type=int, default=0, help="run so many combinations instead")
     parser.add_argument("--seed", type=int, default=0, help="seed of the combinations")
+    parser.add_argument("--only", type=int, nargs="+", help="run the combinations of these numbers")
     parser.add_argument("--real", action="store_true", help="combinations with the real trainer")
     parser.add_argument(
         "--errors", type=int, default=0, help="count jobs that end by so many failing requests"

@@ -23,7 +23,7 @@ from tests.chaos.preload import Preload
 from tests.e2e.control_plane import REPOSITORY, TEXT, Run, processes_with, wait_for
 from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
-from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
+from trainyard.protocol.states import JobState
 from trainyard.run.directory import RunDirectory
 
 BROKER, DATABASE = "broker", "database"
@@ -43,6 +43,7 @@ SETTINGS = {
     "TRAINYARD_HEARTBEAT_SECONDS": "0.5",
     "TRAINYARD_RESEND_SECONDS": "1",
     "TRAINYARD_CLAIM_SECONDS": "60",
+    "TRAINYARD_CORDON_AFTER_FAILURES": "0",  # case after case fails on the same nodes
     "PYTHONUNBUFFERED": "1",
     "OMP_NUM_THREADS": "1",
 }
@@ -257,13 +258,21 @@ class Cluster:
         tails = (f"--- {p.name}\n{p.log.read_text()[-1500:]}" for p in self.parts.values())
         return "\n".join(tails)
 
-    def cancel_all(self) -> None:
-        """End every job that a case left, and wait until its slots are free."""
-        states = sorted({*ACTIVE_JOB_STATES, JobState.QUEUED})
-        for job in self.yard.jobs(states=states):
-            with contextlib.suppress(TrainyardError):
-                self.yard.cancel(job.id, reason="the case has ended")
-        wait_for(lambda: not list(self.yard.jobs(states=states)), "end of all jobs")
+    def waiting(self) -> str:
+        """Return what jobs and operations wait for, and what each node offers."""
+        jobs = [
+            (job.name, job.state, job.reason) for job in self.yard.jobs(states=[JobState.QUEUED])
+        ]
+        operations = [
+            (operation.kind, operation.state, operation.node, operation.reason)
+            for operation in self.yard.operations()
+            if operation.ended_at is None
+        ]
+        nodes = [
+            (node.name, node.online, node.free_slots, node.withheld, node.draining)
+            for node in self.yard.nodes()
+        ]
+        return f"jobs {jobs}, operations {operations}, nodes {nodes}"
 
     def answers(self) -> bool:
         """Return whether the API answers."""
