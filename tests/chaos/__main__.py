@@ -137,7 +137,7 @@ def _chosen(arguments: argparse.Namespace) -> Iterator[Fault]:
         combination = drawn(arguments.seed, number, latest=latest)
         prefix = "real-" if arguments.real else ""
         yield replace(combination, name=prefix + combination.name, setup=setup)
-    if not numbers:
+    if arguments.faults or not numbers:
         for name, fault in FAULTS.items():
             if name in (arguments.faults or FAULTS):
                 yield replace(fault, setup=replace(fault.setup, stand_in=arguments.stand_in))

@@ -23,10 +23,12 @@ def test_a_seed_draws_the_same_combinations_again() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 @pytest.mark.skipif(shutil.which("nft") is None, reason="packets are dropped by nft")
-@pytest.mark.parametrize("words", [["node_cut"], ["--random", "2", "--seed", "7"]])
-def test_jobs_survive(words: list[str], tmp_path: Path) -> None:
+@pytest.mark.timeout(600)  # 45 s on a quiet machine
+def test_jobs_survive(tmp_path: Path) -> None:
+    """A rank is killed while it commits, and two combinations."""
     results = tmp_path / "results.jsonl"
-    command = [sys.executable, "-m", "tests.chaos", "--stand-in", "--results", str(results)]
-    done = subprocess.run([*command, *words], cwd=REPOSITORY, capture_output=True, check=False)
+    words = ["rank_killed_in_save", "--seed", "1", "--only", "5", "28", "--results", str(results)]
+    command = [sys.executable, "-m", "tests.chaos", "--stand-in", *words]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-8000:]
-    assert all(json.loads(line)["passed"] for line in results.read_text().splitlines())
+    assert [json.loads(line)["passed"] for line in results.read_text().splitlines()] == [True] * 3
