@@ -59,8 +59,8 @@ def main() -> int:
     if arguments.again:
         results.unlink(missing_ok=True)
     chosen = list(_chosen(arguments))
-    done = {name for name, result in read(results).items() if result.passed}
-    due = [fault for fault in chosen if fault.name not in done]
+    done = {key for key, result in read(results).items() if result.passed}
+    due = [fault for fault in chosen if _key(fault) not in done]
     results.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + 60 * arguments.minutes
     for setup, faults in groupby(sorted(due, key=_order), key=lambda fault: fault.setup):
@@ -72,7 +72,7 @@ def main() -> int:
     found = read(results)
     if arguments.write:
         write_page(found)
-    run = [found[fault.name] for fault in chosen if fault.name in found]
+    run = [found[_key(fault)] for fault in chosen if _key(fault) in found]
     for result in run:
         sys.stdout.write(json.dumps(asdict(result)) + "\n")
     return int(not all(result.passed for result in run))
@@ -134,13 +134,15 @@ def _chosen(arguments: argparse.Namespace) -> Iterator[Fault]:
     latest = LATEST if arguments.real else LATEST_WITH_STAND_INS
     numbers = arguments.only or range(arguments.random)
     for number in numbers:
-        combination = drawn(arguments.seed, number, latest=latest)
-        prefix = "real-" if arguments.real else ""
-        yield replace(combination, name=prefix + combination.name, setup=setup)
+        yield replace(drawn(arguments.seed, number, latest=latest), setup=setup)
     if arguments.faults or not numbers:
         for name, fault in FAULTS.items():
             if name in (arguments.faults or FAULTS):
                 yield replace(fault, setup=replace(fault.setup, stand_in=arguments.stand_in))
+
+
+def _key(fault: Fault) -> tuple[str, bool]:
+    return fault.name, not fault.setup.stand_in
 
 
 def _order(fault: Fault) -> tuple[bool, ...]:
@@ -148,7 +150,9 @@ def _order(fault: Fault) -> tuple[bool, ...]:
 
 
 def _commit() -> str:
-    command = ("git", "rev-parse", "--short=8", "HEAD")
+    """Return the commit of the programs that run: the last one that changed any."""
+    programs = ("library", "server", "trainer", "worker")
+    command = ("git", "log", "-1", "--format=%h", "--abbrev=8", "--", *programs)
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     return done.stdout.strip()
 

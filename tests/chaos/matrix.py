@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.fault import FAULTS, Fault
+from tests.chaos.fault import FAULTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "chaos.md"
 
@@ -22,55 +21,65 @@ class Result:
     seconds: float
     problem: str = ""
     commit: str = ""
-    """Commit at which it ran."""
+    """Commit of the programs that ran."""
     text: str = ""
     """What happened, for a combination."""
     real: bool = True
     """Whether the ranks were those of the real trainer."""
 
+    @property
+    def seed(self) -> str:
+        """Seed of a combination."""
+        return self.name.split("-")[-2]
 
-def read(results: Path) -> dict[str, Result]:
-    """Return the newest result of each name."""
+
+Results = Mapping[tuple[str, bool], Result]
+"""The newest result of each name, with the real trainer and with stand-ins."""
+
+
+def read(results: Path) -> Results:
+    """Return the results that are kept."""
     if not results.exists():
         return {}
-    lines = results.read_text().splitlines()
-    return {result.name: result for result in (Result(**json.loads(line)) for line in lines)}
+    kept = [Result(**json.loads(line)) for line in results.read_text().splitlines()]
+    return {(result.name, result.real): result for result in kept}
 
 
-def write_page(results: Mapping[str, Result]) -> None:
+def write_page(results: Results) -> None:
     """Write both tables into the page."""
-    rows = [_row(fault, results.get(name)) for name, fault in FAULTS.items()]
-    table = ["| fault | what happens | attempts | retries used | seen |", "|---|---|---|---|---|"]
-    _replace("results", [*table, *rows])
-    drawn = [result for name, result in results.items() if name not in FAULTS]
-    _replace("combinations", list(_combinations(drawn)))
+    _replace("results", _faults(results))
+    _replace("combinations", _combinations([r for r in results.values() if r.name not in FAULTS]))
 
 
-def _row(fault: Fault, result: Result | None) -> str:
-    seen = "not run"
-    if result is not None:
-        ended = "as predicted" if result.passed else "**another end**"
-        seen = f"{ended} ({result.commit})" if result.commit else ended
-    predicted = fault.predicted
-    cells = (f"`{fault.name}`", fault.text, predicted.attempts[0], predicted.retries_used, seen)
-    return f"| {' | '.join(map(str, cells))} |"
+def _faults(results: Results) -> Iterator[str]:
+    yield "| fault | what happens | attempts | retries used | real trainer | stand-ins |"
+    yield "|---|---|---|---|---|---|"
+    for name, fault in FAULTS.items():
+        predicted = fault.predicted
+        cells = (f"`{name}`", fault.text, predicted.attempts[0], predicted.retries_used)
+        seen = (_seen(results.get((name, real))) for real in (True, False))
+        yield f"| {' | '.join(map(str, (*cells, *seen)))} |"
 
 
-def _combinations(drawn: Iterable[Result]) -> Iterable[str]:
-    """Return the table of the random combinations, and each that failed."""
-    drawn = list(drawn)
+def _seen(result: Result | None) -> str:
+    if result is None:
+        return "not run"
+    return f"{'as predicted' if result.passed else '**another end**'} ({result.commit})"
+
+
+def _combinations(drawn: Sequence[Result]) -> Iterator[str]:
+    """Yield the table of the random combinations, and each that ended otherwise."""
     yield "| seed | ranks | run | as predicted | commits |"
     yield "|---|---|---|---|---|"
-    groups = Counter((result.name.rpartition("-")[0], result.real) for result in drawn)
-    for (name, real), run in sorted(groups.items()):
-        group = [r for r in drawn if r.name.rpartition("-")[0] == name]
+    for real, seed in sorted({(result.real, result.seed) for result in drawn}):
+        group = [r for r in drawn if (r.real, r.seed) == (real, seed)]
         commits = ", ".join(sorted({result.commit for result in group}))
-        ranks = "real" if real else "stand-in"
         passed = sum(result.passed for result in group)
-        yield f"| {name.rpartition('-')[2]} | {ranks} | {run} | {passed} | {commits} |"
+        ranks = "real trainer" if real else "stand-ins"
+        yield f"| {seed} | {ranks} | {len(group)} | {passed} | {commits} |"
     for result in drawn:
         if not result.passed:
-            yield f"\n`{result.name}` ended otherwise: {result.text}"
+            yield f"\n`{result.name}` ended otherwise ({result.commit}): {result.text}"
 
 
 def _replace(name: str, lines: Iterable[str]) -> None:
