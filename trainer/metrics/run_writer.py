@@ -37,6 +37,11 @@ TIMED_OUT = (
     "Watchdog caught collective operation timeout",
 )
 """Messages of gloo, torch's store and NCCL's watchdog after a timeout."""
+LAUNCH_REMEDY = Remedy(
+    text="Change what the message names: the spec, by a new job or a resume, or packages, drivers "
+    "or roots of the node; then resume. The log of the rank has the rest."
+)
+"""Against a launch that a rank or its check refuses; the usual remedy is for failures of nodes."""
 NO_ANSWER = "another rank did not answer (the ranks' logs end with what their threads were doing)"
 
 
@@ -150,5 +155,5 @@ def _reason(error: BaseException) -> FailureReason:
 
 def _remedy(error: BaseException, reason: FailureReason) -> Remedy:
     text = error.remedy if isinstance(error, RunError) else None
-    usual = REMEDIES[reason]
+    usual = LAUNCH_REMEDY if reason == FailureReason.LAUNCH_ERROR else REMEDIES[reason]
     return usual if text is None else replace(usual, text=text)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from trainyard.protocol.states import DesiredState
 from trainyard.run.atomic import replace_file
-from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.failures import FREE_RETRIES, Failure, FailureReason
 from trainyard.run.record_base import to_json
 from trainyard.run.records import ExitRecord, Outcome, RankExit, RankPosition
 from worker.node.files import read_record
@@ -53,11 +53,24 @@ class Findings:
 
 
 def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
-    """Return the trainer's outcome and error, where it left them."""
+    """Return the trainer's outcome and error, where it left them.
+
+    The code of a job can write the error: it decides neither about its node nor about the budget of
+    retries.
+    """
+    error = read_record(run.error, Failure, owner=run.writer)
     return (
         read_record(run.outcome, Outcome, owner=run.writer),
-        read_record(run.error, Failure, owner=run.writer),
+        None if error is None else _without_claims(error),
     )
+
+
+def _without_claims(error: Failure) -> Failure:
+    """Return the error of a rank without what only the worker or the server finds out."""
+    plain = replace(error, node=None, node_at_fault=False, free_retry=False)
+    if plain.reason not in FREE_RETRIES:
+        return plain
+    return replace(plain, reason=FailureReason.TRAINER_ERROR)
 
 
 def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
@@ -132,10 +145,10 @@ def _preempted(found: Findings) -> Failure:
 def _failure_of_ranks(found: Findings) -> Failure:
     first = next((end for end in found.ranks if end.exit_code != 0), None)
     if first is None:
+        if found.error is not None:
+            return replace(found.error, node=found.node)
         message = "the ranks ended without an outcome"
-        return found.error or Failure(
-            reason=FailureReason.TRAINER_ERROR, message=message, node=found.node
-        )
+        return Failure(reason=FailureReason.TRAINER_ERROR, message=message, node=found.node)
     if found.preempted and first.signal == "SIGTERM":
         return _preempted(found)
     # A rank that was killed is the cause, and what the others wrote about it is not; of ranks that

@@ -69,6 +69,7 @@ def test_the_launch_error_of_a_rank_or_of_the_check_does_not_count_against_the_n
     assert message in failure.message
     assert (failure.reason, failure.rank, failure.node) == ("launch_error", rank, "node-1")
     assert not is_of_the_node(failure)
+    assert "Change what the message names" in failure.remedy.text
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,27 @@ def test_the_exit_code_of_another_rank_is_not_that_of_the_error() -> None:
 
 
 def test_an_error_without_an_abnormal_end_is_the_failure() -> None:
-    assert judge(replace(SEEN, ranks=(end(1, code=0),), error=NAN), time=1.0).failure == NAN
+    failure = judge(replace(SEEN, ranks=(end(1, code=0),), error=NAN), time=1.0).failure
+    assert failure == replace(NAN, node="n")
+
+
+@pytest.mark.parametrize("reason", FailureReason)
+def test_a_rank_decides_neither_about_a_node_nor_about_retries(
+    tmp_path: Path, reason: FailureReason
+) -> None:
+    run = WorkerRun(tmp_path)
+    forged = Failure(
+        reason=reason, message="m", rank=0, node="other", node_at_fault=True, free_retry=True
+    )
+    Path(run.error).write_text(to_json(forged))
+    for ranks in ((), (end(0, code=1),)):
+        found = judge(replace(SEEN, error=last_words(run)[1], ranks=ranks), time=1.0).failure
+        assert found is not None
+        assert found.node == "n"
+        assert not found.is_free
+        assert not is_of_the_node(found)
+        forgeable = reason not in ("node_lost", "preempted")
+        assert found.reason == (reason if forgeable else "trainer_error")
 
 
 def test_a_cancel_outlasts_a_save() -> None:
