@@ -135,6 +135,18 @@ def test_an_attempt_that_cannot_even_be_reported_is_gone(place: Place) -> None:
     assert prove_gone(place.node, [attempt.id], name=NODE) == (attempt.id,)
 
 
+def test_a_damaged_launch_record_does_not_hold_the_attempt(place: Place) -> None:
+    attempt = place.start(stand_in="brood")
+    wait_for(lambda: all(DAEMON in attempt.log(rank) for rank in (0, 1)), "a daemon each")
+    kill_supervisor(attempt)
+    attempt.run.launch.write_bytes(b"{")
+    assert adopt(place.node) == (attempt.id,)  # the process that is to report cannot
+    wait_for(lambda: not place.node.live(), "release of the lock")
+    assert adopt(place.node) == ()
+    assert prove_gone(place.node, [attempt.id], name=NODE) == (attempt.id,)
+    assert attempt.processes == []
+
+
 def test_what_a_dead_supervisor_left_is_ended_although_a_record_is_damaged(place: Place) -> None:
     attempt = place.start(stand_in="brood")
     wait_for(lambda: all(DAEMON in attempt.log(rank) for rank in (0, 1)), "a daemon each")

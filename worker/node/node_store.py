@@ -93,6 +93,11 @@ class AttemptLock:
         self.path = path
         self.fd = fd
 
+    @classmethod
+    def inherited(cls, fd: int) -> Self:
+        """Return the lock whose descriptor this process got from the one that took it."""
+        return cls(Path(f"/proc/self/fd/{fd}").readlink(), fd)
+
     def __enter__(self) -> Self:
         return self
 

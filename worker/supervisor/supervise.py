@@ -21,7 +21,7 @@ from worker.launchers.rank_environment import code_of
 from worker.launchers.rendezvous import taken_port
 from worker.node.files import read_record, tail
 from worker.node.host_memory import MemoryWatch
-from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun, identity_of
+from worker.node.node_store import AttemptLock, LaunchRecord, WorkerRun, identity_of
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
 from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.hang import HangWatch, PositionWatch, request_stacks
@@ -232,12 +232,13 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> int:
     """
     os.set_inheritable(lock_fd, False)  # no rank may keep the lock of a supervisor that died
     run = WorkerRun(folder)
-    launch = read_record(run.launch, LaunchRecord)
-    if launch is None:
-        logger.error("%s is missing or no launch record", run.launch)
-        return 1
-    path = NodeStore(Path(launch.data_dir)).attempts / launch.attempt_id
-    with AttemptLock(path, lock_fd) as lock:
+    with AttemptLock.inherited(lock_fd) as lock:
+        launch = read_record(run.launch, LaunchRecord)
+        if launch is None:
+            # No process can report it: the worker ends its processes and reports that it is gone.
+            logger.error("%s is missing or no launch record", run.launch)
+            lock.forget()
+            return 1
         try:
             over = _supervise_or_report(run, launch, launcher)
         except NotEndedError:
