@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -79,6 +78,7 @@ def decide(
     now: datetime | None = None,
     preempt_after: timedelta | None = None,
     cut: Collection[JobGroup] = (),
+    complete: int = 0,
     quotas: Mapping[str, Quota] | None = None,
 ) -> Decisions:
     """Place the jobs, in their order, on the offers: each whole or not at all.
@@ -100,12 +100,23 @@ def decide(
             never.
         cut: groups of which the queue holds more than `jobs` has. When the last job of such a
             group is placed, nothing behind it is decided: it could overtake one that is left out.
+        complete: so many of the first jobs of the queue are in `jobs` without a gap, so what is
+            left out is behind them, and they are decided in any case.
         quotas: the quota of each project that has one.
     """
     turns = Turns(offers, holdings=holdings, now=now, preempt_after=preempt_after, quotas=quotas)
-    for _ in turns.take(jobs, cut=cut):
+    for _ in turns.take(jobs, cut=cut, complete=complete):
         pass
     return Decisions(turns.placed, turns.waiting, turns.backfilled, turns.victims, turns.over_quota)
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Nodes that one attempt may span."""
+
+    nodes: Sequence[str]
+    unit: int
+    """Slots of which each share is a multiple."""
 
 
 class Turns:
@@ -125,7 +136,8 @@ class Turns:
         self._by_name = {offer.node: offer for offer in offers}
         self._now = now
         self._preempt_after = preempt_after
-        self._left = list(offers)
+        self._left = dict(self._by_name)
+        self._spans: dict[Demand, Sequence[_Span]] = {}
         self._holdings = list(holdings)
         self._keepers: list[Keeper] = []
         self._kept_for: dict[str, str] = {}  # node -> name of the first job that keeps it
@@ -141,20 +153,33 @@ class Turns:
     @property
     def free_slots(self) -> int:
         """Free slots of the nodes that no job ahead keeps."""
-        return sum(len(offer.free) for offer in self._left if offer.node not in self._kept_for)
+        left = self._left.values()
+        return sum(len(offer.free) for offer in left if offer.node not in self._kept_for)
+
+    @property
+    def offers(self) -> Sequence[Offer]:
+        """The nodes, without the slots of the jobs that start."""
+        return list(self._left.values())
+
+    @property
+    def holdings(self) -> Sequence[Holding]:
+        """What attempts hold, those of the jobs that start included."""
+        return self._holdings
 
     def take(
-        self, jobs: Sequence[QueuedJob], *, cut: Collection[JobGroup] = ()
+        self, jobs: Sequence[QueuedJob], *, cut: Collection[JobGroup] = (), complete: int = 0
     ) -> Iterator[QueuedJob]:
         """Yield each job before its turn, and give it its slots after that.
 
         The turns end at a cut, as those of `decide`.
         """
         last = {job.group: job.id for job in jobs if job.group in cut}
-        for job in jobs:
-            yield job
-            if self._place(job) and last.get(job.group) == job.id:
+        is_cut = False
+        for number, job in enumerate(jobs):
+            if is_cut and number >= complete:
                 return
+            yield job
+            is_cut |= self._place(job) and last.get(job.group) == job.id
 
     def would_place(self, job: QueuedJob) -> bool:
         """Return whether a job would start in the present turn, on nodes that no other one keeps.
@@ -164,9 +189,7 @@ class Turns:
         demand = job.demand
         if demand in self._reasons or not self._quotas.allows(job.project, demand):
             return False
-        eligible = groups(demand, self._left)
-        units = [unit_on(demand, group) for group in eligible]
-        return choose(demand, without(eligible, self._kept_for.keys()), units=units) is not None
+        return self._choose(demand) is not None
 
     def _place(self, job: QueuedJob) -> bool:
         """Give a job its slots where it fits, and return whether it does."""
@@ -181,10 +204,10 @@ class Turns:
             if demand in self._keeping:
                 self._quotas.keep(job.project, demand)
             return False
-        eligible = groups(demand, self._left)
-        units = [unit_on(demand, group) for group in eligible]
-        chosen = choose(demand, without(eligible, self._kept_for.keys()), units=units)
-        chosen = chosen or self._backfill(job, eligible, units)
+        chosen = self._choose(demand)
+        if chosen is None:
+            eligible, units = self._eligible(demand)
+            chosen = self._backfill(job, eligible, units)
         if chosen is None:
             self._reasons[demand] = self.waiting[job.id] = why_job_waits(
                 demand, eligible, self._kept_for, units=units, offers=self._offers
@@ -193,11 +216,40 @@ class Turns:
             return False
         self.placed[job.id] = chosen
         self._quotas.hold(job.project, demand)
-        self._left = [_take(offer, job.name, chosen) for offer in self._left]
+        for share in chosen:
+            self._left[share.node] = _take(self._left[share.node], job.name, share.slots)
         shares = {share.node: share.slots for share in chosen}
         lasts = job.lasts_with(self._by_name[chosen[0].node].device)
         self._holdings.append(Holding(shares, self._after(lasts)))
         return True
+
+    def _span(self, demand: Demand) -> Sequence[_Span]:
+        """Return the sets of nodes that a demand may span; they are the same in every turn."""
+        if demand not in self._spans:
+            self._spans[demand] = [
+                _Span([offer.node for offer in group], unit_on(demand, group))
+                for group in groups(demand, self._offers)
+            ]
+        return self._spans[demand]
+
+    def _eligible(self, demand: Demand) -> tuple[list[list[Offer]], list[int]]:
+        """Return these sets as they are in the present turn, and the unit of each."""
+        spans = self._span(demand)
+        nodes = [[_usable(demand, self._left[name]) for name in span.nodes] for span in spans]
+        return nodes, [span.unit for span in spans]
+
+    def _choose(self, demand: Demand) -> tuple[NodeAllocation, ...] | None:
+        """Return an allocation on nodes that no job ahead keeps; full nodes hold no share."""
+        spans, left, kept = self._span(demand), self._left, self._kept_for
+        open_nodes = [
+            [
+                _usable(demand, left[name])
+                for name in span.nodes
+                if name not in kept and left[name].free
+            ]
+            for span in spans
+        ]
+        return choose(demand, open_nodes, units=[span.unit for span in spans])
 
     def _after(self, lasts: timedelta | None) -> datetime | None:
         """Return the expected end of what starts now; None where it is not known."""
@@ -295,10 +347,13 @@ def give(
     return given, waiting
 
 
-def _take(offer: Offer, name: str, allocation: Sequence[NodeAllocation]) -> Offer:
-    taken = {slot for share in allocation if share.node == offer.node for slot in share.slots}
-    if not taken:
-        return offer
-    holders = Counter(offer.holders) + Counter({name: len(taken)})
-    free = tuple(slot for slot in offer.free if slot not in taken)
+def _usable(demand: Demand, offer: Offer) -> Offer:
+    """Return what a node offers to a demand."""
+    return offer.without_partitions() if demand.world_size > 1 and offer.partitions else offer
+
+
+def _take(offer: Offer, name: str, slots: Collection[int]) -> Offer:
+    """Return a node without the slots of a job that starts."""
+    holders = {**offer.holders, name: offer.holders.get(name, 0) + len(slots)}
+    free = tuple(slot for slot in offer.free if slot not in slots)
     return replace(offer, free=free, holders=holders)

@@ -70,6 +70,11 @@ class Offer:
         """Indices of the slots that are not withheld."""
         return frozenset(range(self.slots + len(self.withheld))) - self.withheld.keys()
 
+    @cached_property
+    def by_free(self) -> tuple[int, str]:
+        """What nodes are sorted by: free slots, then the name."""
+        return len(self.free), self.node
+
     @property
     def fabric(self) -> str:
         """The network that its attempts never leave."""

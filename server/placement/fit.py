@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 from server.placement.demand import Demand, Offer
@@ -75,7 +76,8 @@ def unit_on(demand: Demand, group: Sequence[Offer]) -> int:
 
 def could_hold(demand: Demand, group: Sequence[Offer], *, unit: int) -> bool:
     """Return whether the nodes could hold a demand, if their slots were free."""
-    return spread(demand, group, unit=unit, free=lambda offer: offer.slots) is not None
+    by_slots = sorted(group, key=lambda offer: (offer.slots, offer.node))
+    return _spread(demand, by_slots, unit, lambda offer: offer.slots) is not None
 
 
 def choose(
@@ -125,7 +127,7 @@ def fits_with(
         return len(offer.free) + freed.get(offer.node, 0)
 
     return any(
-        spread(demand, group, unit=unit, free=free) is not None
+        _spread(demand, sorted(group, key=lambda offer: (free(offer), offer.node)), unit, free)
         for group, unit in zip(groups, units, strict=True)
     )
 
@@ -136,7 +138,8 @@ def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[l
     def free(offer: Offer) -> int:
         return len(offer.free)
 
-    shares = spread(demand, group, unit=unit, free=free)
+    group = sorted(group, key=attrgetter("by_free"))
+    shares = _spread(demand, group, unit, free)
     if shares is None:
         return
     yield shares
@@ -149,7 +152,7 @@ def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[l
             places.setdefault(offer.place[:1], []).append(offer)
     for place in places.values():
         if sum(map(free, place)) >= demand.world_size:
-            within = spread(demand, place, unit=unit, free=free)
+            within = _spread(demand, place, unit, free)
             if within is not None:
                 yield within
 
@@ -161,8 +164,8 @@ def _cost(shares: Sequence[NodeShare]) -> tuple[int, int, int, int]:
     return len(shares), len(blocks), len(places), sum(len(share.offer.free) for share in shares)
 
 
-def spread(
-    demand: Demand, group: Sequence[Offer], *, unit: int, free: Callable[[Offer], int]
+def _spread(
+    demand: Demand, by_free: Sequence[Offer], unit: int, free: Callable[[Offer], int]
 ) -> list[NodeShare] | None:
     """Return the shares on the fewest nodes that hold the demand, the larger shares first.
 
@@ -172,7 +175,7 @@ def spread(
 
     Args:
         demand: what is placed, of one slot or more.
-        group: the nodes that one attempt may span.
+        by_free: the nodes that one attempt may span, sorted by the slots that they may give.
         unit: slots of which each share is a multiple; divides the world size.
         free: slots that a node may give.
     """
@@ -180,21 +183,31 @@ def spread(
     def room(offer: Offer) -> int:
         return free(offer) // unit * unit
 
-    size = demand.world_size
-    by_room = sorted(group, key=lambda offer: (room(offer), free(offer), offer.node))
-    uneven = [offer for offer in by_room if offer.protocol == PROTOCOL]
-    fewest, most = _fewest(size, by_room, room=room), len(group)
-    filled = _fewest(size, uneven, room=room)
+    size, most = demand.world_size, len(by_free)
+    fewest = _fewest(size, by_free, room=room) if demand.nodes is None else demand.nodes
+    if fewest is None or fewest > most:
+        return None
+    share = size // fewest
+    if size % (fewest * unit) == 0 and room(by_free[-fewest]) >= share:
+        return _even(by_free, share, count=fewest, room=room)
     if demand.nodes is not None:
-        fewest, most, filled = demand.nodes, min(demand.nodes, most), None
-    for count in range(fewest or most + 1, (filled or most) + 1):
+        return None
+    uneven = [offer for offer in by_free if offer.protocol == PROTOCOL]
+    filled = _fewest(size, uneven, room=room)
+    for count in range(fewest + 1, (filled or most) + 1):
         share = size // count
-        if size % (count * unit) == 0 and room(by_room[-count]) >= share:
-            roomy = [offer for offer in by_room if room(offer) >= share][:count]
-            return [
-                NodeShare(offer, share) for offer in sorted(roomy, key=lambda offer: offer.node)
-            ]
+        if size % (count * unit) == 0 and room(by_free[-count]) >= share:
+            return _even(by_free, share, count=count, room=room)
     return None if filled is None else _fill(size, uneven, count=filled, room=room)
+
+
+def _even(
+    by_room: Sequence[Offer], share: int, *, count: int, room: Callable[[Offer], int]
+) -> list[NodeShare]:
+    """Return equal shares on the nodes with the least room for them; so many nodes have some."""
+    first = bisect_left(by_room, share, key=room)
+    roomy = sorted(by_room[first : first + count], key=lambda offer: offer.node)
+    return [NodeShare(offer, share) for offer in roomy]
 
 
 def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]) -> int | None:

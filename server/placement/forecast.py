@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from server.placement.decide import QueuedJob, decide
+from server.placement.decide import QueuedJob, Turns
 from server.placement.demand import Holding, Offer
 from server.placement.fit import fits
 from server.placement.quotas import Quota
-from trainyard.protocol.attempt import NodeAllocation
 
 FORECAST_JOBS = 50
 """Jobs from the head of the queue whose start is forecast; each further one costs a round more."""
@@ -63,28 +62,25 @@ def forecast(
     backfilled: dict[str, str] = {}
     waiting: Mapping[str, str] = {}
     over_quota: dict[str, str] = {}
-    left, free, held = list(jobs), list(offers), list(holdings)
+    left = list(jobs)
+    free: Sequence[Offer] = offers
+    held: Sequence[Holding] = list(holdings)
     moment, rounds, unseen = now, 0, False
-    devices = {offer.node: offer.device for offer in offers}
     while left:
         free = _freed(free, [holding for holding in held if _has_ended(holding, moment)])
         held = [holding for holding in held if not _has_ended(holding, moment)]
         # Within the quotas in the first round: what that leaves fits into them together.
         limits = quotas if rounds == 0 else None
-        decisions = decide(left, free, holdings=held, now=moment, quotas=limits)
+        turns = Turns(free, holdings=held, now=moment, quotas=limits)
+        for _ in turns.take(left):
+            pass
         if rounds == 0:
-            waiting = decisions.waiting
-            over_quota = {job_id: waiting[job_id] for job_id in decisions.over_quota}
-            left = [job for job in left if job.id not in over_quota]
-        starts |= dict.fromkeys(decisions.placed, moment)
-        backfilled |= decisions.backfilled
-        free = _taken(free, decisions.placed.values())
-        for job in left:
-            if allocation := decisions.placed.get(job.id):
-                lasts = job.lasts_with(devices[allocation[0].node])
-                shares = {share.node: share.slots for share in allocation}
-                held.append(Holding(shares, None if lasts is None else moment + lasts))
-        left = [job for job in left if job.id not in decisions.placed]
+            waiting = turns.waiting
+            over_quota = {job_id: waiting[job_id] for job_id in turns.over_quota}
+        starts |= dict.fromkeys(turns.placed, moment)
+        backfilled |= turns.backfilled
+        free, held = turns.offers, turns.holdings
+        left = [job for job in left if job.id not in {*turns.placed, *over_quota}]
         ends = [holding.ends_at for holding in held if holding.ends_at is not None]
         if not ends:
             break
@@ -111,20 +107,6 @@ def _freed(offers: Iterable[Offer], ended: Iterable[Holding]) -> list[Offer]:
             slots.setdefault(node, set()).update(held)
     return [
         replace(offer, free=tuple(sorted({*offer.free, *slots[offer.node]} & offer.indices)))
-        if offer.node in slots
-        else offer
-        for offer in offers
-    ]
-
-
-def _taken(offers: Iterable[Offer], allocations: Iterable[Sequence[NodeAllocation]]) -> list[Offer]:
-    """Return the offers without the slots that were allocated."""
-    slots: dict[str, set[int]] = {}
-    for allocation in allocations:
-        for share in allocation:
-            slots.setdefault(share.node, set()).update(share.slots)
-    return [
-        replace(offer, free=tuple(slot for slot in offer.free if slot not in slots[offer.node]))
         if offer.node in slots
         else offer
         for offer in offers
