@@ -17,6 +17,7 @@ PROGRAMS = (
     "control_plane.jobs_list",
     "control_plane.charts",
     "control_plane.goodput",
+    "control_plane.placement",
     "simulator",
     "trainer",
     "trainer_overhead",

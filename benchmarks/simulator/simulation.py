@@ -63,7 +63,7 @@ class VirtualClock:
         return moment(self.seconds)
 
 
-class _Messages:
+class Messages:
     """Keeps the messages of a round in place of a broker."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Simulation:
         self._context = leading(context, leader, epoch)
         self._clock = clock
         self._trace = trace
-        self._messages = _Messages()
+        self._messages = Messages()
         self._placer = Placer(self._context, self._messages)
         self._waiting: dict[str, Waiting] = {}
         self._attempts: dict[str, _Attempt] = {}

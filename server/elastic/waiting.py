@@ -30,7 +30,7 @@ from server.placement.demand import Offer
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
-from server.queue.groups import HeadJob, group_sizes, read_heads
+from server.queue.heads import HeadJob, group_sizes, read_heads
 from server.queue.order import GROUPED
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause
@@ -78,11 +78,11 @@ class SizeFitter:
             state = (sizes, offers, quotas)
             if state == self._hopeless and now < self._hopeless_until:
                 return
-            heads = read_heads(connection, groups=len(sizes), free_slots=free)
+            heads = read_heads(connection, sizes=sizes, free_slots=free)
         turns = Turns(offers, quotas=quotas)
         queue = [row.queued for row in heads.rows]
         elastic = {row.id: row for row in heads.rows if row.min_world_size is not None}
-        for queued in turns.take(queue, cut=heads.cut):
+        for queued in turns.take(queue, cut=heads.cut, complete=heads.complete):
             row = elastic.get(queued.id)
             if row is not None and (row.min_world_size or 0) <= turns.free_slots:
                 try:

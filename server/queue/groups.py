@@ -1,4 +1,4 @@
-"""The queue in groups of equal demand: the next jobs of each group, and why it waits.
+"""The groups of the queue: jobs of a project with equal demands, which enter and leave them.
 
 Jobs of a group wait for the same reason, which is stored once: a round writes as much for ten
 thousand queued jobs as for ten. The group of a job is recorded when the job enters the queue.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
@@ -22,7 +22,6 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
-    func,
     or_,
     select,
     update,
@@ -34,13 +33,12 @@ from server.database.rows import TypedRow
 from server.database.tables import checkpoints, demands, jobs, notices
 from server.database.upsert import insert_absent
 from server.errors import UnreadableError
-from server.events.notices import notify, notify_all
+from server.events.notices import notify
 from server.jobs.checks import roots_of
-from server.placement.decide import JobGroup, QueuedJob
 from server.placement.demand import Demand
 from server.protocol_2 import lacking
 from server.queue.duration import expected_duration
-from server.queue.order import ARRIVAL, GROUPED, TURN, read_order
+from server.queue.order import ARRIVAL, GROUPED
 from server.subject import Subject
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
@@ -57,16 +55,8 @@ GROUPED_AT_ONCE = 500
 PACED_AT_ONCE = 50
 """Of these, jobs that ran before: each costs some queries for its expected duration. The others
 enter in the next rounds."""
-PLACED_AT_ONCE = 100
-"""Most jobs of a group that one round places, in a transaction each."""
 PUT_OFF_FOR = timedelta(seconds=15)
 """Pause before another look at a job that cannot start yet for a reason that no slot removes."""
-NOTIFIED = 20
-"""First jobs of a group whose live views get a notice of a changed reason; others poll."""
-
-HEADS_AT_ONCE = 2000
-"""Most jobs that a round reads of many groups, but one of each group, for its reason."""
-
 Waiting = tuple[str, datetime | None, str]
 """A job, the time at which it was queued, and why it waits."""
 
@@ -86,55 +76,6 @@ class NewJob(TypedRow):
     forked_from: str | None
     attempt: int
     has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
-
-
-@dataclass(frozen=True, slots=True)
-class HeadJob(TypedRow):
-    """One of the next jobs of a group."""
-
-    table: ClassVar[Table] = jobs
-    id: str
-    name: str
-    queued_at: datetime | None
-    group: Annotated[str, jobs.c.demand.label("group")]
-    turn: Annotated[int, TURN]
-    """Place in its group, from 1."""
-    shape: Annotated[Any, demands.c.shape]
-    """The fields of its demand, in their order."""
-    reason: Annotated[str | None, demands.c.reason]
-    """Why its group waits, as stored."""
-    lasts_seconds: float | None
-    lasts_on: str | None
-    priority: int
-    project: str
-    min_world_size: int | None
-
-    @property
-    def demand(self) -> Demand:
-        """What it needs."""
-        return demand_of_shape(self.shape)
-
-    @property
-    def queued(self) -> QueuedJob:
-        """The job, as it is placed."""
-        return QueuedJob(
-            self.id,
-            self.name,
-            self.demand,
-            lasts=lasts_of(self.lasts_seconds),
-            lasts_on=self.lasts_on,
-            priority=self.priority,
-            project=self.project,
-        )
-
-
-@dataclass(frozen=True)
-class Heads:
-    """The next jobs of each group, in the order of the queue."""
-
-    rows: Sequence[HeadJob]
-    cut: frozenset[JobGroup]
-    """Groups that hold more jobs than are here."""
 
 
 def lasts_of(seconds: float | None) -> timedelta | None:
@@ -254,79 +195,6 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
                 grouped,
             )
     return frozenset(row["job"] for row in grouped)
-
-
-def group_sizes(connection: Connection) -> dict[str, int]:
-    """Return the number of jobs of each group, from the index alone."""
-    size = func.count().label("size")
-    grouped = select(jobs.c.demand, size).where(GROUPED).group_by(jobs.c.demand)
-    return {row.demand: row.size for row in connection.execute(grouped)}
-
-
-def read_heads(connection: Connection, *, groups: int, free_slots: int) -> Heads:
-    """Return the next jobs of each group, at least one more than could find a slot.
-
-    Of many groups fewer are read; what is left out is placed by later rounds.
-
-    Args:
-        connection: a transaction.
-        groups: number of the groups.
-        free_slots: free slots of the cluster; no job needs fewer than one.
-    """
-    most = min(max(free_slots + 1, NOTIFIED), PLACED_AT_ONCE, max(1, HEADS_AT_ONCE // groups))
-    order = read_order(connection, turns=True)
-    line = order.line
-    found = HeadJob.all(
-        connection,
-        HeadJob.select()
-        .select_from(line)
-        .join(jobs, jobs.c.id == line.c.id)
-        .join(demands, demands.c.key == jobs.c.demand)
-        .where(line.c.turn <= most + 1, line.c.demand.is_not(None))
-        .order_by(*order.by),
-    )
-    cut = frozenset(row.queued.group for row in found if row.turn > most)
-    return Heads([row for row in found if row.turn <= most], cut)
-
-
-def explain(
-    context: Context, heads: Heads, waiting: Mapping[str, str], *, new: Collection[str]
-) -> None:
-    """Store changed reasons, one a group, and notify live views.
-
-    Args:
-        context: the server's surroundings.
-        heads: the next jobs of each group.
-        waiting: why some of them wait, by job id.
-        new: ids of jobs that entered the queue in this round; each gets a notice.
-    """
-    waits = [row for row in heads.rows if row.id in waiting]
-    firsts: dict[str, HeadJob] = {}  # the others may be behind a quota that the first one is within
-    for row in waits:
-        firsts.setdefault(row.group, row)
-    changed = {
-        group: waiting[row.id] for group, row in firsts.items() if waiting[row.id] != row.reason
-    }
-    if not changed and not new:
-        return
-    notified = {row.id for row in waits if row.group in changed and row.turn <= NOTIFIED}
-    with context.database.write() as connection:
-        if changed:
-            connection.execute(
-                update(demands)
-                .where(demands.c.key == bindparam("group"))
-                .values(reason=bindparam("because")),
-                [{"group": key, "because": changed[key]} for key in sorted(changed)],
-            )
-        still = select(jobs.c.id, demands.c.reason).where(
-            jobs.c.id.in_(notified | set(new)),
-            jobs.c.state == JobState.QUEUED,
-            demands.c.key == jobs.c.demand,
-            demands.c.reason.is_not(None),
-        )
-        rows = connection.execute(still.order_by(jobs.c.id)).all()
-        told = [(Subject(row.id), WaitingNotice(reason=row.reason)) for row in rows]
-        notify_all(context, connection, told)
 
 
 def put_off(context: Context, connection: Connection, waiting: Iterable[Waiting]) -> None:

@@ -59,6 +59,8 @@ _COLUMNS = (
 )
 TAG: ColumnElement[float] = literal_column("line.tag", Float)
 """Slots for its weight that the project of a job holds in its turn; of `QueueOrder.line`."""
+PLACE: ColumnElement[int] = literal_column("line.place", Integer)
+"""Place of a job among those that the scheduler considers; of a numbered line."""
 TURN: ColumnElement[int] = literal_column("line.turn", Integer)
 """Place of a job in its group; of the `line` of `read_order` with turns."""
 
@@ -125,6 +127,12 @@ class QueueOrder:
         """
         chosen = select(self.line).where(*condition).order_by(*self.by).limit(limit)
         return replace(self, line=chosen.subquery("line"))
+
+    def numbered(self) -> QueueOrder:
+        """Return the jobs that the scheduler considers, each with its `place` from 1."""
+        place = func.row_number().over(order_by=self.by).label("place")
+        grouped = select(self.line, place).where(self.line.c.demand.is_not(None))
+        return replace(self, line=grouped.subquery("line"))
 
     def behind(self, key: QueueKey) -> ColumnElement[bool]:
         """Return the condition of the jobs behind a key."""

@@ -14,7 +14,8 @@ from server.placement.demand import Holding, Offer
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
-from server.queue.groups import enter_groups, explain, group_sizes, read_heads
+from server.queue.groups import enter_groups
+from server.queue.heads import explain, group_sizes, read_heads
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.placements import Placement, place
 from server.scheduling.recovery_wait import held_back
@@ -59,7 +60,7 @@ class Placer:
             if known and not new:
                 return 0
             free = sum(len(offer.free) for offer in offers)
-            heads = read_heads(connection, groups=len(sizes), free_slots=free)
+            heads = read_heads(connection, sizes=sizes, free_slots=free)
         queue = [row.queued for row in heads.rows]
         settings = context.settings
         decisions = decide(
@@ -71,6 +72,7 @@ class Placer:
             if settings.preemption
             else None,
             cut=heads.cut,
+            complete=heads.complete,
             quotas=quotas,
         )
         placements = [

@@ -13,7 +13,9 @@ from server.context import Context
 from server.database.migrate import alembic_config, upgrade
 from server.database.tables import demands, jobs, nodes, notices
 from server.jobs.service import stop
-from server.queue.groups import NOTIFIED, PLACED_AT_ONCE, forget_groups, put_off
+from server.queue import heads
+from server.queue.groups import forget_groups, put_off
+from server.queue.heads import FIRST_AT_ONCE, NOTIFIED
 from server.scheduling.round import Placer
 from tests.actors import ADA
 from tests.server.harness import Harness
@@ -126,16 +128,34 @@ def test_a_round_costs_the_same_however_many_wait(harness: Harness, context: Con
 def test_more_than_one_round_can_place_start_in_their_order(
     harness: Harness, context: Context
 ) -> None:
-    harness.add_node("a", slots=PLACED_AT_ONCE + 10)
+    harness.add_node("a", slots=FIRST_AT_ONCE + 10)
     first = harness.submit(resources={"world_size": 1})
-    copies = fill(harness, PLACED_AT_ONCE + 5, first)
+    copies = fill(harness, FIRST_AT_ONCE + 5, first)
     harness.clock.advance(1)
     last = harness.submit(resources={"world_size": 2})
-    assert harness.place() == PLACED_AT_ONCE
+    assert harness.place() == FIRST_AT_ONCE
     assert harness.job(last).state == JobState.QUEUED, "it overtakes no other job"
     assert harness.job(copies[-1]).state == JobState.QUEUED
     assert harness.place() == 7
     assert harness.job(last).state == JobState.STARTING
+
+
+def test_many_groups_are_placed_by_one_round(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each group one job is read behind the first ones; the others are left out and kept."""
+    monkeypatch.setattr(heads, "HEADS_AT_ONCE", 1)
+    monkeypatch.setattr(heads, "FIRST_AT_ONCE", 7)
+    monkeypatch.setattr(heads, "NOTIFIED", 1)
+    harness.add_node("a", slots=30)
+    queued = []
+    for size in (1, 2, 3) * 3:
+        harness.clock.advance(1)
+        queued.append(harness.submit(resources={"world_size": size}))
+
+    assert harness.place() == 7
+    assert [harness.job(job_id).state for job_id in queued[7:]] == [JobState.QUEUED] * 2
+    assert harness.place() == 2
 
 
 def test_a_job_that_is_queued_again_is_looked_at_anew(harness: Harness, context: Context) -> None:
