@@ -116,6 +116,48 @@ def test_the_gpu_overlay_changes_a_service_that_exists() -> None:
     assert given.keys() <= environment_names(WorkerSettings)
 
 
+TWO_SERVERS: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.two-servers.yml").read_text())
+
+
+def test_two_servers_and_two_schedulers_run_what_the_first_ones_run() -> None:
+    added = TWO_SERVERS["services"]
+    assert added.keys() - SERVICES.keys() == {"proxy", "server-2", "scheduler-2"}
+    for name in ("server", "scheduler"):
+        first, second = SERVICES[name], added[f"{name}-2"]
+        same = ("image", "command", "volumes", "read_only", "cap_drop", "security_opt")
+        assert {key: second[key] for key in same} == {key: first[key] for key in same}
+        shared = ("TRAINYARD_DATABASE_URL", "TRAINYARD_BROKER_URL", "TRAINYARD_STATE_DIR")
+        for key in shared:
+            assert second["environment"][key] == first["environment"][key]
+    assert added["server"]["environment"] == added["server-2"]["environment"]
+    assert added["server"]["environment"].keys() <= environment_names(ServerSettings)
+    assert added["server"]["environment"].keys() == SERVICES["server"]["environment"].keys()
+    assert "ports" not in added["server-2"]
+
+
+def test_the_proxy_sends_to_every_api_server_and_outlives_a_stream() -> None:
+    added = TWO_SERVERS["services"]
+    (mount,) = added["proxy"]["volumes"]
+    text = (ROOT / mount.split(":")[0]).read_text()
+    targets = re.findall(r"^    server (\S+) (\S+):(\d+)$", text, re.MULTILINE)
+    port = added["server"]["environment"]["TRAINYARD_PORT"]
+    apis = [
+        name
+        for name, service in (SERVICES | added).items()
+        if (SERVICES.get(name, {}) | service).get("command", [])[-1:] == ["api"]
+    ]
+    assert sorted(targets) == [(name, name, port) for name in sorted(apis)]
+    (bound,) = re.findall(r"bind :(\d+)", text)
+    assert added["proxy"]["ports"][0].endswith(f":{bound}")
+    assert added["worker"]["environment"] == {"TRAINYARD_URL": f"http://proxy:{bound}"}
+    trusted = added["server"]["environment"]["TRAINYARD_TRUSTED_PROXIES"]
+    assert trusted == added["proxy"]["networks"]["default"]["ipv4_address"]
+    for side in ("client", "server"):
+        (seconds,) = re.findall(rf"timeout {side} (\d+)s", text)
+        assert float(seconds) > ServerSettings.model_fields["stream_seconds"].default
+    assert "option httpchk GET /readyz" in text
+
+
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 def test_a_dockerfile_copies_what_exists_and_ends_without_root(path: Path) -> None:
     found = instructions(path)
