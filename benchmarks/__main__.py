@@ -18,6 +18,7 @@ PROGRAMS = (
     "control_plane.charts",
     "control_plane.goodput",
     "control_plane.placement",
+    "control_plane.capacity",
     "simulator",
     "trainer",
     "trainer_overhead",

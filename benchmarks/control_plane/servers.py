@@ -37,7 +37,7 @@ from trainyard.spec.sections.training import TrainingSection
 PACKAGES = ("fastapi", "numpy", "psycopg", "pydantic", "sqlalchemy", "uvicorn")
 HOST = "127.0.0.1"
 API = "/api/v1"
-START_SECONDS = 30
+START_SECONDS = 120
 DATABASES = ("sqlite", "postgresql")
 
 
