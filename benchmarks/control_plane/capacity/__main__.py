@@ -12,10 +12,17 @@ import argparse
 import sys
 from contextlib import ExitStack
 
-from benchmarks.control_plane.capacity.reporting import Figures, measure_reports
+from benchmarks.control_plane.capacity.heartbeats import measure_heartbeats
+from benchmarks.control_plane.capacity.reporting import measure_reports
+from benchmarks.control_plane.capacity.runs import Run
+from benchmarks.control_plane.capacity.submissions import measure_submissions
 from benchmarks.control_plane.servers import Store, run_on_databases, served
 
-PARTS = {"reports": measure_reports}
+PARTS = {
+    "reports": measure_reports,
+    "submissions": measure_submissions,
+    "heartbeats": measure_heartbeats,
+}
 
 
 def measure(opened: Store, given: argparse.Namespace) -> bool:
@@ -24,7 +31,7 @@ def measure(opened: Store, given: argparse.Namespace) -> bool:
     for part in given.parts:
         with ExitStack() as running:
             apis = [running.enter_context(served(opened)) for _ in range(given.api_processes)]
-            passed &= PARTS[part](Figures(opened, apis, given.seconds, given.rounds))
+            passed &= PARTS[part](Run(opened, apis, given.seconds, given.rounds))
     return passed
 
 

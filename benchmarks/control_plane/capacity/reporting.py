@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.control_plane.capacity.load import Lane, Sent, send_from_another_process
-from benchmarks.control_plane.capacity.processor_time import spent
+from benchmarks.control_plane.capacity.load import Lane
+from benchmarks.control_plane.capacity.runs import Run, send, spent
 from benchmarks.control_plane.jobs_list import PAGE_SIZE, fill
 from benchmarks.control_plane.reports import ReportMaker
-from benchmarks.control_plane.servers import (
-    API,
-    PACKAGES,
-    Process,
-    Store,
-    add_running,
-    user_token,
-)
+from benchmarks.control_plane.servers import API, add_running, user_token
 from benchmarks.report import emit, percentile
 
 KINDS: Mapping[str, dict[str, Any]] = {
@@ -42,61 +34,40 @@ LIST_EVERY = 0.1
 TARGET_RATIO = 3.0
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Where the reports of one database go, and how long they are sent."""
-
-    opened: Store
-    apis: list[Process]
-    seconds: float
-    rounds: int
-
-    @property
-    def common(self) -> dict[str, Any]:
-        """What every line has."""
-        return {
-            "packages": PACKAGES,
-            "database": self.opened.kind,
-            "api_processes": len(self.apis),
-        }
-
-
-def measure_reports(figures: Figures) -> bool:
+def measure_reports(run: Run) -> bool:
     """Print the figures of reports, and of the list of jobs under that load."""
-    fill(figures.opened, JOBS)
+    fill(run.opened, JOBS)
     for kind in KINDS:
-        _print_cost(figures, kind)
-    rate = _print_rate(figures)
-    return _print_latencies(figures, rate)
+        _print_cost(run, kind)
+    rate = _print_rate(run)
+    return _print_latencies(run, rate)
 
 
-def _lanes(
-    figures: Figures, kind: str, *, count: int, reports: int, interval: float = 0.0
-) -> list[Lane]:
+def _lanes(run: Run, kind: str, *, count: int, reports: int, interval: float = 0.0) -> list[Lane]:
     """Return supervisors of new attempts, over the API processes in turn."""
     lanes = []
     for number in range(count):
-        running = add_running(figures.opened.context, figures.opened.context.new_id())
+        running = add_running(run.opened.context, run.opened.context.new_id())
         maker = ReportMaker(running, seed=number)
         bodies = [maker.make(**KINDS[kind]) for _ in range(reports)]
-        api = figures.apis[number % len(figures.apis)]
+        api = run.apis[number % len(run.apis)]
         url = f"{api.url}{API}/workers/attempts/{running.attempt_id}/report"
         lanes.append(Lane("report", url, running.token, bodies, interval))
     return lanes
 
 
-def _list_lane(figures: Figures, requests: int) -> Lane:
-    url = f"{figures.apis[0].url}{API}/jobs?page_size={PAGE_SIZE}"
-    return Lane("list", url, user_token(figures.opened), [b""] * requests, LIST_EVERY)
+def _list_lane(run: Run, requests: int) -> Lane:
+    url = f"{run.apis[0].url}{API}/jobs?page_size={PAGE_SIZE}"
+    return Lane("list", url, user_token(run.opened), [b""] * requests, LIST_EVERY)
 
 
-def _print_cost(figures: Figures, kind: str) -> None:
+def _print_cost(run: Run, kind: str) -> None:
     reports = 400
     costs = []
-    for _ in range(figures.rounds):
-        lanes = _lanes(figures, kind, count=2, reports=reports // 2)
-        with spent(figures.opened, api=figures.apis) as used:
-            sent = _send(lanes, figures.seconds * 10)
+    for _ in range(run.rounds):
+        lanes = _lanes(run, kind, count=2, reports=reports // 2)
+        with spent(run.opened, api=run.apis) as used:
+            sent = send(lanes, for_seconds=run.seconds * 10)
         costs.append(used.each_ms(reports) | {"load": sent.cpu_seconds / reports * 1000})
     medians = {name: round(statistics.median(c[name] for c in costs), 2) for name in costs[0]}
     emit(
@@ -106,23 +77,22 @@ def _print_cost(figures: Figures, kind: str) -> None:
         processor_ms=medians,
         reports=reports,
         body_bytes=len(lanes[0].bodies[-1]),
-        rounds=figures.rounds,
-        **figures.common,
+        rounds=run.rounds,
+        **run.common,
     )
 
 
-def _print_rate(figures: Figures) -> float:
+def _print_rate(run: Run) -> float:
     """Find the greatest rate of reports, in reports/s."""
-    rates, used_by = [], {}
-    for _ in range(figures.rounds):
-        each = int(MOST_A_SECOND * figures.seconds / LANES)
-        lanes = _lanes(figures, USUAL, count=LANES, reports=each)
-        with spent(figures.opened, api=figures.apis) as used:
-            sent = _send(lanes, figures.seconds)
+    rates = []
+    for _ in range(run.rounds):
+        each = int(MOST_A_SECOND * run.seconds / LANES)
+        lanes = _lanes(run, USUAL, count=LANES, reports=each)
+        with spent(run.opened, api=run.apis) as used:
+            sent = send(lanes, for_seconds=run.seconds)
         rates.append(len(sent.seconds["report"]) / sent.wall_seconds)
-        used_by = used.seconds | {"load": sent.cpu_seconds}
     rate = statistics.median(rates)
-    pause = figures.opened.context.settings.report_seconds
+    pause = run.opened.context.settings.report_seconds
     emit(
         "capacity_reports",
         figure=rate,
@@ -130,23 +100,22 @@ def _print_rate(figures: Figures) -> float:
         rates=[round(each, 1) for each in rates],
         attempts=round(rate * pause),
         report_seconds=pause,
-        processors_used={n: round(s / sent.wall_seconds, 2) for n, s in used_by.items()},
-        **figures.common,
+        processors_used=used.processors(sent),
+        **run.common,
     )
     return rate
 
 
-def _print_latencies(figures: Figures, rate: float) -> bool:
-    pause = figures.opened.context.settings.report_seconds
-    requests = int(figures.seconds * 2 / LIST_EVERY)
-    idle = _send([_list_lane(figures, requests)], figures.seconds * 4)
+def _print_latencies(run: Run, rate: float) -> bool:
+    pause = run.opened.context.settings.report_seconds
+    requests = int(run.seconds * 2 / LIST_EVERY)
+    idle = send([_list_lane(run, requests)], for_seconds=run.seconds * 4)
     count = max(round(rate * SHARE * pause), 1)
-    reports = int(figures.seconds * 2 / pause)
-    lanes = _lanes(figures, USUAL, count=count, reports=reports, interval=pause)
-    with spent(figures.opened, api=figures.apis) as used:
-        sent = _send([*lanes, _list_lane(figures, requests)], figures.seconds * 4)
+    reports = int(run.seconds * 2 / pause)
+    lanes = _lanes(run, USUAL, count=count, reports=reports, interval=pause)
+    with spent(run.opened, api=run.apis) as used:
+        sent = send([*lanes, _list_lane(run, requests)], for_seconds=run.seconds * 4)
     took = sent.seconds["report"]
-    processors = used.seconds | {"load": sent.cpu_seconds}
     passed = emit(
         "capacity_reports_at_70_percent",
         figure=percentile(took, 0.99) * 1000,
@@ -157,8 +126,8 @@ def _print_latencies(figures: Figures, rate: float) -> bool:
         median_ms=round(percentile(took, 0.5) * 1000, 1),
         reports_per_second=round(len(took) / sent.wall_seconds, 1),
         attempts=count,
-        processors_used={n: round(s / sent.wall_seconds, 2) for n, s in processors.items()},
-        **figures.common,
+        processors_used=used.processors(sent),
+        **run.common,
     )
     before, beside = (percentile(each.seconds["list"], 0.95) for each in (idle, sent))
     return passed & emit(
@@ -170,12 +139,5 @@ def _print_latencies(figures: Figures, rate: float) -> bool:
         idle_p95_ms=round(before * 1000, 1),
         p95_ms=round(beside * 1000, 1),
         jobs=JOBS,
-        **figures.common,
+        **run.common,
     )
-
-
-def _send(lanes: Sequence[Lane], for_seconds: float) -> Sent:
-    sent = send_from_another_process(lanes, for_seconds=for_seconds)
-    refused = {kind: statuses for kind, statuses in sent.refused.items() if statuses}
-    assert not refused, f"the server refused requests: {refused}"
-    return sent

@@ -1,16 +1,45 @@
-"""Processor time of the processes of a server, by kind."""
+"""One run on one database: who serves, for how long, and the processor time of each process."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from benchmarks.control_plane.servers import Process, Store
+from benchmarks.control_plane.capacity.load import Lane, Sent, send_from_another_process
+from benchmarks.control_plane.servers import PACKAGES, Process, Store
 
 TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where the load goes, and for how long it is sent."""
+
+    opened: Store
+    apis: list[Process]
+    seconds: float
+    rounds: int
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What every line has."""
+        return {
+            "packages": PACKAGES,
+            "database": self.opened.kind,
+            "api_processes": len(self.apis),
+        }
+
+
+def send(lanes: Sequence[Lane], *, for_seconds: float) -> Sent:
+    """Send a load of which no request may be refused."""
+    sent = send_from_another_process(lanes, for_seconds=for_seconds)
+    refused = {kind: statuses for kind, statuses in sent.refused.items() if statuses}
+    assert not refused, f"the server refused requests: {refused}"
+    return sent
 
 
 @dataclass
@@ -22,6 +51,11 @@ class Spent:
     def each_ms(self, count: int) -> dict[str, float]:
         """Return milliseconds for each of `count` requests."""
         return {kind: round(spent / count * 1000, 2) for kind, spent in self.seconds.items()}
+
+    def processors(self, sent: Sent) -> dict[str, float]:
+        """Return how many processors each kind, and the load, used on average."""
+        used = self.seconds | {"load": sent.cpu_seconds}
+        return {kind: round(spent / sent.wall_seconds, 2) for kind, spent in used.items()}
 
 
 @contextmanager

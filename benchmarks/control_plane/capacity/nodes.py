@@ -1,0 +1,179 @@
+"""Nodes of a benchmark: registered as workers do, their heartbeats, and workers that only claim."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from kombu import Connection, Consumer, Exchange, Message, Queue
+
+from benchmarks.control_plane.servers import API, HOST, Store
+from server.auth.service import Principal, create_token
+from server.auth.tokens import TokenKind
+from server.nodes.register import register
+from trainyard.protocol.node_samples import (
+    Accelerator,
+    AcceleratorSample,
+    DiskSample,
+    HostSample,
+    NodeSample,
+)
+from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    Claim,
+    Hardware,
+    LaunchMessage,
+    NodeHeartbeat,
+    Registration,
+    WorkerIdentity,
+)
+
+WORKER = WorkerIdentity(folder="0" * 32, boot_id="00000000-0000")
+ROOTS = {
+    name: f"00000000-0000-4000-8000-00000000000{n}"
+    for n, name in enumerate(("data", "checkpoints"))
+}
+GIB = 2**30
+CLAIMS_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Node:
+    """A registered node."""
+
+    name: str
+    token: str
+    gpus: int
+
+    def heartbeat(self) -> bytes:
+        """Return the body of a heartbeat, with a sample of the host and of each GPU."""
+        sample = NodeSample(
+            host=HostSample(
+                load=1.0,
+                memory_bytes=GIB,
+                memory_used_bytes=GIB // 2,
+                disks=(DiskSample(name="data_dir", total_bytes=GIB, free_bytes=GIB // 2),),
+            ),
+            accelerators=tuple(
+                AcceleratorSample(
+                    uuid=f"GPU-{self.name}-{index}",
+                    utilization_ratio=0.9,
+                    memory_used_bytes=70 * GIB,
+                    power_watts=600.0,
+                    temperature_celsius=60.0,
+                    sm_clock_hertz=1_900_000_000,
+                    memory_clock_hertz=2_600_000_000,
+                    throttle_reasons=(),
+                    ecc_uncorrected=0,
+                )
+                for index in range(self.gpus)
+            ),
+        )
+        beat = NodeHeartbeat(protocol=PROTOCOL, node=self.name, worker=WORKER, sample=sample)
+        return beat.model_dump_json().encode()
+
+
+def register_nodes(opened: Store, prefix: str, *, count: int, slots: int, gpus: int) -> list[Node]:
+    """Register nodes, of `gpus` GPUs or, where it is 0, of `slots` CPU slots each."""
+    context, registered = opened.context, []
+    for number in range(count):
+        name = f"{prefix}-{number:04d}"
+        accelerators = tuple(
+            Accelerator(index=i, uuid=f"GPU-{name}-{i}", name="H100", memory_bytes=80 * GIB)
+            for i in range(gpus)
+        )
+        hardware = Hardware(
+            device="cuda" if gpus else "cpu",
+            slots=gpus or slots,
+            device_name="H100" if gpus else "CPU",
+            device_memory_bytes=80 * GIB,
+            cores=64,
+            memory_bytes=1024 * GIB,
+            accelerators=accelerators,
+        )
+        registration = Registration(
+            protocol=PROTOCOL,
+            node=name,
+            address=HOST,
+            hardware=hardware,
+            roots=ROOTS,
+            worker=WORKER,
+            version="0",
+        )
+        row, _ = create_token(context, TokenRequest(name=name, kind="join"))
+        joiner = Principal(name=name, kind=TokenKind.JOIN, token_id=row.id)
+        token = register(context, registration, principal=joiner).node_token
+        assert token is not None
+        registered.append(Node(name, token, gpus))
+    return registered
+
+
+class ClaimingWorkers(threading.Thread):
+    """Workers of all nodes in one thread: messages of the broker in, claims out, no launch."""
+
+    def __init__(self, nodes: Sequence[Node], *, url: str, broker_url: str, pause: float) -> None:
+        super().__init__(daemon=True)
+        self.claims: Counter[str] = Counter()
+        """Granted claims of each attempt."""
+        self.refused = 0
+        """Claims of messages that came again."""
+        self._nodes = {node.name: node for node in nodes}
+        self._url = f"{url}{API}/workers"
+        self._broker_url = broker_url
+        self._pause = pause
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Claim until `close`; a heartbeat of each node comes in between."""
+        queues = [
+            Queue(f"node.{name}", Exchange(f"node.{name}"), routing_key=f"node.{name}")
+            for name in self._nodes
+        ]
+        due = time.monotonic()
+        with (
+            httpx.Client(timeout=60) as client,
+            ThreadPoolExecutor(CLAIMS_AT_ONCE) as pool,
+            Connection(self._broker_url) as broker,
+            Consumer(broker, queues, accept=["json"]) as consumer,
+        ):
+            consumer.register_callback(
+                lambda body, message: self._take(pool, client, body, message)
+            )
+            while not self._over.is_set():
+                with suppress(TimeoutError):
+                    broker.drain_events(timeout=0.2)
+                if time.monotonic() >= due:
+                    due += self._pause
+                    for node in self._nodes.values():
+                        self._post(client, "heartbeat", node, node.heartbeat())
+
+    def close(self) -> None:
+        """End the thread."""
+        self._over.set()
+        self.join()
+
+    def _take(self, pool: Executor, client: httpx.Client, body: Any, message: Message) -> None:
+        _, fields, _ = body
+        message.ack()
+        pool.submit(self._claim, client, LaunchMessage.model_validate(fields))
+
+    def _claim(self, client: httpx.Client, launch: LaunchMessage) -> None:
+        claim = Claim(protocol=PROTOCOL, node=launch.node, worker=WORKER)
+        path, node = f"attempts/{launch.attempt_id}/claim", self._nodes[launch.node]
+        response = self._post(client, path, node, claim.model_dump_json().encode())
+        if response.is_success:
+            self.claims[launch.attempt_id] += 1
+        else:
+            self.refused += 1
+
+    def _post(self, client: httpx.Client, path: str, node: Node, body: bytes) -> httpx.Response:
+        headers = {"authorization": f"Bearer {node.token}", "content-type": "application/json"}
+        return client.post(f"{self._url}/{path}", content=body, headers=headers)
