@@ -188,7 +188,8 @@ def test_a_job_from_claim_to_chart(
     assert claimed.status_code == 200
     assert node.post(f"{path}/claim", json=own).status_code == 409
     heartbeat = node.post(f"{WORKERS}/heartbeat", json=own)
-    assert heartbeat.json() == {"expected": [sent.attempt_id]}
+    answered = {"expected": [sent.attempt_id], "time": context.now().timestamp()}
+    assert heartbeat.json() == answered
 
     supervisor = with_token(app, claimed.json()["attempt_token"])
     report = Report(
