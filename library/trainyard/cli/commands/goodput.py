@@ -124,9 +124,17 @@ def draw_what_if(answer: SaveIntervalWhatIf) -> RenderableType:
     note = f"A save holds up training for {answer.stall_seconds:.2f} s."
     if daly is not None:
         note += f" Daly's estimate: {_every(daly)}."
-    asked, best = answer.replayed.expected_ettr, answer.best.expected_ettr
-    if asked is not None or best is not None:
-        note += f" Expected ETTR of a long run: {share(asked)}, at best {share(best)}."
+    candidates = (
+        (answer.interval_steps, answer.replayed),
+        (answer.best_interval_steps or 0, answer.best),
+    )
+    expected = [
+        f"{share(outcome.expected_ettr)} with saves {_every(steps)}"
+        for steps, outcome in candidates
+        if outcome.expected_ettr is not None
+    ]
+    if expected:
+        note += f" Expected ETTR of a long run: {', '.join(expected)}."
     return Group(rows, Text(""), Text(note))
 
 

@@ -77,7 +77,11 @@ function Content({ goodput, first }: { goodput: ClusterGoodput; first: string })
           <Fact name="Goodput">{ratioWords(goodput.goodput)}</Fact>
           <Failures
             of={goodput}
-            note={rate === null ? "" : `, ${rate.toFixed(2)} in 1,000 node-days`}
+            note={
+              rate === null
+                ? ""
+                : `, ${rate < 100 ? rate.toFixed(2) : count(rate)} in 1,000 node-days`
+            }
           />
         </dl>
       </section>
