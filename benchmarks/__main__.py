@@ -19,6 +19,7 @@ PROGRAMS = (
     "control_plane.goodput",
     "control_plane.placement",
     "control_plane.capacity",
+    "control_plane.cluster_goodput",
     "simulator",
     "trainer",
     "trainer_overhead",

@@ -2,7 +2,8 @@
 
 A step a second, each one recorded: 2.6 million points in each of two series, in thirty attempts of
 which each lost the steps since its last save. The cost of a ledger grows with the stored chunks, a
-thousandth of the points, and with the attempts, of each of which two chunks are decoded.
+thousandth of the points, and with the attempts, of each of which the chunk of the last kept step
+is decoded.
 
     python -m benchmarks.control_plane.goodput [--steps 2592000] [--ledgers 20]
 """

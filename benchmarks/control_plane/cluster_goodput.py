@@ -1,0 +1,180 @@
+"""Time of the slot-time of a cluster through a served API, on both databases.
+
+1,000 jobs train, each for seven hours with a point each ten seconds, and 10,000 jobs of three
+attempts ended in the last 29 days. The first answer is computed; those of the next ten minutes are
+given from it, so the page waits for the first one alone.
+
+    python -m benchmarks.control_plane.cluster_goodput [--live 1000] [--ended 10000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from sqlalchemy import insert, update
+
+from benchmarks.control_plane.servers import (
+    PACKAGES,
+    Running,
+    Store,
+    add_running,
+    run_on_databases,
+    served_client,
+)
+from benchmarks.report import emit, percentile
+from server.context import Context
+from server.database.slot_tables import capacity_changes, holdings
+from server.database.tables import attempts, events, jobs
+from server.goodput.queries import milliseconds
+from server.goodput.slot_time import DAY
+from server.goodput.step_sums import DATA, STEP
+from server.metrics.points import Points
+from server.metrics.store import store_points
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.goodput import TimeCategory
+
+TRAINED = timedelta(hours=7)
+LOGGED = timedelta(seconds=10)
+"""Time between two points."""
+DAYS, ATTEMPTS, PROJECTS, CHANGES = 29, 3, 20, 4
+"""Of the ended jobs; changes of each node."""
+ANSWERS = 20
+FIRST_TARGET, TARGET_MS = 10.0, 1000.0
+SPENT = (
+    TimeCategory.PRODUCTIVE,
+    TimeCategory.DATA_WAIT,
+    TimeCategory.SAVE_STALL,
+    TimeCategory.VALIDATION,
+    TimeCategory.STARTUP,
+    TimeCategory.ENDING,
+    TimeCategory.OTHER,
+    TimeCategory.LOST,
+)
+
+
+def fill(opened: Store, *, live: int, ended: int) -> None:
+    """Store jobs that train and the shares of those that ended, on one node for each live job."""
+    context = opened.context
+    running = [add_running(context, f"{number}") for number in range(live)]
+    for one in running:
+        _train(context, one)
+    since = context.now() - timedelta(days=DAYS)
+    held = [
+        _holding(context, number, attempt, running[number % live].node, ended)
+        for number in range(ended)
+        for attempt in range(1, ATTEMPTS + 1)
+    ]
+    changes = [
+        {
+            "node": one.node,
+            "since": since + timedelta(days=number),
+            "slots": 8,
+            "online": number % 2 == 0,
+            "takes_jobs": True,
+            "withheld": 0,
+        }
+        for one in running
+        for number in range(CHANGES)
+    ]
+    with context.database.write() as connection:
+        connection.execute(insert(holdings), held)
+        connection.execute(insert(capacity_changes), changes)
+
+
+def _train(context: Context, one: Running) -> None:
+    began = context.now() - TRAINED
+    placed = {
+        "at": began,
+        "kind": EventKind.PLACED.value,
+        "job_id": one.job_id,
+        "attempt": 1,
+        "actor": "benchmark",
+        "message": "",
+        "data": {},
+    }
+    gap = LOGGED.total_seconds()
+    steps = np.arange(1, TRAINED // LOGGED + 1, dtype=np.int64) * int(gap)
+    times = (began.timestamp() + steps).astype(np.float64)
+    ones = np.ones(len(steps))
+    with context.database.write() as connection:
+        for table, column, key in (
+            (jobs, jobs.c.id, one.job_id),
+            (attempts, attempts.c.id, one.attempt_id),
+        ):
+            connection.execute(update(table).where(column == key).values(created_at=began))
+        connection.execute(insert(events).values(placed))
+        points = {STEP: Points(steps, times, ones), DATA: Points(steps, times, ones / 10)}
+        store_points(connection, one.attempt_id, points)
+
+
+def _holding(context: Context, number: int, attempt: int, node: str, ended: int) -> dict[str, Any]:
+    until = context.now() - timedelta(days=DAYS * number / ended, hours=attempt)
+    since = until - TRAINED
+    first, last = milliseconds(since), milliseconds(until)
+    spent = {}
+    for day in range(first // DAY, last // DAY + 1):
+        length = min(last, (day + 1) * DAY) - max(first, day * DAY)
+        shares = [length // len(SPENT)] * len(SPENT)
+        shares[0] += length - sum(shares)
+        spent[str(day)] = dict(zip((each.value for each in SPENT), shares, strict=True))
+    return {
+        "attempt_id": context.new_id(),
+        "node": node,
+        "job_id": f"ended-{number}",
+        "job_name": f"ended-{number}",
+        "project": f"project-{number % PROJECTS}",
+        "attempt": attempt,
+        "slots": 1,
+        "since": since,
+        "until": until,
+        "spent": spent,
+    }
+
+
+def measure(opened: Store, *, live: int, ended: int) -> bool:
+    """Read the slot-time of 30 days and print the figures."""
+    fill(opened, live=live, ended=ended)
+    seconds: list[float] = []
+    with served_client(opened) as client:
+        for _ in range(ANSWERS + 1):
+            started = time.perf_counter()
+            view = client.get("/goodput", timeout=300).raise_for_status().json()
+            seconds.append(time.perf_counter() - started)
+            total = sum(each["slot_milliseconds"] for each in view["categories"])
+            assert total == view["slot_milliseconds"]
+    passed = True
+    for figure, name, unit, target in (
+        (seconds[0], "cluster_goodput_first", "s", FIRST_TARGET),
+        (percentile(seconds[1:], 0.95) * 1000, "cluster_goodput", "ms (p95)", TARGET_MS),
+    ):
+        passed &= emit(
+            name,
+            figure=figure,
+            unit=unit,
+            target=target,
+            at_least=False,
+            packages=PACKAGES,
+            database=opened.kind,
+            live=live,
+            ended=ended,
+        )
+    return passed
+
+
+def main() -> int:
+    """Measure on both databases."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--live", type=int, default=1_000)
+    parser.add_argument("--ended", type=int, default=10_000)
+    return run_on_databases(
+        parser, lambda opened, given: measure(opened, live=given.live, ended=given.ended)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
