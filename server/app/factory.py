@@ -68,7 +68,7 @@ ROUTERS: tuple[APIRouter, ...] = (
 
 def create_app(context: Context) -> FastAPI:
     """Return the application of one server process; its lifespan runs the tail and the beat."""
-    tail = Tail(context)
+    tail, ledger = Tail(context), ClusterLedger(context)
     app = FastAPI(
         title="Trainyard",
         openapi_url=None,  # `server.app.reference` serves the document and its page
@@ -76,13 +76,13 @@ def create_app(context: Context) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         routes=_routes(),
-        lifespan=_lifespan(context, tail),
+        lifespan=_lifespan(context, tail, ledger),
     )
     app.state.context = context
     app.state.tail = tail
     app.state.published = reference.Published(app)
-    app.state.cluster_ledger = ClusterLedger(context)
-    app.state.monitoring = Monitoring(context, tail, app.state.cluster_ledger)
+    app.state.cluster_ledger = ledger
+    app.state.monitoring = Monitoring(context, tail, ledger)
     app.state.forecaster = Forecaster(context)
     problems.install(app)
     openapi.install(app)
@@ -143,7 +143,7 @@ def _body_limits(context: Context) -> Callable[[str], int]:
 
 
 def _lifespan(
-    context: Context, tail: Tail
+    context: Context, tail: Tail, ledger: ClusterLedger
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -159,6 +159,7 @@ def _lifespan(
         finally:
             stop.set()
             await run_in_threadpool(tail.stop)
+            await run_in_threadpool(ledger.close)  # before the database is given back
             await run_in_threadpool(beat.join)
 
     return lifespan

@@ -101,6 +101,10 @@ class ClusterLedger:
             assert running is not None, "an answer older than `SERVED` is older than `KEPT`"
             return running
 
+    def close(self) -> None:
+        """End the thread: what it computes is awaited, what has not begun is cancelled."""
+        self._thread.shutdown(cancel_futures=True)
+
     def _is_within(self, age: timedelta, finished_at: datetime) -> bool:
         # A clock that is set back must not make an answer last longer.
         return timedelta() <= self._context.now() - finished_at < age

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import timedelta
-from threading import Event
+from threading import Event, Timer
 from typing import Any, NoReturn
 
 import pytest
@@ -20,8 +20,10 @@ from server.goodput.holdings import (
     FAILED_PAUSE,
     SETTLE_PAUSE,
     SETTLED_AFTER,
+    HeldShare,
     Settler,
     due_jobs,
+    read_holdings,
 )
 from server.goodput.queries import JobRecords, read_records, records_of
 from server.jobs import service
@@ -351,6 +353,27 @@ def test_requests_share_a_slow_computation_and_kept_answers_do_not_wait(
     assert second.result() is first.result()
     assert ledger.view(today, today).result() is first.result(), "its age counts from its end"
     assert len(read) == 1
+
+
+def test_an_end_awaits_what_is_computed(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A computation that outlives the application would find its database closed."""
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    ledger, today = ClusterLedger(context), context.now().date()
+    may_end = Event()
+
+    def slow(*given: Any, **named: Any) -> list[HeldShare]:
+        assert may_end.wait(30)
+        return read_holdings(*given, **named)
+
+    monkeypatch.setattr("server.goodput.cluster.read_holdings", slow)
+    answer = ledger.view(today, today)
+    Timer(0.2, may_end.set).start()
+    ledger.close()
+    assert answer.done()
+    assert answer.exception() is None
 
 
 def test_an_answer_that_failed_is_computed_anew(

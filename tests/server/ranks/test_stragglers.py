@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -178,9 +179,8 @@ def test_an_attempt_that_has_ended_has_no_present_straggler(
 def scraped(context: Context) -> str:
     from prometheus_client import generate_latest
 
-    return generate_latest(
-        Monitoring(context, Tail(context), ClusterLedger(context)).registry
-    ).decode()
+    with closing(ClusterLedger(context)) as ledger:
+        return generate_latest(Monitoring(context, Tail(context), ledger).registry).decode()
 
 
 def test_the_gauge_names_the_slot(harness: Harness, context: Context) -> None:
