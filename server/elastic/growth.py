@@ -32,6 +32,7 @@ from server.placement.demand import Demand, Offer
 from server.placement.fit import could_hold, fits, groups, unit_on
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
+from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import GROUPED_AT_ONCE, NewJob, demand_of_new, demand_of_shape
 from server.queue.order import ARRIVAL
 from server.subject import SCHEDULER
@@ -88,8 +89,9 @@ class Room:
 class Growth:
     """Resizes running jobs, one at a time: no other one grows until it has its new slots."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, usage: ReadUsage = read_usage) -> None:
         self._context = context
+        self._usage = usage
         self._steps = Steps(self._look)
         self._looked_at: datetime | None = None
         self._turn = 0
@@ -109,7 +111,7 @@ class Growth:
         now = self._context.now()
         with self._context.database.read() as connection:
             rows = _able(self._context, connection, now)
-            room = _room(connection, now) if rows else None
+            room = _room(connection, now, self._usage) if rows else None
         if room is None or not any(offer.free for offer in room.offers):
             return
         turn = self._turn % len(rows)
@@ -162,7 +164,7 @@ class Growth:
     def _has_room(self, row: GrowingJob, demand: Demand) -> bool:
         """Return whether a job still fits: the search may have taken several ticks."""
         with self._context.database.read() as connection:
-            room = _room(connection, self._context.now())
+            room = _room(connection, self._context.now(), self._usage)
             if room is None or demand.world_size > room.most(row):
                 return False
             return fits(demand, _with_own(connection, row.attempt_id, room.offers))
@@ -186,7 +188,7 @@ def _able(context: Context, connection: Connection, now: datetime) -> Sequence[G
     )
 
 
-def _room(connection: Connection, now: datetime) -> Room | None:
+def _room(connection: Connection, now: datetime, usage: ReadUsage) -> Room | None:
     """Return what jobs may grow onto; None while it is not known what other jobs need.
 
     A job that has just been queued has no group yet. One that leaves its slots and goes on is not
@@ -211,7 +213,7 @@ def _room(connection: Connection, now: datetime) -> Room | None:
         (projects[row.key], demand_of_shape(row.shape)) for row in shapes if row.key in projects
     ]
     waiting += _paused(connection, now, queued_after=now - SOON_QUEUED)
-    return room_among(waiting, read_offers(connection), read_quotas(connection, now))
+    return room_among(waiting, read_offers(connection), read_quotas(connection, now, usage=usage))
 
 
 def _paused(connection: Connection, now: datetime, *, queued_after: datetime) -> list[JobGroup]:

@@ -77,7 +77,7 @@ class Scheduler:
             placer.run,
             SizeFitter(context, usage).run,
             placer.preempt,
-            Growth(context).run,
+            Growth(context, usage).run,
             OperationKeeper(context, self._dispatcher).run,
             CapacityKeeper(context).run,
             Settler(context).run,

@@ -207,3 +207,17 @@ def test_slots_that_go_between_two_ticks_are_not_grown_onto(
     harness.launched(resources={"world_size": 2})
     assert [look.run() for _ in range(4)] == [0] * 4
     assert harness.job(job_id).state == JobState.RUNNING
+
+
+def test_growth_uses_the_sums_of_slot_hours_that_a_round_has_read(
+    harness: Harness, context: Context, vision: str
+) -> None:
+    change_project(context, vision, ProjectSettings(slot_hours_per_month=1e6), actor=ADA)
+    change_project(context, vision, ProjectSettings(max_slots=6), actor=ADA)
+    shrunk(harness, project=vision)
+    harness.add_node("c", slots=2)
+    pass_time(harness, 600)
+    used = {vision: 1e6}
+    assert Growth(context, lambda connection, now, *, of: used).run() == 0
+    used = {vision: 0.0}
+    assert Growth(context, lambda connection, now, *, of: used).run() == 1
