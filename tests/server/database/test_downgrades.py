@@ -17,6 +17,7 @@ from server.database.migrate import alembic_config, upgrade
 from server.database.tables import attempts, checkpoints, events, jobs, notices, operations
 from server.events.notices import notify
 from server.events.store import NewEvent, append_event
+from server.jobs.resume import resume
 from server.projects.service import create_project
 from server.subject import SERVER, Subject
 from tests.actors import ADA
@@ -30,6 +31,7 @@ from trainyard.protocol.rest.metrics_and_logs import (
     StragglerGone,
 )
 from trainyard.protocol.rest.projects import ProjectRequest
+from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import AttemptCause
 from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.resources import ResourcesSection
@@ -82,6 +84,31 @@ def test_events_and_notices_of_stragglers_are_deleted(
         assert connection.scalars(kinds).all() == before
         assert "rank_times" not in connection.scalars(sa.select(notices.c.kind)).all()
     upgrade(database)
+
+
+def test_the_launch_of_a_person_is_found_in_the_attempts(
+    database: Database, harness: Harness
+) -> None:
+    harness.add_node(slots=4)
+    elastic = {"world_size": 4, "min_world_size": 1}
+    job_id, (supervisor,) = harness.running(resources=elastic)
+    fixed = harness.submit(resources={"world_size": 1})
+    for size in (3, 2):
+        resume(harness.context, job_id, ResumeRequest(world_size=size), actor=ADA)
+        supervisor.end("stopped")
+        harness.place()
+        (supervisor,) = harness.claim_all(job_id)
+        supervisor.train(2)
+    chosen = harness.job(job_id).chosen
+    assert chosen.layout.world_size == 2
+    with database.write() as connection:
+        by_the_scheduler = sa.update(attempts).where(attempts.c.number == 3)
+        connection.execute(by_the_scheduler.values(actor="scheduler"))
+        command.downgrade(alembic_config(connection), "0034")
+    upgrade(database)
+    found = harness.job(job_id).chosen
+    assert (found.cause, found.actor, found.layout.world_size) == (AttemptCause.RESIZE, "ada", 3)
+    assert harness.job(fixed).chosen is None
 
 
 def store_specs(harness: Harness) -> str:
