@@ -12,11 +12,11 @@ from contextlib import suppress
 import uvicorn
 
 from server.app.factory import create_app
+from server.app.keys import ensure_key, rotate
 from server.auth.admin import ensure_admin_token, replace_admin_token
 from server.context import Context, SystemClock
 from server.database.engine import Database
 from server.database.migrate import is_current, upgrade
-from server.keys import ensure_key, rotate
 from server.secrets import KeyFileError
 from server.settings import Settings
 from server.wire.configuration import configured

@@ -12,6 +12,7 @@ from alembic import command
 from cryptography.fernet import Fernet
 
 from server.__main__ import main
+from server.app.keys import ensure_key, rotate
 from server.attempts.claim import claim
 from server.checkpoints import service
 from server.context import Context
@@ -24,7 +25,6 @@ from server.jobs import fork
 from server.jobs.planning import plan_job
 from server.jobs.queries import job_view
 from server.jobs.service import stop, submit
-from server.keys import ensure_key, rotate
 from server.secrets import KeyFileError, SecretsBox
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, WORKER, FakeClock, Harness

@@ -18,11 +18,11 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from server.app.keys import ensure_key
 from server.auth.throttle import MAX_FAILURES
 from server.context import Context, SystemClock
 from server.database.engine import Database
 from server.database.tables import liveness
-from server.keys import ensure_key
 from server.liveness import GAP, hearing
 from server.settings import Settings
 from tests.server.api.processes import api

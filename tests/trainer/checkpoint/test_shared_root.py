@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -118,8 +119,9 @@ def test_a_root_without_the_folder_of_the_job_is_named(job: SmallJob, tmp_path: 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_node_that_may_not_write_is_named(job: SmallJob, tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(0o755)
     _, errors = _launch(job, (1, 1), (job.storage, job.storage), unwritable=True)
     assert errors[0][0] == "CheckpointError"
     assert f"rank 1: cannot write {job.storage / JOB}/{PROBE}1-" in errors[0][1]

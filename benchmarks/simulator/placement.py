@@ -3,7 +3,7 @@
 10,000 jobs wait in some projects, in four sizes, and attempts with known ends hold most slots of
 1,000 nodes. Such a round reads, decides with all that backfill needs, and stores no change.
 
-    python -m benchmarks.control_plane.placement [--jobs 10000] [--projects 50] [--rounds 20]
+    python -m benchmarks.simulator.placement [--jobs 10000] [--projects 50] [--rounds 20]
 """
 
 from __future__ import annotations
