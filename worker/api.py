@@ -73,7 +73,7 @@ class WorkerApi:
         return self._post("heartbeat", heartbeat, NodeHeartbeatReply)
 
     def claim(self, attempt_id: str, claim: Claim) -> ClaimReply:
-        """Take on the node's share of an attempt; 409 when that has been done."""
+        """Take on the node's share of an attempt; 409 when another claim has done that."""
         return self._post(f"attempts/{attempt_id}/claim", claim, ClaimReply)
 
     def report(self, attempt_id: str, report: Report) -> ReportReply:

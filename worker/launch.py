@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -42,9 +43,10 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
             logger.info("attempt %s was launched before", message.attempt_id)
             return False
         reply = None
+        claim = node.claim.model_copy(update={"secret": secrets.token_urlsafe(32)})
         try:
             reply = claimed(
-                f"attempt {message.attempt_id}", lambda: api.claim(message.attempt_id, node.claim)
+                f"attempt {message.attempt_id}", lambda: api.claim(message.attempt_id, claim)
             )
         finally:
             if reply is None:

@@ -75,10 +75,15 @@ def claim(
     attempt_id: AttemptId,
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
-    """Return spec, attempt and token to the first claim; a later one gets 409."""
+    """Return spec, attempt and token to the first claim and its repeats; another one gets 409."""
     _check(principal, body.node, body.protocol)
     claimed = claim_attempt(
-        context, attempt_id, node=body.node, worker=body.worker, protocol=body.protocol
+        context,
+        attempt_id,
+        node=body.node,
+        worker=body.worker,
+        secret=body.secret,
+        protocol=body.protocol,
     )
     return _reply(claimed, body.protocol)
 

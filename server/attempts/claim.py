@@ -7,7 +7,7 @@ from sqlalchemy import Connection, select
 from server.attempts.launch import Launch, read_launch
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
-from server.database.rows import Attempt, Job
+from server.database.rows import Attempt, AttemptNode, Job
 from server.database.tables import checkpoints, nodes
 from server.errors import ConflictError, NotFoundError
 from server.events.store import NewEvent
@@ -29,19 +29,29 @@ def claim(
     *,
     node: str,
     worker: WorkerIdentity,
+    secret: str | None = None,
     protocol: int = PROTOCOL,
 ) -> ClaimReply:
     """Claim a node's share of an attempt; only the first of several claims succeeds.
 
-    The message that led here is a hint: it may be old, doubled or forged. Spec, parent checkpoint
-    and the token for reports come from the database alone, in the transaction that claims.
+    The message that led here is a hint: it may be old, doubled or forged. Spec and parent
+    checkpoint come from the database alone, in the transaction that claims. A repeat of the claim
+    that holds the share changes nothing and gets the same reply: the first one may be lost.
+
+    Args:
+        context: the server's context.
+        attempt_id: the attempt.
+        node: the claiming node.
+        worker: the worker that serves it.
+        secret: what the token for reports is made of, the same in each repeat; new when absent.
+        protocol: protocol of the worker.
 
     Raises:
         NotFoundError: there is no such attempt, or the node has no share of it.
-        ConflictError: the share was claimed before, the attempt is to end, another worker serves
-            the node, or the sender's protocol lacks a field of the reply.
+        ConflictError: another claim came first, the share has ended, the attempt is to end,
+            another worker serves the node, or the sender's protocol lacks a field of the reply.
     """
-    token = make_token(TokenKind.ATTEMPT)
+    token = make_token(TokenKind.ATTEMPT, secret)
     with context.database.write() as connection:
         lock_job_of(connection, attempt_id)  # before the read: a stop or a second claim may come
         launch = read_launch(connection, attempt_id)
@@ -49,32 +59,47 @@ def claim(
         if share is None:
             raise NotFoundError(f"node {node!r} has no share of attempt {attempt_id!r}")
         check_worker(connection, node, worker)
-        if launch.attempt.desired != DesiredState.RUN:
-            raise ConflictError(f"attempt {attempt_id} is {launch.attempt.state} and must not run")
-        first = launch.attempt.state == AttemptState.PLACED
-        event = NewEvent(
-            Claimed(),
-            Actor(node),
-            launch.subject.on(node),
-            f"{node} took on {len(share.slots)} slots",
-        )
-        move(
-            context,
-            connection,
-            event,
-            node_to(
-                attempt_id,
-                node,
-                AttemptNodeState.CLAIMED,
-                token_hash=hash_token(token),
-                worker=worker,
-                **NODE_LEASES.claim(context.now()),
-            ),
-            *([attempt_to(attempt_id, AttemptState.STARTING)] if first else []),
-        )
+        token_hash = hash_token(token)
+        if share.state not in NODE_LEASES.held or share.token_hash != token_hash:
+            _take(context, connection, launch, share, worker=worker, token_hash=token_hash)
         reply = _reply(context, connection, launch, node_rank=share.node_rank, token=token)
         check_reply(reply, protocol)  # in the transaction: a refusal leaves the share unclaimed
         return reply
+
+
+def _take(
+    context: Context,
+    connection: Connection,
+    launch: Launch,
+    share: AttemptNode,
+    *,
+    worker: WorkerIdentity,
+    token_hash: str,
+) -> None:
+    attempt, node = launch.attempt, share.node
+    if attempt.desired != DesiredState.RUN:
+        raise ConflictError(f"attempt {attempt.id} is {attempt.state} and must not run")
+    first = attempt.state == AttemptState.PLACED
+    event = NewEvent(
+        Claimed(),
+        Actor(node),
+        launch.subject.on(node),
+        f"{node} took on {len(share.slots)} slots",
+    )
+    move(
+        context,
+        connection,
+        event,
+        node_to(
+            attempt.id,
+            node,
+            AttemptNodeState.CLAIMED,
+            token_hash=token_hash,
+            worker=worker,
+            **NODE_LEASES.claim(context.now()),
+        ),
+        *([attempt_to(attempt.id, AttemptState.STARTING)] if first else []),
+    )
 
 
 def _reply(

@@ -24,9 +24,9 @@ class TokenKind(StrEnum):
     """Reports of one attempt on one node; `attempt_nodes` has its hash."""
 
 
-def make_token(kind: TokenKind) -> str:
-    """Return a new token, such as `ty_api_...`."""
-    return f"ty_{kind}_{make_secret()}"
+def make_token(kind: TokenKind, secret: str | None = None) -> str:
+    """Return a token, such as `ty_api_...`, of a secret, or of a new one when absent."""
+    return f"ty_{kind}_{secret or make_secret()}"
 
 
 def make_secret() -> str:

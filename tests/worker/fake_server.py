@@ -54,6 +54,8 @@ class FakeAttempt:
 
     claim: ClaimReply
     claimed: bool = False
+    secret: str | None = None
+    """Secret of the claim that was granted."""
     current: bool = True
     desired: DesiredState = DesiredState.RUN
     requests: list[PendingRequest] = field(default_factory=list)
@@ -119,6 +121,8 @@ class FakeServer:
         self.registrations: list[Registration] = []
         self.another_worker = False
         """Whether another worker serves the node: 409 to registrations and heartbeats."""
+        self.lose_grants = 0
+        """Replies to claims that are lost after the claim was granted."""
         self.lose_replies = 0
         """Replies to reports that are lost after the content was stored."""
         self.refuse_content = False
@@ -229,10 +233,15 @@ class FakeServer:
             time=self.time,
         )
 
-    def _claim(self, attempt: FakeAttempt | None, claim: Claim) -> ClaimReply:
-        if attempt is None or attempt.claimed:
+    def _claim(self, attempt: FakeAttempt | None, claim: Claim) -> ClaimReply | None:
+        if attempt is None:
             raise NoError(409)
-        attempt.claimed = True
+        repeated = claim.secret is not None and claim.secret == attempt.secret
+        self._need(repeated or not attempt.claimed, 409)
+        attempt.claimed, attempt.secret = True, claim.secret
+        if self.lose_grants:
+            self.lose_grants -= 1
+            return None
         return attempt.claim
 
     def _operation(self, operation: FakeOperation | None, verb: str, body: bytes) -> RecordModel:

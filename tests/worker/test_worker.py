@@ -185,6 +185,17 @@ def test_on_a_notice_what_runs_saves_and_leaves_and_the_server_hears_why(
     assert place.server.heartbeats[-1].notice == "its container is being ended"
 
 
+def test_a_claim_whose_reply_is_lost_is_repeated(workers: Workers) -> None:
+    place = workers.place
+    place.server.lose_grants = 2
+    workers.start(join=True)
+    attempt = place.attempt(place.grant(spec=LONG, ranks=1))
+    workers.send(attempt.id)
+    attempt.phase(Phase.TRAINING)
+    assert place.server.lose_grants == 0
+    assert all(beat.gone == () for beat in place.server.heartbeats)
+
+
 def test_a_message_without_a_claim_launches_nothing(workers: Workers) -> None:
     place = workers.place
     workers.start(join=True)

@@ -167,6 +167,10 @@ class Claim(RecordModel):
     """Its name."""
     worker: WorkerIdentity
     """The sender."""
+    secret: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{43}$")] | None = None
+    """256 random bits in base64, new for each launch, of which the token for the reports is made:
+    a claim that is repeated after a lost answer has the same one, and is granted again. Absent
+    from workers of an older protocol, whose repeat is refused, and from claims of operations."""
 
 
 class ClaimReply(RecordModel):

@@ -15,6 +15,7 @@ from server.jobs.service import cancel, stop
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, WORKER, Harness, Supervisor
 from trainyard.protocol.states import AttemptOutcome, AttemptState, DesiredState, JobState
+from trainyard.protocol.worker_messages import ClaimReply
 from trainyard.run.directory import Phase
 from trainyard.run.failures import FailureReason
 
@@ -94,6 +95,44 @@ def test_a_second_claim_is_refused(harness: Harness, context: Context) -> None:
     job_id, _ = harness.launched()
     with pytest.raises(ConflictError, match="claimed"):
         claim(context, harness.attempt(job_id).id, node="node-1", worker=WORKER)
+
+
+def test_a_claim_is_repeated_with_its_secret_while_its_share_is_held(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.launched()
+    attempt_id = harness.attempt(job_id).id
+    secret = supervisor.reply.attempt_token.removeprefix("ty_attempt_")
+
+    def repeat(secret: str | None = secret) -> ClaimReply:
+        return claim(context, attempt_id, node="node-1", worker=WORKER, secret=secret)
+
+    before = harness.dump()
+    assert repeat() == supervisor.reply
+    assert harness.dump() == before
+    for other in (secret[::-1], None):
+        with pytest.raises(ConflictError, match="claimed"):
+            repeat(other)
+    supervisor.train()
+    before = harness.dump()
+    assert repeat() == supervisor.reply  # a repeat that comes late
+    assert harness.dump() == before
+    supervisor.end("succeeded")
+    with pytest.raises(ConflictError, match="ended"):
+        repeat()
+
+
+def test_a_repeated_claim_is_granted_to_an_attempt_that_is_to_stop(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.launched()
+    secret = supervisor.reply.attempt_token.removeprefix("ty_attempt_")
+    stop(context, job_id, actor=ADA, reason="")
+    attempt_id = harness.attempt(job_id).id
+    repeated = claim(context, attempt_id, node="node-1", worker=WORKER, secret=secret)
+    assert repeated == supervisor.reply  # its supervisor gets the order, and ends the share
 
 
 def test_only_a_node_of_the_attempt_may_claim(harness: Harness, context: Context) -> None:

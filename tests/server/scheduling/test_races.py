@@ -14,6 +14,7 @@ from sqlalchemy import event, select
 
 from server.attempts.claim import claim
 from server.attempts.node_heartbeat import node_heartbeat
+from server.auth.tokens import make_secret
 from server.checkpoints.service import export
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, events, jobs
@@ -32,7 +33,12 @@ from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.checkpoints import ExportRequest
 from trainyard.protocol.rest.nodes import NodeDrained
 from trainyard.protocol.states import AttemptNodeState, JobState
-from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat, WorkerIdentity
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    ClaimReply,
+    NodeHeartbeat,
+    WorkerIdentity,
+)
 from trainyard.run.failures import FailureReason
 from trainyard.spec.job import parse_job_spec
 
@@ -70,8 +76,22 @@ def test_one_claim_wins(harness: Harness, context: Context) -> None:
         assert harness.kinds(job_id).count("claimed") == 1
 
 
-def claiming(context: Context, attempt_id: str) -> Callable[[], object]:
-    return lambda: claim(context, attempt_id, node="node-1", worker=WORKER)
+def test_a_claim_and_its_repeats_are_granted_once(harness: Harness, context: Context) -> None:
+    harness.add_node(slots=ROUNDS)
+    for _ in range(ROUNDS):
+        job_id = harness.submit()
+        harness.place()
+        attempt_id = harness.attempt(job_id).id
+        mine, other = (claiming(context, attempt_id, make_secret()) for _ in range(2))
+        results = race(mine, mine, mine, other)
+        granted = [result for result in results if isinstance(result, ClaimReply)]
+        assert len(granted) in {1, 3}
+        assert len({reply.attempt_token for reply in granted}) == 1
+        assert harness.kinds(job_id).count("claimed") == 1
+
+
+def claiming(context: Context, attempt_id: str, secret: str | None = None) -> Callable[[], object]:
+    return lambda: claim(context, attempt_id, node="node-1", worker=WORKER, secret=secret)
 
 
 def test_two_placers_give_no_slot_twice(harness: Harness, context: Context) -> None:

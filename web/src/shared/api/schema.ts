@@ -1196,7 +1196,7 @@ export interface paths {
         put?: never;
         /**
          * Claim of a node's share of an attempt
-         * @description Return spec, attempt and token to the first claim; a later one gets 409.
+         * @description Return spec, attempt and token to the first claim and its repeats; another one gets 409.
          */
         post: operations["workers_claim"];
         delete?: never;
@@ -2525,6 +2525,13 @@ export interface components {
             node: string;
             /** @description The sender. */
             worker: components["schemas"]["WorkerIdentity"];
+            /**
+             * Secret
+             * @description 256 random bits in base64, new for each launch, of which the token for the reports is made:
+             *     a claim that is repeated after a lost answer has the same one, and is granted again. Absent
+             *     from workers of an older protocol, whose repeat is refused, and from claims of operations.
+             */
+            secret?: string | null;
         };
         /**
          * ClaimReply
