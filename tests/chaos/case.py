@@ -14,6 +14,7 @@ from typing import Any
 from tests.chaos.cluster import Cluster, Node
 from tests.e2e.control_plane import Course, Run, assert_each_once, finished, spec, wait_for
 from trainyard.protocol.states import JobState
+from trainyard.run.failures import Failure
 
 STEPS = 60
 STRIKE_AT = 12
@@ -80,6 +81,15 @@ class Case:
     def run(self, node_rank: int, attempt: int = 1) -> Run:
         """Return the run directory of one share of an attempt."""
         return self.nodes(attempt)[node_rank].run(self.job_id, attempt)
+
+    def failure(self, attempt: int = 1) -> Failure:
+        """Return the failure of an attempt, once it has ended."""
+
+        def ended() -> Failure | None:
+            views = self.cluster.yard.attempts(self.job_id)
+            return next((view.failure for view in views if view.number == attempt), None)
+
+        return wait_for(ended, f"failure of attempt {attempt}")
 
     @property
     def steps(self) -> int:

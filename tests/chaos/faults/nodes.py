@@ -13,6 +13,9 @@ from tests.chaos.case import Case, silence
 from tests.chaos.conditions import paused
 from tests.chaos.fault import LONG, fault
 from tests.e2e.control_plane import wait_for
+from trainyard.run.failures import FailureReason
+
+HANG_SECONDS = 20.0
 
 
 @fault("`kill -9` of a worker; it is started again")
@@ -93,6 +96,22 @@ def rank_aborted(case: Case) -> None:
 def first_rank_paused(case: Case) -> None:
     with paused(case.run(0).rank_pid(0)):
         silence(LONG)
+
+
+@fault(
+    f"SIGSTOP of rank 1 for good: after {HANG_SECONDS:g} s a hang that names it ends the attempt",
+    attempts=2,
+    retries_used=1,
+    guard={"hang_seconds": HANG_SECONDS},
+)
+def rank_hangs(case: Case) -> None:
+    late = case.nodes()[1].name
+    os.kill(case.run(1).rank_pid(1), signal.SIGSTOP)
+    failure = case.failure()
+    assert failure.reason == FailureReason.HANG, failure
+    if not case.cluster.setup.stand_in:  # which records no collectives
+        assert (failure.rank, failure.node) == (1, late), failure
+        assert f"rank 1 on {late} did not arrive" in failure.message, failure.message
 
 
 @contextlib.contextmanager
