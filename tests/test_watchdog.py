@@ -69,6 +69,8 @@ def test_a_detached_process_ends_with_its_run(
         env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # A shell starts what runs in the background with the interrupt ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as run:
         try:
             wait_until(lambda: told.exists() and told.read_text().endswith("\n"))

@@ -48,7 +48,8 @@ def test_only_nodes_in_view_are_asked_for_their_history(visit: Visit) -> None:
     page.keyboard.press("End")
     patiently(card(page, cluster.LONG_NAME).locator(".line-chart")).to_be_visible()
     watched.settle()
-    assert at_first < len(histories) <= 2 * MOST_IN_VIEW
+    # Cards that the window passes on its way may be asked for as well, but never all.
+    assert at_first < len(histories) <= 3 * MOST_IN_VIEW < cluster.NODES
     assert len(set(histories)) == len(histories)
 
 
