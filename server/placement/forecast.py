@@ -80,7 +80,8 @@ def forecast(
         starts |= dict.fromkeys(turns.placed, moment)
         backfilled |= turns.backfilled
         free, held = turns.offers, turns.holdings
-        left = [job for job in left if job.id not in {*turns.placed, *over_quota}]
+        decided = {*turns.placed, *over_quota}
+        left = [job for job in left if job.id not in decided]
         ends = [holding.ends_at for holding in held if holding.ends_at is not None]
         if not ends:
             break

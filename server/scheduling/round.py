@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+from sqlalchemy.exc import OperationalError
+
 from server.context import Context
 from server.database.engine import LeadLostError
 from server.nodes.capacity import read_capacity
@@ -14,7 +16,7 @@ from server.placement.demand import Holding, Offer
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
-from server.queue.groups import enter_groups
+from server.queue.groups import enter_groups, put_off
 from server.queue.heads import explain, group_sizes, read_heads
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.placements import Placement, place
@@ -98,14 +100,24 @@ class Placer:
     def _place(
         self, placements: Sequence[Placement], offers: Sequence[Offer]
     ) -> list[LaunchMessage]:
-        """Place jobs together; where that fails, each alone, so that one keeps no other waiting."""
+        """Place jobs together; where that fails, each alone, so that one keeps no other waiting.
+
+        One that fails alone leaves the queue for a while: it keeps no slots from the others.
+
+        Raises:
+            LeadLostError, OperationalError: no other job could be placed either.
+        """
         try:
             return place(self._context, placements, offers)
-        except LeadLostError:
+        except (LeadLostError, OperationalError):
             raise
-        except Exception:
+        except Exception as error:
             if len(placements) == 1:
-                logger.exception("job %s could not be placed", placements[0].job_id)
+                (failed,) = placements
+                logger.exception("job %s could not be placed", failed.job_id)
+                why = f"its placement failed ({type(error).__name__}): see the scheduler's log"
+                with self._context.database.write() as connection:
+                    put_off(self._context, connection, [(failed.job_id, failed.queued_at, why)])
                 return []
             logger.warning("%d jobs are placed one by one", len(placements), exc_info=True)
         return [message for each in placements for message in self._place([each], offers)]
@@ -120,7 +132,7 @@ class Placer:
         for job_id, holdings in victims.items():
             try:
                 ordered += order_to_leave(self._context, job_id, holdings)
-            except LeadLostError:
+            except (LeadLostError, OperationalError):
                 raise
             except Exception:  # an error of one job must not keep the others from their slots
                 logger.exception("no attempt could be ordered to leave for job %s", job_id)
