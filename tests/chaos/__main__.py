@@ -1,7 +1,8 @@
 """Strikes running jobs with faults, judges their ends, and writes docs/chaos.md.
 
-`make chaos` runs it. Results are kept in a file, one JSON line a case, so that a run that was
-interrupted goes on where it stood; `--again` forgets them.
+`make chaos` runs it. Results are kept in a file, one JSON line a case. A case that passed with the
+programs as they are now is not run again, so that an interrupted run goes on where it stood;
+`--again` runs it all the same.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from tests.chaos.transient_errors import measure
 from tests.e2e.control_plane import REPOSITORY, Course
 from trainyard.client.errors import TrainyardError
 
-RESULTS = Path(".chaos") / "results.jsonl"
+RESULTS = Path(__file__).with_name("results.jsonl")
+CHANGED = "+"
+"""Mark behind a commit with changes that are not committed."""
 SLOTS = {"n1": 2, "n2": 2, "n3": 2}
 LATEST_WITH_STAND_INS, LATEST = 8.0, 18.0
 """Seconds after the submission at which the last fault of a combination may begin: a job runs
@@ -42,7 +45,7 @@ logger = logging.getLogger("chaos")
 
 
 def main() -> int:
-    """Run the cases that have no result yet; return 1 where one does not pass."""
+    """Run the cases that have no result yet; return 1 unless each has passed."""
     arguments = _parser().parse_args()
     isolate()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -56,12 +59,11 @@ def main() -> int:
             measured = measure(cluster, errors=arguments.errors)
         sys.stdout.write(json.dumps(measured | {"commit": _commit()}) + "\n")
         return int(measured["ended"] > 0)
-    if arguments.again:
-        results.unlink(missing_ok=True)
-    chosen = list(_chosen(arguments))
-    done = {key for key, result in read(results).items() if result.passed}
-    due = [fault for fault in chosen if _key(fault) not in done]
-    results.parent.mkdir(parents=True, exist_ok=True)
+    chosen, commit = list(_chosen(arguments)), _commit()
+    kept = read(results).items()
+    done = {key for key, result in kept if result.passed and result.commit == commit}
+    again = arguments.again or commit.endswith(CHANGED)
+    due = [fault for fault in chosen if again or _key(fault) not in done]
     deadline = time.monotonic() + 60 * arguments.minutes
     for setup, faults in groupby(sorted(due, key=_order), key=lambda fault: fault.setup):
         if setup.missing:
@@ -72,10 +74,15 @@ def main() -> int:
     found = read(results)
     if arguments.write:
         write_page(found)
-    run = [found[_key(fault)] for fault in chosen if _key(fault) in found]
-    for result in run:
-        sys.stdout.write(json.dumps(asdict(result)) + "\n")
-    return int(not all(result.passed for result in run))
+        newest = (json.dumps(asdict(result)) for _, result in sorted(found.items()))
+        results.write_text("".join(f"{line}\n" for line in newest))
+    passed = 0
+    for fault in chosen:
+        result = found.get(_key(fault))
+        if result is not None and result.commit == commit:
+            sys.stdout.write(json.dumps(asdict(result)) + "\n")
+            passed += result.passed
+    return int(passed < len(chosen))
 
 
 def run_all(
@@ -150,11 +157,16 @@ def _order(fault: Fault) -> tuple[bool, ...]:
 
 
 def _commit() -> str:
-    """Return the commit of the programs that run: the last one that changed any."""
+    """Return the commit of the programs that run; a mark follows where they were changed since."""
     programs = ("library", "server", "trainer", "worker")
-    command = ("git", "log", "-1", "--format=%h", "--abbrev=8", "--", *programs)
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+
+    def git(*arguments: str) -> str:
+        command = ("git", *arguments, "--", *programs)
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    newest = git("log", "-1", "--format=%h", "--abbrev=8")
+    return f"{newest}{CHANGED}" if git("status", "--porcelain") else newest
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -168,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--errors", type=int, default=0, help="count jobs that end by so many failing requests"
     )
-    parser.add_argument("--again", action="store_true", help="forget former results")
+    parser.add_argument("--again", action="store_true", help="run what has passed as well")
     parser.add_argument("--results", type=Path, default=RESULTS, help="%(default)s")
     parser.add_argument("--minutes", type=float, default=60.0, help="longest run; %(default)s")
     parser.add_argument("--write", action="store_true", help="write docs/chaos.md")
