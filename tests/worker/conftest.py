@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -281,6 +282,15 @@ def run_of_another_user(tmp_path: Path) -> WorkerRun:
     run = WorkerRun(tmp_path)
     run.launch.write_text(record.model_dump_json())
     return run
+
+
+@pytest.fixture
+def held() -> Iterator[str]:
+    """A port of this machine that another process holds, as a rendezvous."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield f"127.0.0.1:{holder.getsockname()[1]}"
 
 
 @pytest.fixture

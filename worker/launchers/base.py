@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Protocol
 
 from trainyard.protocol.attempt import AttemptSpec
-from trainyard.run.failures import Failure
+from trainyard.run.failures import Failure, FailureReason, Remedy
 from trainyard.run.records import RankExit
 from trainyard.spec.job import JobSpec, parse_job_spec
 from worker.launchers.rank_environment import inherited_environment
@@ -104,6 +104,20 @@ def processes_of(launch: LaunchRecord) -> ProcessTree:
     return ProcessTree(user=launch.user, attempt_id=launch.attempt_id, node=launch.node)
 
 
+def put_back(node: str, message: str, *, remedy: str) -> Failure:
+    """Return the failure of a launch that the server places again, without using up a retry.
+
+    Nothing of the job is at fault, nor the node: the next attempt avoids what refused this one.
+    """
+    return Failure(
+        reason=FailureReason.LAUNCH_ERROR,
+        message=message,
+        node=node,
+        remedy=Remedy(text=remedy),
+        free_retry=True,
+    )
+
+
 @dataclass(frozen=True)
 class Observation:
     """The ranks of one node at one moment.
@@ -154,11 +168,12 @@ class Launcher(Protocol):
     did not call `start`: one that reports for a supervisor that died.
     """
 
-    def prepare(self) -> Sequence[str]:
-        """Return the command that checks the input before any rank starts; empty without a check.
+    def prepare(self) -> Sequence[str] | Failure:
+        """Check what the launcher itself needs of the node, before any process of the share starts.
 
-        Raises:
-            ValueError: the share cannot be launched here.
+        Returns:
+            The command that checks the input before any rank starts, empty without one; or why the
+            share cannot be launched here.
         """
 
     def start(self) -> None:

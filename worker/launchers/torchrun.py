@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -16,9 +18,8 @@ from trainyard.base.model_base import RecordModel
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.limits import Number, ShortText
 from trainyard.run.records import RankExit
-from worker.launchers.base import Observation, Share
+from worker.launchers.base import Observation, Share, put_back
 from worker.launchers.rank_environment import TRAINER
-from worker.launchers.rendezvous import taken_port
 from worker.node.files import read_record, tail
 from worker.node.node_store import WorkerRun
 from worker.node.process_identity import has_ended, open_started_at
@@ -45,9 +46,9 @@ class TorchrunLauncher:
         self._watch = RankWatch(share.run, share.ranks)
         self._pid: int | None = None
 
-    def prepare(self) -> list[str]:
-        """Return the trainer's own check of spec, storage and input."""
-        return [*self._trainer, "check", str(self._share.run.root)]
+    def prepare(self) -> list[str] | Failure:
+        """Return the trainer's own check of spec, storage and input, unless the port is taken."""
+        return _taken_port(self._share) or [*self._trainer, "check", str(self._share.run.root)]
 
     def start(self) -> None:
         """Start torchrun."""
@@ -75,8 +76,8 @@ class TorchrunLauncher:
         share, launch = self._share, self._share.launch
         name = None
         if not seen.started:
-            if (taken := taken_port(share)) is not None:  # since the supervisor's check
-                return taken
+            if (taken := _taken_port(share)) is not None:  # since `prepare`
+                return replace(taken, traceback=self._output)
             message = f"torchrun ended (status {status}) before any rank began"
         elif status < 0 and not any(end.exit_code or end.signal for end in seen.exits):
             # The ranks end with torchrun, and their wrappers too, which then record no exit.
@@ -91,9 +92,13 @@ class TorchrunLauncher:
             message=message,
             node=launch.node,
             signal=name,
-            traceback=tail(share.run.launcher_log) or None,
+            traceback=self._output,
             node_at_fault=True,
         )
+
+    @property
+    def _output(self) -> str | None:
+        return tail(self._share.run.launcher_log) or None
 
 
 def torchrun_command(share: Share, trainer: Sequence[str]) -> list[str]:
@@ -132,6 +137,38 @@ def _rendezvous(share: Share) -> list[str]:
         f"--master-addr={host}",
         f"--master-port={port}",
     ]
+
+
+def _taken_port(share: Share) -> Failure | None:
+    """Return the failure of a launch whose rendezvous port another process of this node holds.
+
+    Only the first of several nodes binds the port; a single node takes a free one of its own.
+    """
+    launch = share.launch
+    if share.nodes == 1 or launch.node_rank != 0:
+        return None
+    if not _is_taken(int(launch.rendezvous.rpartition(":")[2])):
+        return None
+    return put_back(
+        launch.node,
+        f"{launch.rendezvous}, where the nodes of the attempt meet, is taken on {launch.node}",
+        remedy="The next attempt uses another port.",
+    )
+
+
+def _is_taken(port: int) -> bool:
+    # As torch binds: to all addresses, of both kinds where the host has IPv6, and also right after
+    # a former owner has ended.
+    dual = socket.has_dualstack_ipv6()
+    try:
+        with socket.socket(socket.AF_INET6 if dual else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if dual:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind(("", port))
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
 
 
 class _Start(RecordModel):

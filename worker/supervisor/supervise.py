@@ -18,7 +18,6 @@ from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import ExitRecord
 from worker.launchers.base import LauncherFactory, Observation, Share
 from worker.launchers.rank_environment import code_of
-from worker.launchers.rendezvous import taken_port
 from worker.node.files import read_record, tail
 from worker.node.host_memory import MemoryWatch
 from worker.node.node_store import AttemptLock, LaunchRecord, WorkerRun, identity_of
@@ -138,9 +137,9 @@ class Supervisor:
         # Here and not in a launcher: no launcher can omit it.
         if not self._launch.allow_code and (refused := code_of(self._spec)):
             return self._fault(FailureReason.NOT_ALLOWED, refused)
-        if (taken := taken_port(self._share)) is not None:
-            return taken
         command = self._launcher.prepare()
+        if isinstance(command, Failure):
+            return command
         if not command:
             return None
         log = self._run.log(self._share.ranks[0])

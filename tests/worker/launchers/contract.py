@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.worker.conftest import STAND_IN, processes_of, wait_for
 from tests.worker.launchers.process_launcher import launcher_of
 from tests.worker.stand_in import DAEMON
+from trainyard.run.failures import Failure
 from worker.launchers.base import Launcher, Observation, Share
 from worker.node.node_store import WorkerRun
 from worker.node.process_identity import has_ended
@@ -30,7 +31,9 @@ def ends_well(share: Share, launcher: Launcher) -> None:
     assert not before.ended
     assert not before.over
     assert not before.settled, "every rank has yet to begin"
-    assert launcher.prepare()[-1] == str(share.run.root)
+    check = launcher.prepare()
+    assert not isinstance(check, Failure)
+    assert check[-1] == str(share.run.root)
     launcher.start()
     over = until(launcher, lambda seen: seen.ended)
     assert over.over

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
+from trainyard.run.failures import Failure
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from worker.launchers.base import Share
-from worker.launchers.rendezvous import taken_port
 from worker.launchers.torchrun import TorchrunLauncher, torchrun_command
 from worker.node.node_store import LaunchRecord, WorkerRun
 
@@ -112,31 +112,59 @@ def test_ranks_are_contiguous_by_node(run: WorkerRun) -> None:
         Share.read(run)
 
 
-@pytest.fixture
-def held() -> Iterator[str]:
-    """A port of this machine that another process holds, as a rendezvous."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        yield f"127.0.0.1:{holder.getsockname()[1]}"
+def prepared(
+    run: WorkerRun, rendezvous: str, sizes: tuple[int, ...] = (1, 1), rank: int = 0
+) -> Any:
+    """Return what a launcher finds before its node starts a process."""
+    launch = LAUNCH.model_copy(update={"node_rank": rank, "rendezvous": rendezvous})
+    return TorchrunLauncher(Share(run, launch, sizes)).prepare()
 
 
 @pytest.mark.parametrize(
-    ("sizes", "node_rank", "refused"),
+    ("sizes", "rank", "refused"),
     [((1, 1), 0, True), ((1, 1), 1, False), ((2,), 0, False)],
     ids=["first of two", "second of two", "single"],
 )
 def test_the_first_of_several_nodes_needs_the_port(
-    run: WorkerRun, held: str, sizes: tuple[int, ...], node_rank: int, refused: bool
+    run: WorkerRun, held: str, sizes: tuple[int, ...], rank: int, refused: bool
 ) -> None:
-    launch = LAUNCH.model_copy(update={"node_rank": node_rank, "rendezvous": held})
-    assert (taken_port(Share(run, launch, sizes)) is not None) is refused
+    assert isinstance(prepared(run, held, sizes, rank), Failure) is refused
+
+
+@pytest.fixture
+def without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host whose kernel was booted without IPv6."""
+
+    class Socket(socket.socket):
+        def __init__(self, family: int = socket.AF_INET, *args: Any, **kwargs: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+            super().__init__(family, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "socket", Socket)
+
+
+@pytest.mark.usefixtures("without_ipv6")
+def test_the_port_is_checked_on_a_host_without_ipv6(run: WorkerRun, held: str) -> None:
+    assert isinstance(prepared(run, held), Failure)
+    assert prepared(run, "127.0.0.1:0")[-2:] == ["check", str(run.root)]
+
+
+def test_only_a_holder_of_the_port_refuses_a_launch(
+    run: WorkerRun, held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bind(_socket: socket.socket, _address: object) -> None:
+        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    assert not isinstance(prepared(run, held), Failure)
 
 
 class _Ended:
     """Processes of which torchrun ends before it starts a rank."""
 
-    def spawn(self, command: list[str], **_: Any) -> int:
+    def spawn(self, command: list[str], *, output: Path, **_: Any) -> int:
+        output.write_text("what torchrun printed")
         return 1
 
     def status(self, _pid: int) -> int:
@@ -146,7 +174,7 @@ class _Ended:
 def test_torchrun_that_starts_no_rank_is_at_fault_unless_its_port_is_taken(
     run: WorkerRun, held: str
 ) -> None:
-    """A process may take the port between the check of the supervisor and torchrun."""
+    """A process may take the port between the check of the launcher and torchrun."""
     Path(run.spec).write_text(JobSpec().model_dump_json())
     found = []
     for rendezvous in (held, "127.0.0.1:0"):
@@ -157,5 +185,6 @@ def test_torchrun_that_starts_no_rank_is_at_fault_unless_its_port_is_taken(
         launcher.start()
         failure = launcher.observe().failure
         assert failure is not None
+        assert failure.traceback == "what torchrun printed"
         found.append((failure.free_retry, failure.node_at_fault))
     assert found == [(True, False), (False, True)]

@@ -16,7 +16,7 @@ import pytest
 from tests.exploits import COUSINS, shell_by_warnings
 from tests.worker.conftest import LONG, Attempt, Place, make_place, wait_for
 from tests.worker.fake_server import FakeServer
-from tests.worker.launchers.process_launcher import TORCHRUN
+from tests.worker.launchers.process_launcher import PROCESSES, TORCHRUN
 from tests.worker.stand_in import DAEMON
 from trainyard.protocol.states import DesiredState
 from trainyard.run.directory import Phase
@@ -166,24 +166,25 @@ def test_a_value_that_does_not_fit_starts_no_process(place: Place) -> None:
     assert "the value of TORCH_LOGS is not legal" in record.failure.message
 
 
-def test_a_port_that_is_taken_puts_the_launch_back_before_any_process(place: Place) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        rendezvous = f"127.0.0.1:{taken.getsockname()[1]}"
-        attempt = place.start(stand_in="succeed", launcher=TORCHRUN, nodes=2, rendezvous=rendezvous)
-        record = attempt.exit()
+def test_a_port_that_is_taken_puts_the_launch_back_before_any_process(
+    place: Place, held: str
+) -> None:
+    attempt = place.start(stand_in="succeed", launcher=TORCHRUN, nodes=2, rendezvous=held)
+    record = attempt.exit()
     failure = record.failure
     assert failure is not None
     assert failure.reason == "launch_error"
-    assert failure.message == (
-        f"{rendezvous}, where the nodes of the attempt meet, is taken on node-1"
-    )
+    assert failure.message == (f"{held}, where the nodes of the attempt meet, is taken on node-1")
     assert (failure.free_retry, failure.node_at_fault) == (True, False)
-    assert "None is needed" in failure.remedy.text
+    assert failure.remedy.text == "The next attempt uses another port."
     assert record.ranks == ()
     assert not attempt.run.launcher_log.exists()
     assert not list(Path(attempt.run.logs).glob("rank-*"))
+
+
+def test_a_launcher_that_binds_no_port_is_not_put_back(place: Place, held: str) -> None:
+    attempt = place.start(stand_in="succeed", launcher=PROCESSES, ranks=2, nodes=2, rendezvous=held)
+    assert attempt.exit().outcome == "succeeded"
 
 
 def test_torchrun_that_is_killed_is_named_and_no_rank(place: Place) -> None:
