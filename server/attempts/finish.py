@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, exists, func, select, update
+from sqlalchemy import Connection, exists, select, update
 
 from server.attempts.fallback import find_fallback
-from server.attempts.launch import Launch, effective_spec, read_launch
+from server.attempts.launch import Launch, effective_spec, failures_in_a_row, read_launch
 from server.attempts.recovery import queue_recovery
 from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
 from server.attempts.rollback import append_rollback, find_rollback
@@ -22,7 +22,7 @@ from server.events.store import NewEvent
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.projects.usage import EndedShare, settle_share
 from server.ranks.hangs import explained
-from server.subject import SCHEDULER, SERVER, Actor
+from server.subject import SERVER, Actor
 from trainyard.protocol.rest.event_data import (
     AttemptEnded,
     CancelRequested,
@@ -291,13 +291,6 @@ def _follow_up(
 ) -> FollowUp:
     job, attempt = launch.job, launch.attempt
     saved = connection.scalar(select(exists().where(checkpoints.c.attempt_id == attempt.id)))
-    started_by_a_person = connection.scalar(
-        select(func.max(attempts.c.number)).where(
-            attempts.c.job_id == job.id,
-            attempts.c.cause != AttemptCause.RETRY,
-            attempts.c.actor != SCHEDULER.name,
-        )
-    )
     return follow_up(
         outcome,
         failure,
@@ -316,7 +309,7 @@ def _follow_up(
         fallback=fallback,
         retry=spec.retry,
         retries_used=job.retries_used,
-        failures_in_a_row=attempt.number - (started_by_a_person or attempt.number) + 1,
+        failures_in_a_row=failures_in_a_row(connection, launch, failure),
         at_once=attempt.preempted is not None or any(node.lost_at for node in launch.nodes),
     )
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from server.database.rows import Attempt, AttemptNode, Job
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import ConflictError
-from server.subject import Subject
-from trainyard.protocol.states import AttemptNodeState
+from server.subject import SCHEDULER, Subject
+from trainyard.protocol.states import AttemptCause, AttemptNodeState
+from trainyard.run.failures import Failure
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec
+
+MOST_PUT_BACKS = 20
+"""Put-backs that are counted: the pause after so many is the longest."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,29 @@ def newest_attempt_id(connection: Connection, job_id: str) -> str | None:
         .order_by(attempts.c.number.desc())
         .limit(1)
     )
+
+
+def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure | None) -> int:
+    """Return how many attempts in a row have failed, with the one that ends now.
+
+    They count from the newest attempt that a person started. Where the launch was put back only the
+    put-backs count that no other end separates: the pause after them depends on nothing before.
+    """
+    job, newest = launch.job.id, launch.attempt.number
+    of_a_person = (attempts.c.cause != AttemptCause.RETRY, attempts.c.actor != SCHEDULER.name)
+    started = connection.scalar(
+        select(func.max(attempts.c.number)).where(attempts.c.job_id == job, *of_a_person)
+    )
+    first = started or newest
+    if failure is None or not failure.free_retry:
+        return newest - first + 1
+    before = connection.scalars(
+        select(attempts.c.failure)
+        .where(attempts.c.job_id == job, attempts.c.number.between(first, newest - 1))
+        .order_by(attempts.c.number.desc())
+        .limit(MOST_PUT_BACKS)
+    )
+    return 1 + sum(1 for _ in takewhile(lambda each: each and each.free_retry, before))
 
 
 def refuse_while_held(connection: Connection, job: Job) -> None:

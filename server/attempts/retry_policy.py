@@ -16,6 +16,8 @@ LONGEST_BACKOFF_SECONDS = 600.0
 
 PUT_BACK_SECONDS = 1.0
 """Pause after a launch that was put back: the next one avoids what refused it, such as a port."""
+QUICK_PUT_BACKS = 5
+"""Put-backs in a row that this pause follows; after further ones, whose cause lasts, it doubles."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,8 @@ def follow_up(
         fallback: replacement of a checkpoint that could not be loaded.
         retry: the rules for retries.
         retries_used: failures that used up the budget since a person last started the job.
-        failures_in_a_row: failures since then, this one included.
+        failures_in_a_row: failures since then, this one included; after a launch that was put back
+            the put-backs alone, without another end between them.
         at_once: whether the launch follows without a pause: the cause of the end is gone.
     """
     if outcome == AttemptOutcome.STOPPED and resize is not None:
@@ -173,13 +176,12 @@ def follow_up(
         rollback = None  # a person has chosen the checkpoint
     if fallback is not None and fallback.damaged is not None:
         return _fall_back(fallback, resize or again, failure)
-    hopeless = _why_hopeless(failure, rollback, retry, retries_used, passing=fallback is not None)
+    passing = fallback is not None or failure.free_retry
+    hopeless = _why_hopeless(failure, rollback, retry, retries_used, passing=passing)
     if hopeless is not None:
         return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {hopeless}")
     following = resize or again
-    doubled = retry.backoff_seconds * 2.0 ** min(failures_in_a_row - 1, 40)
-    longest = PUT_BACK_SECONDS if failure.free_retry else LONGEST_BACKOFF_SECONDS
-    delay = 0.0 if at_once else min(doubled, longest)
+    delay = 0.0 if at_once else _pause(failure, retry, failures_in_a_row)
     counted = not failure.is_free
     count = f"retry {retries_used + 1} of {retry.max_retries}" if counted else "another attempt"
     plan = f"{count} in {delay:g} s after {failure.reason}"
@@ -240,6 +242,15 @@ def _why_not_back(rollback: Rollback, retry: RetrySection, retries_used: int) ->
     if retries_used >= retry.max_retries:
         return f"All rollbacks are used up (retry.max_retries={retry.max_retries})."
     return None
+
+
+def _pause(failure: Failure, retry: RetrySection, failures_in_a_row: int) -> float:
+    """Return the seconds before the next attempt."""
+    if failure.free_retry:
+        first, doublings = PUT_BACK_SECONDS, max(failures_in_a_row - QUICK_PUT_BACKS, 0)
+    else:
+        first, doublings = retry.backoff_seconds, failures_in_a_row - 1
+    return min(first * 2.0 ** min(doublings, 40), LONGEST_BACKOFF_SECONDS)
 
 
 def _sentence(text: str) -> str:

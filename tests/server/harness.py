@@ -355,6 +355,7 @@ class Supervisor:
         load: LoadFailure | None = None,
         names_node: bool = False,
         node_at_fault: bool = False,
+        free_retry: bool = False,
     ) -> None:
         """Send the last report."""
         failure = (
@@ -363,6 +364,7 @@ class Supervisor:
                 message=f"{reason} on {self.node}",
                 node=self.node if names_node or node_at_fault else None,
                 node_at_fault=node_at_fault,
+                free_retry=free_retry,
                 bad_window=bad_window,
                 load=load,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -306,6 +307,22 @@ def test_lost_nodes_do_not_use_up_the_budget(harness: Harness) -> None:
     supervisors[0].end("failed", FailureReason.PREEMPTED)
     assert harness.job(job_id).state == JobState.QUEUED
     assert harness.job(job_id).retries_used == 0
+
+
+def test_only_put_backs_in_a_row_wait_longer(harness: Harness) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.running(retry={"max_retries": 1, "backoff_seconds": 0})
+    waits = []
+    for put_back in [True] * 6 + [False] + [True] * 2:
+        supervisor.end("failed", FailureReason.LAUNCH_ERROR, free_retry=put_back)
+        job = harness.job(job_id)
+        pause = job.not_before - harness.clock.now() if job.not_before else timedelta()
+        waits.append(pause.total_seconds())
+        harness.clock.advance(waits[-1])
+        assert harness.place() == 1
+        (supervisor,) = harness.claim_all(job_id)
+    assert waits == [1, 1, 1, 1, 1, 2, 0, 1, 1]
+    assert harness.job(job_id).retries_used == 1
 
 
 def test_a_retry_goes_on_from_the_newest_checkpoint_of_its_lineage(harness: Harness) -> None:

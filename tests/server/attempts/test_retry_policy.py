@@ -102,19 +102,34 @@ def follow(
     return follow_up(AttemptOutcome(outcome), why, **given_arguments | changes)
 
 
-def test_a_failure_marked_free_costs_no_retry() -> None:
-    taken = replace(failure(FailureReason.LAUNCH_ERROR), free_retry=True)
+PUT_BACK = replace(failure(FailureReason.LAUNCH_ERROR), free_retry=True)
+
+
+def test_a_launch_that_was_put_back_costs_no_retry() -> None:
     spent = RetrySection(max_retries=0)
-    ended = follow(taken, retry=spent)
+    ended = follow(PUT_BACK, retry=spent)
     assert (ended.state, ended.uses_retry) == (JobState.QUEUED, False)
     assert ended.reason is not None
     assert ended.reason.startswith("another attempt in 1 s after launch_error")
-    assert follow(taken, failures_in_a_row=9).delay_seconds == 1.0
-    assert follow(taken, retry=RetrySection(backoff_seconds=0.0)).delay_seconds == 0.0
     paid = follow(failure(FailureReason.LAUNCH_ERROR), retry=spent)
     assert (paid.state, paid.uses_retry) == (JobState.FAILED, False)
-    unwanted = RetrySection(on=())
-    assert follow(taken, retry=unwanted).state == JobState.FAILED
+
+
+def test_a_launch_that_was_put_back_is_repeated_whatever_the_spec_retries() -> None:
+    nothing = RetrySection(on=())
+    assert follow(failure(FailureReason.LAUNCH_ERROR), retry=nothing).state == JobState.FAILED
+    assert follow(PUT_BACK, retry=nothing).state == JobState.QUEUED
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 5.0, 900.0])
+@pytest.mark.parametrize(
+    ("in_a_row", "delay"), [(1, 1), (5, 1), (6, 2), (7, 4), (14, 512), (15, 600), (5000, 600)]
+)
+def test_put_backs_in_a_row_wait_longer_whatever_the_backoff(
+    in_a_row: int, delay: float, seconds: float
+) -> None:
+    retry = RetrySection(backoff_seconds=seconds)
+    assert follow(PUT_BACK, failures_in_a_row=in_a_row, retry=retry).delay_seconds == delay
 
 
 @pytest.mark.parametrize("reason", FailureReason)

@@ -15,9 +15,10 @@ class RetrySection(SpecModel):
 
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 2
     """Attempts that may follow failures; those after a lost or preempted node, or after a launch
-    whose port another process took, do not count."""
+    that its node put back, do not count."""
     backoff_seconds: Seconds = 5.0
-    """Wait before a retry; doubles with each one in a row, up to ten minutes."""
+    """Wait before a retry; doubles with each one in a row, up to ten minutes. After a launch that
+    its node put back it is one second, and doubles from the sixth in a row on."""
     on: Annotated[tuple[FailureReason, ...], Field(strict=False)] = (
         FailureReason.HANG,
         FailureReason.NODE_LOST,
@@ -25,7 +26,7 @@ class RetrySection(SpecModel):
         FailureReason.LAUNCH_ERROR,
         FailureReason.TRAINER_ERROR,
     )
-    """Failures that are retried."""
+    """Failures that are retried; a launch that its node put back always is."""
     node_lost_after_seconds: Seconds = 600.0
     """Silence after which a node counts as lost although nothing proves that its ranks ended."""
 

@@ -10812,19 +10812,20 @@ export interface components {
             /**
              * Max Retries
              * @description Attempts that may follow failures; those after a lost or preempted node, or after a launch
-             *     whose port another process took, do not count.
+             *     that its node put back, do not count.
              * @default 2
              */
             max_retries: number;
             /**
              * Backoff Seconds
-             * @description Wait before a retry; doubles with each one in a row, up to ten minutes.
+             * @description Wait before a retry; doubles with each one in a row, up to ten minutes. After a launch that
+             *     its node put back it is one second, and doubles from the sixth in a row on.
              * @default 5
              */
             backoff_seconds: number;
             /**
              * On
-             * @description Failures that are retried.
+             * @description Failures that are retried; a launch that its node put back always is.
              * @default [
              *       "hang",
              *       "node_lost",
@@ -10849,19 +10850,20 @@ export interface components {
             /**
              * Max Retries
              * @description Attempts that may follow failures; those after a lost or preempted node, or after a launch
-             *     whose port another process took, do not count.
+             *     that its node put back, do not count.
              * @default 2
              */
             max_retries?: number;
             /**
              * Backoff Seconds
-             * @description Wait before a retry; doubles with each one in a row, up to ten minutes.
+             * @description Wait before a retry; doubles with each one in a row, up to ten minutes. After a launch that
+             *     its node put back it is one second, and doubles from the sixth in a row on.
              * @default 5
              */
             backoff_seconds?: number;
             /**
              * On
-             * @description Failures that are retried.
+             * @description Failures that are retried; a launch that its node put back always is.
              * @default [
              *       "hang",
              *       "node_lost",
