@@ -6,15 +6,21 @@ import logging
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from trainyard.protocol.worker_messages import ClaimReply, LaunchMessage
+from trainyard.protocol.node_samples import DATA_DIR, DATA_DIR_BYTES, DATA_DIR_FULL
+from trainyard.protocol.worker_messages import PROTOCOL, ClaimReply, LaunchMessage, Report
 from trainyard.run.atomic import create_file
-from worker.api import WorkerApi, claimed
+from trainyard.run.records import ExitRecord
+from worker.api import CLAIM_SECONDS, WorkerApi, claimed, persist
+from worker.launchers.base import put_back
 from worker.launchers.rank_environment import inherited_environment
+from worker.node.hardware.samples import sample_disk
 from worker.node.node_store import AttemptLock, LaunchRecord, LocalNode, WorkerRun
+from worker.node.process_identity import own_identity
 from worker.node.users import RankUser
 
 logger = logging.getLogger(__name__)
@@ -30,6 +36,7 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
     Raises:
         ValueError: the attempt has no id, or the claim cannot be carried out here.
         ServerAway: the server does not answer; the message will come again.
+        ApiError: the server refuses the report of a launch that is put back.
     """
     if message.node != node.name:
         logger.warning("a message for node %s came to %s", message.node, node.name)
@@ -53,12 +60,32 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
                 lock.forget()
         if reply is None:
             return False
+        if sample_disk(DATA_DIR, node.store.data_dir).free_bytes < DATA_DIR_BYTES:
+            try:
+                _report_full(node, message.attempt_id, reply, api)
+            finally:
+                lock.forget()  # not before: the attempt would count as gone, without the report
+            return False
         with node.store.users() as taken:
             user = node.run_as.free(taken) if node.run_as is not None else None
             run = prepare_run(node, message.attempt_id, reply, user=user)
             lock.lead_to(run)
         start_supervisor(run, lock)
     return True
+
+
+def _report_full(node: LocalNode, attempt_id: str, claim: ClaimReply, api: WorkerApi) -> None:
+    """Put the launch back in place of a supervisor, whose run directory may not fit."""
+    failure = put_back(
+        node.name,
+        f"{DATA_DIR_FULL}: {node.store.data_dir} on {node.name}",
+        remedy="Free space there; the next attempt goes to another node, or waits.",
+    )
+    logger.warning("attempt %s is put back: %s", attempt_id, failure.message)
+    record = ExitRecord(outcome="failed", failure=failure, ranks=(), time=time.time())
+    report = Report(protocol=PROTOCOL, node=node.name, identity=own_identity(), exit=record)
+    with WorkerApi(api.url, claim.attempt_token) as of_attempt:
+        persist(lambda: of_attempt.report(attempt_id, report), for_seconds=CLAIM_SECONDS)
 
 
 def prepare_run(

@@ -6,17 +6,16 @@ from collections.abc import Collection, Mapping
 
 from trainyard.protocol.node_samples import (
     DATA_DIR,
+    DATA_DIR_BYTES,
+    DATA_DIR_FULL,
     Accelerator,
     AcceleratorSample,
     NodeSample,
 )
 from trainyard.protocol.worker_messages import Hardware
 
-DATA_DIR_BYTES = 64 * 2**20
-"""Least room of a node's data folder: a launch writes its records and logs there."""
-FULL = f"the data folder of the node has less than {DATA_DIR_BYTES >> 20} MiB of room"
 CLOCK = "the clock of the node is wrong"
-OF_NODES = (FULL, CLOCK)
+OF_NODES = (DATA_DIR_FULL, CLOCK)
 """Reasons that withhold all slots of a node; the others are of one device."""
 
 
@@ -66,7 +65,7 @@ def withheld_slots(
     """
     of_node = CLOCK if clock_is_wrong else None
     if sample is not None and _is_full(sample):
-        of_node = FULL
+        of_node = DATA_DIR_FULL
     sampled = {} if sample is None else {each.uuid: each for each in sample.accelerators}
     driver_fails = sample is not None and sample.accelerators_problem is not None
     reasons = {
@@ -88,7 +87,7 @@ def reasons_by_uuid(hardware: Hardware, withheld: Mapping[str, str]) -> dict[str
     return {
         device.uuid: withheld[str(slot)]
         for slot, device in enumerate(hardware.accelerators)
-        if device.listed and withheld.get(str(slot), FULL) not in OF_NODES
+        if device.listed and withheld.get(str(slot), DATA_DIR_FULL) not in OF_NODES
     }
 
 

@@ -69,6 +69,13 @@ def identify(pid: int) -> Identity | None:
     )
 
 
+def own_identity() -> Identity:
+    """Return the identity of this process."""
+    identity = identify(os.getpid())
+    assert identity is not None
+    return identity
+
+
 def open_process(identity: Identity) -> int | None:
     """Return a pidfd of the process with an identity, or None when it has ended."""
     if identity.boot_id != boot_id() or identity.pid_namespace != _pid_namespace():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.failures import Failure, FailureReason
 from worker.launchers.base import LauncherFactory, Observation, Share, processes_of
 from worker.node.files import tail
 from worker.node.node_store import LaunchRecord, WorkerRun
-from worker.node.process_identity import identify
+from worker.node.process_identity import own_identity
 from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.orders import Orders
 from worker.supervisor.reporter import Reporter
@@ -79,10 +78,3 @@ def _what_was_restarted(predecessor: Identity) -> str | None:
     if predecessor.boot_id != own.boot_id:
         return "machine"
     return "container" if predecessor.pid_namespace != own.pid_namespace else None
-
-
-def own_identity() -> Identity:
-    """Return the identity of this process."""
-    identity = identify(os.getpid())
-    assert identity is not None
-    return identity

@@ -21,11 +21,12 @@ from worker.launchers.rank_environment import code_of
 from worker.node.files import read_record, tail
 from worker.node.host_memory import MemoryWatch
 from worker.node.node_store import AttemptLock, LaunchRecord, WorkerRun, identity_of
+from worker.node.process_identity import own_identity
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
 from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.hang import HangWatch, PositionWatch, request_stacks
 from worker.supervisor.orders import Orders
-from worker.supervisor.orphan_report import own_identity, report_orphan
+from worker.supervisor.orphan_report import report_orphan
 from worker.supervisor.reporter import Reporter
 from worker.supervisor.spool import Spool
 

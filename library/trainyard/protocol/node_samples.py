@@ -17,6 +17,10 @@ MAX_DISKS = 64
 """Most folders in one sample."""
 DATA_DIR = "data_dir"
 """Name of the node's own folder among the disks of a sample."""
+DATA_DIR_BYTES = 64 * 2**20
+"""Least room of that folder: a launch writes its records and logs there."""
+DATA_DIR_FULL = f"the data folder of the node has less than {DATA_DIR_BYTES >> 20} MiB of room"
+"""Why no launch fits on a node."""
 MAX_PROCESSES = 16
 """Most foreign processes of a device in a sample."""
 XIDS_KEPT = 16

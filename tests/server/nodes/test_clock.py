@@ -9,9 +9,10 @@ from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
 from server.database.tables import nodes
 from server.nodes.health import clock_is_wrong
-from server.nodes.slots import CLOCK, FULL
+from server.nodes.slots import CLOCK
 from tests.server.harness import Harness
 from tests.server.nodes.gpu_node import FOREIGN, PYTHON, GpuNode, heartbeat, sample, with_disk
+from trainyard.protocol.node_samples import DATA_DIR_FULL
 from trainyard.protocol.worker_messages import PROTOCOL, ClockReading
 
 GPUS = sample(a={}, b={})
@@ -84,7 +85,7 @@ def test_the_reason_of_a_device_is_shown_first_and_stays_after_the_clock_is_righ
     node_heartbeat(harness.context, heartbeat(sample=held, clock=reading(60.0)))
     assert [each.reason for each in node.view.withheld] == [FOREIGN, CLOCK]
     node_heartbeat(harness.context, heartbeat(sample=with_disk("data_dir", 0), clock=reading(60.0)))
-    assert [each.reason for each in node.view.withheld] == [FOREIGN, FULL]
+    assert [each.reason for each in node.view.withheld] == [FOREIGN, DATA_DIR_FULL]
     node_heartbeat(harness.context, heartbeat(sample=None, clock=reading(0.0)))
     assert [(each.slot, each.reason) for each in node.view.withheld] == [(0, FOREIGN)]
 

@@ -23,10 +23,10 @@ from trainyard.run.records import Provenance, Request
 from worker.launch import prepare_run
 from worker.node.files import read_record
 from worker.node.node_store import LaunchRecord
+from worker.node.process_identity import own_identity
 from worker.supervisor import reporter
 from worker.supervisor.exit_classification import Findings
 from worker.supervisor.orders import Orders
-from worker.supervisor.orphan_report import own_identity
 from worker.supervisor.spool import Spool
 
 

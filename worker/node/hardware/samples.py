@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -109,7 +110,7 @@ class Sampler:
         """
         limits = {"seconds": seconds, "overdue_seconds": overdue_seconds}
         self._disks = {
-            name: Probe(f"disks of {name}", _room_of(name, folder), **limits)
+            name: Probe(f"disks of {name}", partial(sample_disk, name, folder), **limits)
             for name, folder in folders.items()
         }
         self._accelerators = (
@@ -167,16 +168,14 @@ def folders_of(data_dir: Path, roots: Mapping[str, str]) -> dict[str, Path]:
     return {DATA_DIR: data_dir, **named}
 
 
-def _room_of(name: str, folder: Path) -> Callable[[], DiskSample]:
-    def room() -> DiskSample:
-        found = os.statvfs(folder)
-        return DiskSample(
-            name=name,
-            total_bytes=found.f_frsize * found.f_blocks,
-            free_bytes=found.f_frsize * found.f_bavail,
-        )
-
-    return room
+def sample_disk(name: str, folder: Path) -> DiskSample:
+    """Return the present room of a folder's file system."""
+    found = os.statvfs(folder)
+    return DiskSample(
+        name=name,
+        total_bytes=found.f_frsize * found.f_blocks,
+        free_bytes=found.f_frsize * found.f_bavail,
+    )
 
 
 def _shown(text: str) -> str:
