@@ -67,7 +67,8 @@ def _supervise(folder: Path, lock_fd: int) -> int:
     from worker.launchers.torchrun import TorchrunLauncher
     from worker.supervisor.supervise import run_detached
 
-    return run_detached(folder.resolve(), lock_fd, TorchrunLauncher)
+    run_detached(folder.resolve(), lock_fd, TorchrunLauncher)
+    return 0
 
 
 def _detach() -> None:

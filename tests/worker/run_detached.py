@@ -17,4 +17,4 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     folder, lock_fd, kind, *trainer = sys.argv[1:]
     launcher = launcher_of(kind, trainer or TRAINER)
-    sys.exit(run_detached(Path(folder), int(lock_fd), launcher))
+    run_detached(Path(folder), int(lock_fd), launcher)

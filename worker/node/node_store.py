@@ -179,8 +179,8 @@ class NodeStore:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             runs = filter(None, map(self.run_of, self.live()))
-            launches = [read_record(run.launch, LaunchRecord) for run in runs]
-            yield {launch.user.uid for launch in launches if launch and launch.user}
+            users = [RankUser.of_run(run.root) for run in runs]
+            yield {user.uid for user in users if user is not None}
         finally:
             os.close(fd)
 

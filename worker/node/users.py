@@ -6,6 +6,7 @@ import grp
 import os
 import pwd
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,19 @@ class RankUser(RecordModel):
     def word(self) -> str:
         """Argument of `rank_wrapper.py tie`."""
         return ":".join(map(str, (self.uid, *self.groups)))
+
+    @classmethod
+    def of_run(cls, run_directory: Path) -> RankUser | None:
+        """Return the user of the attempt of a run directory; None where it has none of its own.
+
+        The folder itself names the user, by its group: a record in it may be damaged. `give` alone
+        makes a run directory sticky, and no rank can change a folder of the worker.
+        """
+        try:
+            status = run_directory.stat()
+        except FileNotFoundError:
+            return None
+        return cls(uid=status.st_gid, groups=()) if status.st_mode & stat.S_ISVTX else None
 
     def give(self, path: Path, mode: int) -> None:
         """Let the user's group into a file or folder of the worker."""

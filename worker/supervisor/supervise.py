@@ -23,6 +23,7 @@ from worker.node.host_memory import MemoryWatch
 from worker.node.node_store import AttemptLock, LaunchRecord, WorkerRun, identity_of
 from worker.node.process_identity import own_identity
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
+from worker.node.users import RankUser
 from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.hang import HangWatch, PositionWatch, request_stacks
 from worker.supervisor.orders import Orders
@@ -219,8 +220,8 @@ class Supervisor:
         )
 
 
-def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> int:
-    """Supervise or report the attempt of a run directory; returns the exit code of this process.
+def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
+    """Supervise or report the attempt of a run directory.
 
     An attempt has one supervisor: where a former one wrote its identity, this process launches
     nothing but reports in its place.
@@ -233,14 +234,8 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> int:
     os.set_inheritable(lock_fd, False)  # no rank may keep the lock of a supervisor that died
     run = WorkerRun(folder)
     with AttemptLock.inherited(lock_fd) as lock:
-        launch = read_record(run.launch, LaunchRecord)
-        if launch is None:
-            # No process can report it: the worker ends its processes and reports that it is gone.
-            logger.error("%s is missing or no launch record", run.launch)
-            lock.forget()
-            return 1
         try:
-            over = _supervise_or_report(run, launch, launcher)
+            over = _supervise_or_report(run, launcher)
         except NotEndedError:
             # Neither reported as gone nor forgotten: the slots are held as long as it lives.
             logger.exception("the attempt is not over")
@@ -251,10 +246,17 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> int:
             over = True
         if over:
             lock.forget()
-    return 0
 
 
-def _supervise_or_report(run: WorkerRun, launch: LaunchRecord, launcher: LauncherFactory) -> bool:
+def _supervise_or_report(run: WorkerRun, launcher: LauncherFactory) -> bool:
+    """Return whether the attempt needs no process on this node any more."""
+    launch = read_record(run.launch, LaunchRecord)
+    if launch is None:
+        # No process can report it: the worker ends what has its marks and reports that it is gone.
+        logger.error("%s is missing or no launch record", run.launch)
+        if (user := RankUser.of_run(run.root)) is not None:
+            end_user(user)
+        return True
     predecessor = identity_of(run)
     if predecessor is not None:
         return report_orphan(run, launch, predecessor, launcher)

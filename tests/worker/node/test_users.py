@@ -7,63 +7,26 @@ import pwd
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.other_users import (
-    in_user_namespace,
-    needs_root,
-    open_folder,
-    packages,
-    python_for_others,
-)
-from tests.worker.conftest import HERE, STAND_IN, Place, environment, make_place, wait_for
-from tests.worker.fake_server import FakeServer
-from tests.worker.launchers.process_launcher import TORCHRUN
-from trainyard.run.atomic import replace_file
-from worker.launch import prepare_run
+from tests.other_users import in_user_namespace, needs_root, packages
+from tests.worker.conftest import environment, wait_for
+from tests.worker.node.conftest import alive
 from worker.launchers.rank_environment import check_reach
 from worker.node.process_tree import ProcessTree, end_user, reap
 from worker.node.users import RankUser, RunAs
 
 USER = RankUser(uid=61_901, groups=(61_900, 61_950))
-RUN_AS = "nobody:61900-8"
 ABOUT = """
 id -u; id -g; id -G; umask; pwd > /dev/null
 grep -E '^(CapPrm|CapEff|CapAmb|NoNewPrivs|Uid)' /proc/self/status
 """
 
 
-@pytest.fixture(name="open_folder")
-def made_open_folder() -> Iterator[Path]:
-    """A folder that other users can pass through."""
-    with open_folder() as folder:
-        yield folder
-
-
-@pytest.fixture
-def python() -> str:
-    """An interpreter that any user can start."""
-    return python_for_others()
-
-
 def spawn(command: list[str], output: Path) -> int:
     return ProcessTree(user=USER).spawn(command, environment=os.environ, output=output)
-
-
-def alive(uid: int) -> list[int]:
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                status = (folder / "status").read_text()
-            except OSError:
-                continue
-            if f"Uid:\t{uid}\t" in status and "State:\tZ" not in status:
-                found.append(int(folder.name))
-    return found
 
 
 # ---- the setting --------------------------------------------------------------------------------
@@ -299,67 +262,3 @@ def test_a_daemon_without_mark_or_parent_is_found_by_its_user(tmp_path: Path) ->
     wait_for(lambda: len(alive(USER.uid)) >= 2, "the daemons")
     end_user(USER)
     assert alive(USER.uid) == []
-
-
-# ---- an attempt ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def open_place(open_folder: Path) -> Iterator[Place]:
-    server = FakeServer()
-    made = make_place(open_folder, server)
-    replace_file(made.node.token, "ty_node_secret\n", mode=0o600)
-    yield made
-    made.clean()
-    server.close()
-
-
-@needs_root
-def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
-    open_place: Place, python: str
-) -> None:
-    place = open_place
-    run_as = RunAs.parse(RUN_AS)
-    node = place.node
-    run_as.prepare_node(slots=4, data_dir=node.data_dir, shared=[])
-    attempt = place.attempt(place.grant(ranks=1))
-    attempt.seen.claimed = True
-    lock = node.lock(attempt.id, create=True)
-    assert lock is not None
-    with node.users() as taken:
-        user = run_as.free(taken)
-        run = prepare_run(place.local, attempt.id, attempt.seen.claim, user=user)
-        lock.lead_to(run)
-    with node.users() as taken:
-        assert taken == {user.uid} == {61_901}
-        assert run_as.free(taken).uid == 61_902
-    assert run.writer == user.uid
-    modes = {path.name: path.stat().st_mode & 0o7777 for path in run.root.iterdir()}
-    assert (run.root.stat().st_mode & 0o7777, run.root.stat().st_gid) == (0o1770, user.uid)
-    assert (modes["spec.json"], modes["supervisor.secret"]) == (0o640, 0o600)
-    with lock, run.supervisor_log.open("wb") as log:
-        attempt.supervisor = subprocess.Popen(
-            [
-                *(python, str(HERE / "run_detached.py"), str(run.root)),
-                *(str(lock.fd), TORCHRUN, python, STAND_IN[1], "pry"),
-            ],
-            pass_fds=[lock.fd],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd=run.root,
-            env=environment(PYTHONPATH=packages()),
-        )
-    record = attempt.exit()
-    said = attempt.log().splitlines()
-    assert record.outcome == "succeeded", (said, run.supervisor_log.read_text())
-    assert "node.token: PermissionError" in said
-    assert "supervisor.secret: PermissionError" in said
-    assert "spec.json: '{\\n '" in said
-    assert "removed" not in said
-    assert any(line.startswith("uid 61901 groups [") and "home True" in line for line in said)
-    assert "events" not in attempt.seen.files, "a link to the token is not served"
-    assert alive(user.uid) == [], "the daemon of the rank has ended"
-    assert attempt.processes == []
-    assert Path(run.log(0)).stat().st_uid == os.geteuid()
-    assert Path(run.heartbeat).stat().st_uid == user.uid

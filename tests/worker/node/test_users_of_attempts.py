@@ -1,0 +1,135 @@
+"""An attempt whose ranks are a Unix user of their own: what it cannot reach, and how all ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.other_users import needs_root, packages
+from tests.worker.conftest import HERE, STAND_IN, Attempt, Place, environment, make_place
+from tests.worker.fake_server import FakeServer
+from tests.worker.launchers.process_launcher import TORCHRUN
+from tests.worker.node.conftest import alive
+from trainyard.run.atomic import replace_file
+from worker.launch import prepare_run
+from worker.node.node_store import AttemptLock
+from worker.node.process_tree import end_user
+from worker.node.users import RankUser, RunAs
+
+RUN_AS = "nobody:61900-8"
+
+
+@pytest.fixture
+def open_place(open_folder: Path) -> Iterator[Place]:
+    server = FakeServer()
+    made = make_place(open_folder, server)
+    replace_file(made.node.token, "ty_node_secret\n", mode=0o600)
+    yield made
+    made.clean()
+    server.close()
+
+
+@dataclass
+class Launched:
+    """An attempt of one rank with a user of its own, without a supervisor yet."""
+
+    attempt: Attempt
+    lock: AttemptLock
+    user: RankUser
+
+    def supervise(self, python: str, behaviour: str) -> None:
+        """Start the supervisor, with a stand-in for the trainer."""
+        run = self.attempt.run
+        with self.lock, run.supervisor_log.open("wb") as log:
+            self.attempt.supervisor = subprocess.Popen(
+                [
+                    *(python, str(HERE / "run_detached.py"), str(run.root)),
+                    *(str(self.lock.fd), TORCHRUN, python, STAND_IN[1], behaviour),
+                ],
+                pass_fds=[self.lock.fd],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=run.root,
+                env=environment(PYTHONPATH=packages()),
+            )
+
+
+@pytest.fixture
+def launched(open_place: Place) -> Launched:
+    run_as = RunAs.parse(RUN_AS)
+    node = open_place.node
+    run_as.prepare_node(slots=4, data_dir=node.data_dir, shared=[])
+    attempt = open_place.attempt(open_place.grant(ranks=1))
+    attempt.seen.claimed = True
+    lock = node.lock(attempt.id, create=True)
+    assert lock is not None
+    with node.users() as taken:
+        user = run_as.free(taken)
+        run = prepare_run(open_place.local, attempt.id, attempt.seen.claim, user=user)
+        lock.lead_to(run)
+    return Launched(attempt, lock, user)
+
+
+@needs_root
+def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
+    open_place: Place, launched: Launched, python: str
+) -> None:
+    attempt, run, user = launched.attempt, launched.attempt.run, launched.user
+    with open_place.node.users() as taken:
+        assert taken == {user.uid} == {61_901}
+        assert RunAs.parse(RUN_AS).free(taken).uid == 61_902
+    assert run.writer == user.uid
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in run.root.iterdir()}
+    assert (run.root.stat().st_mode & 0o7777, run.root.stat().st_gid) == (0o1770, user.uid)
+    assert (modes["spec.json"], modes["supervisor.secret"]) == (0o640, 0o600)
+    launched.supervise(python, "pry")
+    record = attempt.exit()
+    said = attempt.log().splitlines()
+    assert record.outcome == "succeeded", (said, run.supervisor_log.read_text())
+    assert "node.token: PermissionError" in said
+    assert "supervisor.secret: PermissionError" in said
+    assert "spec.json: '{\\n '" in said
+    assert "removed" not in said
+    assert any(line.startswith("uid 61901 groups [") and "home True" in line for line in said)
+    assert "events" not in attempt.seen.files, "a link to the token is not served"
+    assert alive(user.uid) == [], "the daemon of the rank has ended"
+    assert attempt.processes == []
+    assert Path(run.log(0)).stat().st_uid == os.geteuid()
+    assert Path(run.heartbeat).stat().st_uid == user.uid
+
+
+@needs_root
+def test_a_damaged_launch_record_hides_no_process_of_the_attempt(
+    open_place: Place, launched: Launched, python: str
+) -> None:
+    attempt, user = launched.attempt, launched.user
+    # A daemon that has removed the marks of its attempt.
+    process = subprocess.Popen(
+        ["/bin/sleep", "600"], user=user.uid, group=user.uid, extra_groups=[], cwd="/", env={}
+    )
+    try:
+        attempt.run.launch.write_bytes(b"{")
+        with open_place.node.users() as taken:
+            assert taken == {user.uid}, "no other attempt gets the id meanwhile"
+        launched.supervise(python, "succeed")
+        assert attempt.supervisor is not None
+        assert attempt.supervisor.wait(60) == 0
+        assert process.wait(60) == -signal.SIGKILL
+        assert open_place.node.live() == []
+    finally:
+        end_user(user)
+        process.wait()
+
+
+def test_a_run_directory_without_a_user_of_its_own_names_none(place: Place) -> None:
+    attempt = place.attempt(place.grant())
+    assert RankUser.of_run(attempt.run.root) is None, "it is not there yet"
+    prepare_run(place.local, attempt.id, attempt.seen.claim)
+    assert RankUser.of_run(attempt.run.root) is None
