@@ -9,7 +9,7 @@ from typing import Literal
 
 from trainyard.protocol.states import DesiredState
 from trainyard.run.atomic import replace_file
-from trainyard.run.failures import FREE_RETRIES, Failure, FailureReason
+from trainyard.run.failures import FREE_RETRIES, REMEDIES, Failure, FailureReason
 from trainyard.run.record_base import to_json
 from trainyard.run.records import ExitRecord, Outcome, RankExit, RankPosition
 from worker.node.files import read_record
@@ -70,7 +70,8 @@ def _without_claims(error: Failure) -> Failure:
     plain = replace(error, node=None, node_at_fault=False, free_retry=False)
     if plain.reason not in FREE_RETRIES:
         return plain
-    return replace(plain, reason=FailureReason.TRAINER_ERROR)
+    reason = FailureReason.TRAINER_ERROR
+    return replace(plain, reason=reason, remedy=REMEDIES[reason])
 
 
 def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:

@@ -220,7 +220,8 @@ def test_a_rank_decides_neither_about_a_node_nor_about_retries(
         assert not found.is_free
         assert not is_of_the_node(found)
         forgeable = reason not in ("node_lost", "preempted")
-        assert found.reason == (reason if forgeable else "trainer_error")
+        shown = reason if forgeable else FailureReason.TRAINER_ERROR
+        assert (found.reason, found.remedy) == (shown, REMEDIES[shown])
 
 
 def test_a_cancel_outlasts_a_save() -> None:
