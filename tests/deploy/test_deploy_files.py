@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import tomllib
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
+DEPLOYMENT = (ROOT / "docs" / "deployment.md").read_text()
 INSTRUCTIONS = {"FROM", "ARG", "ENV", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "CMD"}
 
 
@@ -124,7 +126,8 @@ def test_two_servers_and_two_schedulers_run_what_the_first_ones_run() -> None:
     assert added.keys() - SERVICES.keys() == {"proxy", "server-2", "scheduler-2"}
     for name in ("server", "scheduler"):
         first, second = SERVICES[name], added[f"{name}-2"]
-        same = ("image", "command", "volumes", "read_only", "cap_drop", "security_opt")
+        same = ["image", "command", "volumes", "read_only", "cap_drop", "security_opt"]
+        same += ["healthcheck"] if "healthcheck" in first else []
         assert {key: second[key] for key in same} == {key: first[key] for key in same}
         shared = ("TRAINYARD_DATABASE_URL", "TRAINYARD_BROKER_URL", "TRAINYARD_STATE_DIR")
         for key in shared:
@@ -135,27 +138,75 @@ def test_two_servers_and_two_schedulers_run_what_the_first_ones_run() -> None:
     assert "ports" not in added["server-2"]
 
 
-def test_the_proxy_sends_to_every_api_server_and_outlives_a_stream() -> None:
+def haproxy_sections(path: Path) -> dict[str, list[list[str]]]:
+    """Return the words of each line of a HAProxy configuration, by section."""
+    sections: dict[str, list[list[str]]] = {}
+    for line in path.read_text().splitlines():
+        words = shlex.split(line, comments=True)
+        if words and not line[0].isspace():
+            lines = sections.setdefault(" ".join(words), [])
+        elif words:
+            lines.append(words)
+    return sections
+
+
+def seconds(words: list[str], name: str) -> float:
+    """Return the time that follows a word."""
+    return float(words[words.index(name) + 1].removesuffix("s"))
+
+
+PROXY: dict[str, Any] = TWO_SERVERS["services"]["proxy"]
+
+
+@pytest.fixture(scope="module")
+def haproxy() -> dict[str, list[list[str]]]:
+    (mount,) = PROXY["volumes"]
+    return haproxy_sections(ROOT / mount.split(":")[0])
+
+
+def test_the_proxy_sends_to_every_api_server(haproxy: dict[str, list[list[str]]]) -> None:
     added = TWO_SERVERS["services"]
-    (mount,) = added["proxy"]["volumes"]
-    text = (ROOT / mount.split(":")[0]).read_text()
-    targets = re.findall(r"^    server (\S+) (\S+):(\d+)$", text, re.MULTILINE)
+    targets = [words[1:] for words in haproxy["backend servers"] if words[0] == "server"]
     port = added["server"]["environment"]["TRAINYARD_PORT"]
     apis = [
         name
         for name, service in (SERVICES | added).items()
         if (SERVICES.get(name, {}) | service).get("command", [])[-1:] == ["api"]
     ]
-    assert sorted(targets) == [(name, name, port) for name in sorted(apis)]
-    (bound,) = re.findall(r"bind :(\d+)", text)
-    assert added["proxy"]["ports"][0].endswith(f":{bound}")
-    assert added["worker"]["environment"] == {"TRAINYARD_URL": f"http://proxy:{bound}"}
-    trusted = added["server"]["environment"]["TRAINYARD_TRUSTED_PROXIES"]
-    assert trusted == added["proxy"]["networks"]["default"]["ipv4_address"]
-    for side in ("client", "server"):
-        (seconds,) = re.findall(rf"timeout {side} (\d+)s", text)
-        assert float(seconds) > ServerSettings.model_fields["stream_seconds"].default
-    assert "option httpchk GET /readyz" in text
+    assert sorted(targets) == [[name, f"{name}:{port}"] for name in sorted(apis)]
+    (bound,) = [words[1] for words in haproxy["frontend trainyard"] if words[0] == "bind"]
+    assert PROXY["ports"][0].endswith(bound)
+    assert added["worker"]["environment"] == {"TRAINYARD_URL": f"http://proxy{bound}"}
+
+
+def test_the_proxy_outlives_a_stream_and_leaves_a_dead_server_in_time(
+    haproxy: dict[str, list[list[str]]],
+) -> None:
+    defaults, backend = haproxy["defaults"], haproxy["backend servers"]
+    timeouts = {words[1]: seconds(words, words[1]) for words in defaults if words[0] == "timeout"}
+    stream_seconds = ServerSettings.model_fields["stream_seconds"].default
+    assert min(timeouts["client"], timeouts["server"]) > stream_seconds
+    assert ["option", "redispatch", "1"] in defaults, "else a refused connection is tried again"
+    assert ["option", "httpchk", "GET", "/readyz"] in backend
+    (check,) = [words for words in backend if words[:2] == ["default-server", "check"]]
+    assert check[check.index("on-marked-down") + 1] == "shutdown-sessions"
+    # A check is due `inter` after the former one has ended, by its time limits at the latest.
+    each = seconds(check, "inter") + timeouts["connect"] + timeouts["check"]
+    found = re.search(r"within (\d+) seconds, it sends nothing more", DEPLOYMENT)
+    assert found is not None
+    assert int(check[check.index("fall") + 1]) * each <= float(found[1])
+
+
+def test_the_proxy_is_trusted_and_no_other_container_gets_its_address() -> None:
+    address = IPv4Address(PROXY["networks"]["default"]["ipv4_address"])
+    trusted = TWO_SERVERS["services"]["server"]["environment"]["TRAINYARD_TRUSTED_PROXIES"]
+    others = SERVICES["server"]["environment"]["TRAINYARD_TRUSTED_PROXIES"]
+    assert trusted == f"{address},{others}"
+    (pool,) = TWO_SERVERS["networks"]["default"]["ipam"]["config"]
+    subnet, given = IPv4Network(pool["subnet"]), IPv4Network(pool["ip_range"])
+    assert address in subnet
+    assert given.subnet_of(subnet)
+    assert address not in given
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
