@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives
 from torch.distributed._functional_collectives import all_reduce, wait_tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 
@@ -73,3 +74,20 @@ def _waits_in_a_thread() -> float:
 
 def test_a_background_save_does_not_count() -> None:
     assert run_ranks(2, _waits_in_a_thread) == [0.0, 0.0]
+
+
+def _compiled_waits() -> tuple[float, float]:
+    mesh = init_device_mesh("cpu", (2,))
+
+    def increased(value: torch.Tensor) -> torch.Tensor:
+        total: torch.Tensor = _functional_collectives.wait_tensor(all_reduce(value, "sum", mesh))
+        return total + 1
+
+    # An error where the graph breaks; the backend runs the graph as it is.
+    compiled = torch.compile(increased, backend="eager", fullgraph=True)
+    with measured_waits(torch.device("cpu")) as waits:
+        return compiled(torch.ones(4)).sum().item(), waits.seconds
+
+
+def test_a_compiled_wait_breaks_no_graph_and_is_not_counted() -> None:
+    assert run_ranks(2, _compiled_waits) == [(12.0, 0.0)] * 2
