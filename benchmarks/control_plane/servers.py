@@ -83,13 +83,26 @@ def run_on_databases(
     Returns:
         The exit status: 1 when a target is missed.
     """
+
+    def measure_on(kind: str, given: argparse.Namespace) -> bool:
+        with store(kind) as opened:
+            return measure(opened, given)
+
+    return run_on_kinds(parser, measure_on)
+
+
+def run_on_kinds(
+    parser: argparse.ArgumentParser, measure: Callable[[str, argparse.Namespace], bool]
+) -> int:
+    """Measure on each kind of database that the command line names; `measure` opens the stores.
+
+    Returns:
+        The exit status: 1 when a target is missed.
+    """
     parser.add_argument("--databases", nargs="+", choices=DATABASES, default=DATABASES)
     given = parser.parse_args()
-    passed = True
-    for kind in given.databases:
-        with store(kind) as opened:
-            passed &= measure(opened, given)
-    return 0 if passed else 1
+    passed = [measure(kind, given) for kind in given.databases]
+    return 0 if all(passed) else 1
 
 
 @contextmanager

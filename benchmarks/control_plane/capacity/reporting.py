@@ -129,15 +129,15 @@ def _print_latencies(run: Run, rate: float) -> bool:
         processors_used=used.processors(sent),
         **run.common,
     )
-    before, beside = (percentile(each.seconds["list"], 0.95) for each in (idle, sent))
+    idle_p95, loaded_p95 = (percentile(each.seconds["list"], 0.95) for each in (idle, sent))
     return passed & emit(
         "capacity_jobs_list_at_70_percent",
-        figure=beside / before,
+        figure=loaded_p95 / idle_p95,
         unit="p95 under reports, of the idle p95",
         target=TARGET_RATIO,
         at_least=False,
-        idle_p95_ms=round(before * 1000, 1),
-        p95_ms=round(beside * 1000, 1),
+        idle_p95_ms=round(idle_p95 * 1000, 1),
+        p95_ms=round(loaded_p95 * 1000, 1),
         jobs=JOBS,
         **run.common,
     )
