@@ -18,6 +18,7 @@ from starlette.types import Scope
 from server.auth.dependencies import person
 from server.context import Context
 from server.database.rows import Node
+from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.events.tail import Tail, newest_id
 from server.goodput.cluster import USUAL_DAYS, ClusterLedger
@@ -26,7 +27,7 @@ from server.nodes.slots import withheld_from_placement
 from server.projects.queries import Project, views
 from server.ranks.store import live_stragglers
 from trainyard.protocol.goodput import ClusterGoodputView
-from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
+from trainyard.protocol.states import AttemptState, JobState
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -156,8 +157,7 @@ def _by_state(
 
 def _slots(connection: Connection) -> Iterable[Metric]:
     held: dict[str, set[int]] = {}
-    live = attempt_nodes.c.state != AttemptNodeState.ENDED
-    shares = select(attempt_nodes.c.node, attempt_nodes.c.slots).where(live)
+    shares = select(attempt_nodes.c.node, attempt_nodes.c.slots).where(HOLDS_SLOTS)
     for name, slots in connection.execute(shares):
         held.setdefault(name, set()).update(slots)
     counted = Counter[str]()

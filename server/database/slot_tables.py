@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, Column, Index, Integer, String, Table, text
+from sqlalchemy import Boolean, Column, Index, Integer, String, Table, literal_column, text
 
 from server.database.column_types import Json, UtcDateTime
 from server.database.schema import ID, metadata
+from server.database.tables import attempt_nodes
+from trainyard.protocol.states import AttemptNodeState
+
+HOLDS_SLOTS = attempt_nodes.c.state != literal_column(f"'{AttemptNodeState.ENDED}'")
+"""The condition of the shares that have not ended; as a constant, which their index requires."""
 
 # One row for each share that has ended. Those that have not are in `attempt_nodes`.
 holdings = Table(

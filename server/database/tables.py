@@ -15,6 +15,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 from server.database.column_types import Json, Lazy, Record, UtcDateTime
@@ -151,6 +152,7 @@ attempts = Table(
     Index(None, "state"),
 )
 
+_UNENDED = text("state != 'ended'")
 attempt_nodes = Table(
     "attempt_nodes",
     metadata,
@@ -172,6 +174,8 @@ attempt_nodes = Table(
     Column("exit", Record(ExitRecord)),
     one_of("state", AttemptNodeState),
     Index(None, "node", "state"),
+    # What holds slots, among all shares there ever were.
+    Index("ix_attempt_nodes_holding", "node", sqlite_where=_UNENDED, postgresql_where=_UNENDED),
 )
 
 spool_offsets = Table(

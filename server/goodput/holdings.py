@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Select, Table, bindparam, select, update
 
 from server.context import Context
 from server.database.rows import TypedRow
-from server.database.slot_tables import holdings
+from server.database.slot_tables import HOLDS_SLOTS, holdings
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import NotFoundError
 from server.goodput.ledger import Ledger
@@ -19,7 +19,7 @@ from server.goodput.queries import milliseconds, records_of
 from server.goodput.slot_time import ByDay, Held, spread
 from server.goodput.step_sums import store_step_sums
 from server.isolation import Isolation
-from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptNodeState, JobState
+from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 
 SETTLED_AFTER = timedelta(minutes=10)
 """Time after the end of a job for which its last records may still arrive."""
@@ -103,7 +103,7 @@ def read_holdings(
         )
         .join(attempts, attempt.id == share.attempt_id)
         .join(jobs, jobs.c.id == attempt.job_id)
-        .where(share.state != AttemptNodeState.ENDED, attempt.created_at < until)
+        .where(HOLDS_SLOTS, attempt.created_at < until)
     )
     if project is not None:
         live = live.where(jobs.c.project == project)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, ClassVar
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, Table, select, type_coerce
+import orjson
+from sqlalchemy import Connection, Table, Text, select, type_coerce
 
 from server.database.column_types import Json
 from server.database.rows import TypedRow
+from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.nodes.slots import withheld_from_placement
 from server.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
-from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
+from trainyard.protocol.states import DesiredState, JobState
+from trainyard.spec.auto import DeviceKind
+
+OFFERS_KEPT = 8192
+"""Offers that are kept, a kilobyte each: a round makes those anew whose nodes have changed."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,8 @@ class _Held(TypedRow):
     table: ClassVar[Table] = attempt_nodes
     attempt_id: str
     node: str
-    slots: list[int]
+    slots: Annotated[str, type_coerce(attempt_nodes.c.slots, Text)]
+    """Their indices, as stored."""
     lost_at: datetime | None
     unreachable_since: datetime | None
     desired: Annotated[DesiredState, attempts.c.desired]
@@ -76,47 +84,81 @@ def _read_held(connection: Connection) -> Sequence[_Held]:
         _Held.select()
         .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
         .join(jobs, jobs.c.id == attempts.c.job_id)
-        .where(attempt_nodes.c.state != AttemptNodeState.ENDED),
+        .where(HOLDS_SLOTS),
     )
 
 
 def _offers(
     connection: Connection, held: Iterable[_Held], *, without_job: str | None = None
 ) -> list[Offer]:
-    holders: dict[str, Counter[str]] = {}
-    taken: dict[str, set[int]] = {}
-    in_use: dict[str, set[int]] = {}
+    shares: defaultdict[str, list[_HeldSlots]] = defaultdict(list)
     for share in held:
-        in_use.setdefault(share.node, set()).update(share.slots)
-        if share.lost_at or share.job_id != without_job:
-            holders.setdefault(share.node, Counter())[share.job_name] += len(share.slots)
-            taken.setdefault(share.node, set()).update(share.slots)
+        counts = share.lost_at is not None or share.job_id != without_job
+        shares[share.node].append(_HeldSlots(share.job_name, share.slots, counts))
     node = nodes.c
-    columns = (node.name, node.device, node.slots, node.roots, node.protocol, node.partitions)
-    more = (node.worker_labels, node.set_labels, node.withheld)
+    texts = (node.roots, node.partitions, node.worker_labels, node.set_labels, node.withheld)
     rows = connection.execute(
-        select(*columns, *more).where(
-            nodes.c.offline_since.is_(None), nodes.c.drain.is_(None), nodes.c.notice.is_(None)
-        )
+        select(
+            *(node.name, node.device, node.slots, node.protocol),
+            *(type_coerce(column, Text) for column in texts),
+        ).where(nodes.c.offline_since.is_(None), nodes.c.drain.is_(None), nodes.c.notice.is_(None))
     )
-    offers = []
-    for row in rows:
-        withheld = withheld_from_placement(row.withheld, in_use.get(row.name, ()))
-        usable = [slot for slot in range(row.slots) if slot not in withheld]
-        offer = Offer(
-            node=row.name,
-            device=row.device,
-            slots=len(usable),
-            free=tuple(slot for slot in usable if slot not in taken.get(row.name, ())),
-            roots=row.roots,
-            holders=holders.get(row.name, {}),
-            protocol=row.protocol,
-            partitions=tuple(slot for slot in row.partitions if slot not in withheld),
-            labels={**row.worker_labels, **row.set_labels},
-            withheld=withheld,
-        )
-        offers.append(offer)
-    return offers
+    return [_offer(*row, held=tuple(sorted(shares.get(row[0], ())))) for row in rows]
+
+
+class _HeldSlots(NamedTuple):
+    """Slots of a share."""
+
+    job_name: str
+    slots: str
+    """Their indices, as stored."""
+    counts: bool
+    """Whether they count as held."""
+
+
+@lru_cache(maxsize=OFFERS_KEPT)
+def _offer(
+    name: str,
+    device: DeviceKind,
+    slots: int,
+    protocol: int,
+    roots: str,
+    partitions: str,
+    worker_labels: str,
+    set_labels: str,
+    withheld: str,
+    *,
+    held: Sequence[_HeldSlots],
+) -> Offer:
+    """Return what a node offers; texts are columns as they are stored."""
+    holders: Counter[str] = Counter()
+    taken: set[int] = set()
+    in_use: set[int] = set()
+    for share in held:
+        indices = _indices(share.slots)
+        in_use.update(indices)
+        if share.counts:
+            holders[share.job_name] += len(indices)
+            taken.update(indices)
+    reasons = withheld_from_placement(orjson.loads(withheld), in_use)
+    usable = [slot for slot in range(slots) if slot not in reasons]
+    return Offer(
+        node=name,
+        device=device,
+        slots=len(usable),
+        free=tuple(slot for slot in usable if slot not in taken),
+        roots=orjson.loads(roots),
+        holders=holders,
+        protocol=protocol,
+        partitions=tuple(slot for slot in orjson.loads(partitions) if slot not in reasons),
+        labels={**orjson.loads(worker_labels), **orjson.loads(set_labels)},
+        withheld=reasons,
+    )
+
+
+@lru_cache(maxsize=OFFERS_KEPT)
+def _indices(slots: str) -> tuple[int, ...]:
+    return tuple(orjson.loads(slots))
 
 
 def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
@@ -134,7 +176,7 @@ def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
     elif not ordered and not silent and first.job_state == JobState.RUNNING:
         seconds_left = first.progress.get("seconds_left")
     return Holding(
-        {share.node: tuple(share.slots) for share in shares},
+        {share.node: _indices(share.slots) for share in shares},
         None if seconds_left is None else now + timedelta(seconds=seconds_left),
         first.attempt_id,
         first.job_id,

@@ -8,13 +8,13 @@ from sqlalchemy import Connection, select
 
 from server.context import Context
 from server.database.rows import Node
+from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.nodes.slots import withheld_from_placement
 from server.ranks.store import slow_slots
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.metrics_and_logs import SlowSlot
 from trainyard.protocol.rest.nodes import NodeHolding, NodeView, WithheldSlot
-from trainyard.protocol.states import AttemptNodeState
 
 
 def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
@@ -45,7 +45,7 @@ def _holdings(connection: Connection, names: list[str]) -> dict[str, list[NodeHo
         select(share.node, share.node_rank, share.slots, jobs.c.id, jobs.c.name)
         .join(attempts, attempts.c.id == share.attempt_id)
         .join(jobs, jobs.c.id == attempts.c.job_id)
-        .where(share.node.in_(names), share.state != AttemptNodeState.ENDED.value)
+        .where(share.node.in_(names), HOLDS_SLOTS)
         .order_by(share.claimed_at)
     )
     held: dict[str, list[NodeHolding]] = {}

@@ -13,6 +13,7 @@ from server.auth.service import Principal
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
 from server.database.rows import Node
+from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, nodes, tokens
 from server.errors import (
     ConflictError,
@@ -27,7 +28,6 @@ from server.subject import Actor, Subject
 from trainyard.base.names import LEGAL, ROOT
 from trainyard.base.problems import Problem
 from trainyard.protocol.rest.nodes import NodeRegistered
-from trainyard.protocol.states import AttemptNodeState
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
     Hardware,
@@ -163,7 +163,7 @@ def _numbered(connection: Connection, registration: Registration, before: Node |
     """
     if before is None or registration.protocol != PROTOCOL:
         return registration.hardware
-    live = (attempt_nodes.c.node == before.name, attempt_nodes.c.state != AttemptNodeState.ENDED)
+    live = (attempt_nodes.c.node == before.name, HOLDS_SLOTS)
     if not connection.scalar(select(exists().where(*live))):
         return registration.hardware
     return keep_slots(before.hardware, registration.hardware)

@@ -15,10 +15,9 @@ from sqlalchemy import Connection, insert, select
 
 from server.context import Context
 from server.database.project_tables import project_usage
-from server.database.slot_tables import holdings
+from server.database.slot_tables import HOLDS_SLOTS, holdings
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.database.upsert import insert_or_add
-from trainyard.protocol.states import AttemptNodeState
 
 SECONDS_PER_HOUR = 3600
 USAGE_KEPT = timedelta(seconds=5)
@@ -109,7 +108,7 @@ def read_usage(
         select(jobs.c.project, attempts.c.created_at, attempt_nodes.c.slots)
         .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
         .join(jobs, jobs.c.id == attempts.c.job_id)
-        .where(attempt_nodes.c.state != AttemptNodeState.ENDED)
+        .where(HOLDS_SLOTS)
     )
     if of is not None:
         settled = settled.where(project_usage.c.project.in_(of))

@@ -6,12 +6,13 @@ from sqlalchemy import or_, select
 
 from server.attempts.finish import preempt
 from server.context import Context
+from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.lifecycle import lock_job
 from server.projects.quotas import read_used_up
 from server.projects.usage import ReadUsage, read_usage
 from server.subject import SCHEDULER, Actor
-from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState
+from trainyard.protocol.states import AttemptState, DesiredState
 
 
 def run_drain(context: Context) -> int:
@@ -27,7 +28,7 @@ def run_drain(context: Context) -> int:
             .join(attempts, attempt.id == share.attempt_id)
             .join(nodes, nodes.c.name == share.node)
             .where(
-                share.state != AttemptNodeState.ENDED,
+                HOLDS_SLOTS,
                 attempt.state != AttemptState.ENDED,  # a lost share outlives its attempt
                 attempt.desired == DesiredState.RUN,
                 or_(nodes.c.drain.is_not(None), nodes.c.notice.is_not(None)),

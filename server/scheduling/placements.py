@@ -14,6 +14,7 @@ from server.attempts.parent import ParentCheckpoint, parent_of_launch
 from server.attempts.rollback import windows_left_out
 from server.context import Context
 from server.database.rows import Job
+from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import UnreadableError
 from server.events.store import NewEvent
@@ -143,7 +144,7 @@ def _held(connection: Connection, placements: Sequence[Placement]) -> set[tuple[
     rows = connection.execute(
         select(attempt_nodes.c.node, attempt_nodes.c.slots).where(
             attempt_nodes.c.node.in_({s.node for each in placements for s in each.allocation}),
-            attempt_nodes.c.state != AttemptNodeState.ENDED,
+            HOLDS_SLOTS,
         )
     )
     return {(row.node, slot) for row in rows for slot in row.slots}
