@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -76,7 +77,7 @@ class _Gap:
 
 def lacking(*values: BaseModel) -> tuple[str, ...]:
     """Return what these replies, or parts of replies, use that protocol 2 lacks, each once."""
-    found = (gap.needs for value in values for gap in _gaps(value, _shape(value)))
+    found = (gap.needs for value in values for gap in _gaps(value, _shape(value), changed=True))
     return tuple(dict.fromkeys(need for need in found if need is not None))
 
 
@@ -117,17 +118,26 @@ def _shape(value: BaseModel) -> Any:
     return next(shape for kind, shape in SHAPE_OF.items() if isinstance(value, kind))
 
 
-def _gaps(value: Any, shape: Any, path: tuple[str | int, ...] = ()) -> Iterator[_Gap]:
+def _gaps(
+    value: Any, shape: Any, path: tuple[str | int, ...] = (), *, changed: bool = False
+) -> Iterator[_Gap]:
+    """Yield what protocol 2 lacks; with `changed` only of fields that differ from their defaults.
+
+    The defaults of known fields need nothing that it lacks.
+    """
     if isinstance(value, tuple) and isinstance(shape, list):
         for index, each in enumerate(value):
-            yield from _gaps(each, shape[0], (*path, index))
+            yield from _gaps(each, shape[0], (*path, index), changed=changed)
     elif isinstance(shape, str) and value is not None and value not in shape.split("|"):
         yield _Gap(path, f"{_name(path)}={value}")
     elif isinstance(shape, dict) and value is not None:
-        for name, default in defaults_of(type(value)).items():
+        kind: Any = type(value)
+        for name, default in defaults_of(kind).items():
             held, inner = getattr(value, name), (*path, name)
+            if changed and held == default:
+                continue
             if name in shape:
-                yield from _gaps(held, shape[name], inner)
+                yield from _gaps(held, shape[name], inner, changed=changed)
             else:
                 yield _Gap(inner, None if held == default else _name(inner))
 
@@ -136,7 +146,8 @@ def _name(path: tuple[str | int, ...]) -> str:
     return ".".join(part for part in path if isinstance(part, str))
 
 
-def defaults_of(kind: type[Any]) -> dict[str, object]:
+@cache
+def defaults_of(kind: type[Any]) -> Mapping[str, object]:
     """Return the default of each field; of one without it, a value that equals none."""
     if issubclass(kind, BaseModel):
         return {

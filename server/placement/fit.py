@@ -31,6 +31,7 @@ def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
     """Return the nodes that could run a demand, if their slots were free and no part of a GPU."""
+    roots = {*demand.roots}
     return [
         offer
         for offer in offers
@@ -38,7 +39,7 @@ def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
         and demand.device in {"auto", offer.device}
         and offer.node not in demand.exclude_nodes
         and has_labels(demand, offer)
-        and all(root in offer.roots for root in demand.roots)
+        and roots <= offer.roots.keys()
         and (demand.storage is None or offer.roots.get(demand.storage[0]) == demand.storage[1])
         and (offer.protocol == PROTOCOL or not demand.new_fields)
     ]

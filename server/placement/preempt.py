@@ -69,6 +69,14 @@ def victims(
     freed: Counter[str] = Counter()
     candidates: list[_Candidate] = []
     for holding in holdings:
+        leaves = holding.ends_at is not None and holding.ends_at <= now + LEAVES_WITHIN
+        may_leave = (
+            holding.priority < priority
+            and holding.first_step_at is not None
+            and holding.first_step_at <= running_since
+        )
+        if not leaves and not may_leave:
+            continue
         usable = {
             node: count
             for node, count in holding.usable_by(demand, offers).items()
@@ -76,13 +84,9 @@ def victims(
         }
         if not usable:
             continue
-        if holding.ends_at is not None and holding.ends_at <= now + LEAVES_WITHIN:
+        if leaves:
             freed.update(usable)
-        elif (
-            holding.priority < priority
-            and holding.first_step_at is not None
-            and holding.first_step_at <= running_since
-        ):
+        else:
             candidates.append(_Candidate(holding, usable))
 
     def fits(chosen: Iterable[_Candidate]) -> bool:

@@ -122,7 +122,8 @@ def _by_node(slots: Iterable[int]) -> str:
 def _held(group: Sequence[Offer], most: int = 3) -> list[str]:
     holders: Counter[str] = Counter()
     for offer in group:
-        holders.update(offer.holders)
+        for name, slots in offer.holders.items():
+            holders[name] += slots
     named = [f"{slots} held by {name}" for name, slots in holders.most_common(most)]
     others = sum(slots for _, slots in holders.most_common()[most:])
     return [*named, *([f"{others} by others"] if others else [])]

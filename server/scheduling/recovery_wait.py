@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from sqlalchemy import Table, bindparam, or_, update
+from sqlalchemy import Table, bindparam, or_, select, update
 
 from server.context import Context
 from server.database.column_types import StoredRecord
@@ -31,7 +31,6 @@ class Search(TypedRow):
     task: StoredRecord[OperationTask]
     storage: str | None
     awaited_since: datetime | None
-    queued_at: Annotated[datetime | None, jobs.c.queued_at]
 
 
 def held_back(context: Context) -> frozenset[str]:
@@ -44,10 +43,17 @@ def held_back(context: Context) -> frozenset[str]:
     now = context.now()
     due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now)
     of_a_search = (operations.c.kind == OperationKind.RECOVER) & ARE_OPEN
-    query = Search.select().join(jobs, jobs.c.id == operations.c.job_id)
     with context.database.read() as connection:
-        found = query.where(of_a_search, jobs.c.state == JobState.QUEUED, due)
-        searches = Search.all(connection, found)
+        searches = Search.all(connection, Search.select().where(of_a_search))
+        if not searches:
+            return frozenset()
+        # Not by a join: a database may begin it with all jobs that wait.
+        of_searches = jobs.c.id.in_({search.job_id for search in searches})
+        waiting = select(jobs.c.id, jobs.c.queued_at).where(
+            of_searches, jobs.c.state == JobState.QUEUED, due
+        )
+        queued_at = dict(connection.execute(waiting).all())
+        searches = [search for search in searches if search.job_id in queued_at]
         if not searches:
             return frozenset()
         offers, heard = read_offers(connection), hearing(connection, now)
@@ -65,7 +71,9 @@ def held_back(context: Context) -> frozenset[str]:
     if starting:
         with context.database.write() as connection:
             # It may have entered its group while no node saw the storage.
-            take_out(context, connection, [(s.job_id, s.queued_at, why) for s, why in starting])
+            take_out(
+                context, connection, [(s.job_id, queued_at[s.job_id], why) for s, why in starting]
+            )
             begun = update(operations).where(operations.c.id == bindparam("search"))
             connection.execute(
                 begun.values(awaited_since=now),

@@ -18,6 +18,7 @@ from server.protocol_2 import (
     SHAPE_OF,
     SHAPES,
     ChoreMessage,
+    _gaps,
     check_reply,
     defaults_of,
     lacking,
@@ -178,6 +179,17 @@ def changes(kind: Any, shape: Any, place: str) -> Iterator[str]:
             yield f"{place}.{name} is new and has no default"
         for model in models_in(present[name]):
             yield from changes(model, shape.get(name), f"{place}.{name}")
+
+
+@pytest.mark.parametrize("kind", [JobSpec, Overrides], ids=str)
+def test_the_defaults_of_known_fields_need_nothing_new(kind: type[BaseModel]) -> None:
+    """So `lacking` may leave out fields that have their defaults."""
+    shape = SHAPE_OF[kind]
+    known = {n: each for n, each in defaults_of(kind).items() if n in shape}
+    given = {n: each for n, each in known.items() if each is not PydanticUndefined}
+    assert len(given) > 5
+    for name, default in given.items():
+        assert not [gap for gap in _gaps(default, shape[name]) if gap.needs], name
 
 
 def test_protocol_2_can_read_every_message_with_the_defaults_of_what_is_new() -> None:
