@@ -10,7 +10,7 @@ from functools import partial
 from statistics import median
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Table, or_, select
+from sqlalchemy import Connection, Table, Text, or_, select, type_coerce
 
 from server.context import Context
 from server.database.rows import Job, TypedRow
@@ -27,7 +27,6 @@ from server.errors import ConflictError, InvalidRequestError, UnreadableError
 from server.jobs.checks import known_slots
 from server.jobs.resume import resume
 from server.nodes.capacity import read_offers
-from server.placement.decide import JobGroup
 from server.placement.demand import Demand, Offer
 from server.placement.fit import could_hold, fits, groups, unit_on
 from server.placement.quotas import Quota
@@ -203,9 +202,10 @@ def _room(connection: Connection, now: datetime, usage: ReadUsage) -> Room | Non
     if connection.execute(select(jobs.c.id).where(or_(outside, leaves)).limit(1)).first():
         return None
     grouped = select(jobs.c.demand, jobs.c.project).where(waits, jobs.c.demand.is_not(None))
+    # Of several projects one: none of them has a quota.
     projects = {row.demand: row.project for row in connection.execute(grouped.distinct())}
     shapes = connection.execute(
-        select(demands.c.key, demands.c.shape).where(
+        select(demands.c.key, type_coerce(demands.c.shape, Text).label("shape")).where(
             demands.c.key.in_(grouped.with_only_columns(jobs.c.demand))
         )
     )
@@ -216,8 +216,10 @@ def _room(connection: Connection, now: datetime, usage: ReadUsage) -> Room | Non
     return room_among(waiting, read_offers(connection), read_quotas(connection, now, usage=usage))
 
 
-def _paused(connection: Connection, now: datetime, *, queued_after: datetime) -> list[JobGroup]:
-    """Return what queued jobs will need whose `not_before` lies ahead.
+def _paused(
+    connection: Connection, now: datetime, *, queued_after: datetime
+) -> list[tuple[str, Demand]]:
+    """Return projects and demands of queued jobs whose `not_before` lies ahead.
 
     Args:
         connection: a transaction.
@@ -230,7 +232,7 @@ def _paused(connection: Connection, now: datetime, *, queued_after: datetime) ->
         jobs.c.not_before > now,
         jobs.c.queued_at > queued_after,
     )
-    found: list[JobGroup] = []
+    found: list[tuple[str, Demand]] = []
     for row in NewJob.all(connection, paused.order_by(*ARRIVAL).limit(GROUPED_AT_ONCE)):
         try:
             found.append((row.project, demand_of_new(row)))
@@ -240,7 +242,7 @@ def _paused(connection: Connection, now: datetime, *, queued_after: datetime) ->
 
 
 def room_among(
-    waiting: Iterable[JobGroup], offers: Sequence[Offer], quotas: Mapping[str, Quota]
+    waiting: Iterable[tuple[str, Demand]], offers: Sequence[Offer], quotas: Mapping[str, Quota]
 ) -> Room:
     """Return what jobs may grow onto while others wait.
 

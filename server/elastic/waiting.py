@@ -30,8 +30,9 @@ from server.placement.demand import Offer
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
-from server.queue.heads import HeadJob, group_sizes, read_heads
+from server.queue.heads import read_heads
 from server.queue.order import GROUPED
+from server.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause
 from trainyard.run.failures import FailureReason
@@ -47,8 +48,11 @@ order of the queue may have."""
 class SizeFitter:
     """Gives waiting elastic jobs the size that fits, after each round of placement."""
 
-    def __init__(self, context: Context, usage: ReadUsage = read_usage) -> None:
+    def __init__(
+        self, context: Context, queue: SchedulingQueue, usage: ReadUsage = read_usage
+    ) -> None:
         self._context = context
+        self._queue = queue
         self._usage = usage
         self._steps = Steps(self._try_all)
         # Nothing fitted; nothing will for a while where groups, offers and quotas are the same.
@@ -78,7 +82,7 @@ class SizeFitter:
             state = (sizes, offers, quotas)
             if state == self._hopeless and now < self._hopeless_until:
                 return
-            heads = read_heads(connection, sizes=sizes, free_slots=free)
+            heads = read_heads(connection, self._queue, sizes=sizes, free_slots=free)
         turns = Turns(offers, quotas=quotas)
         queue = [row.queued for row in heads.rows]
         elastic = {row.id: row for row in heads.rows if row.min_world_size is not None}
@@ -92,7 +96,7 @@ class SizeFitter:
             yield 0
         self._hopeless, self._hopeless_until = state, now + TRY_AGAIN_AFTER
 
-    def _fit(self, row: HeadJob, queued: QueuedJob, turns: Turns) -> Generator[int, None, int]:
+    def _fit(self, row: GroupedJob, queued: QueuedJob, turns: Turns) -> Generator[int, None, int]:
         """Give a job the best size that it would get in its turn; return 1 where that is new."""
         with self._context.database.read() as connection:
             job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))

@@ -15,9 +15,6 @@ from server.placement.reasons import why_job_waits, why_operation_waits
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.spec.job import DEFAULT_PROJECT
 
-JobGroup = tuple[str, Demand]
-"""A project, and what some of its jobs need."""
-
 
 @dataclass(frozen=True)
 class QueuedJob:
@@ -37,11 +34,6 @@ class QueuedJob:
     def lasts_with(self, device: str) -> timedelta | None:
         """Return how long it lasts on a kind of slot; None where that is not known."""
         return self.lasts if self.lasts_on in {None, device} else None
-
-    @property
-    def group(self) -> JobGroup:
-        """What it has in common with jobs that wait for the same reason."""
-        return self.project, self.demand
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,7 @@ def decide(
     holdings: Sequence[Holding] = (),
     now: datetime | None = None,
     preempt_after: timedelta | None = None,
-    cut: Collection[JobGroup] = (),
+    cut: Collection[str] = (),
     complete: int = 0,
     quotas: Mapping[str, Quota] | None = None,
 ) -> Decisions:
@@ -98,8 +90,9 @@ def decide(
         now: the present time; nothing is backfilled or preempted without it.
         preempt_after: time since its first step after which an attempt may be preempted; None for
             never.
-        cut: groups of which the queue holds more than `jobs` has. When the last job of such a
-            group is placed, nothing behind it is decided: it could overtake one that is left out.
+        cut: ids of jobs behind which the queue holds more of the same demand than `jobs` has. When
+            one of these is placed, nothing behind it is decided: it could overtake one that is left
+            out.
         complete: so many of the first jobs of the queue are in `jobs` without a gap, so what is
             left out is behind them, and they are decided in any case.
         quotas: the quota of each project that has one.
@@ -167,19 +160,18 @@ class Turns:
         return self._holdings
 
     def take(
-        self, jobs: Sequence[QueuedJob], *, cut: Collection[JobGroup] = (), complete: int = 0
+        self, jobs: Sequence[QueuedJob], *, cut: Collection[str] = (), complete: int = 0
     ) -> Iterator[QueuedJob]:
         """Yield each job before its turn, and give it its slots after that.
 
         The turns end at a cut, as those of `decide`.
         """
-        last = {job.group: job.id for job in jobs if job.group in cut}
         is_cut = False
         for number, job in enumerate(jobs):
             if is_cut and number >= complete:
                 return
             yield job
-            is_cut |= self._place(job) and last.get(job.group) == job.id
+            is_cut |= self._place(job) and job.id in cut
 
     def would_place(self, job: QueuedJob) -> bool:
         """Return whether a job would start in the present turn, on nodes that no other one keeps.

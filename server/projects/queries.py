@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, Table, func, or_, select
 
 from server.context import Context
 from server.database.project_tables import projects
@@ -20,6 +20,8 @@ from trainyard.protocol.states import JobState
 
 HOLDING = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 """States in which a job holds slots: as many as its world size."""
+HAS_QUOTA = or_(projects.c.max_slots.is_not(None), projects.c.slot_hours_per_month.is_not(None))
+"""The condition of the projects that have a quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,13 @@ def project_row(connection: Connection, name: str) -> Project:
     if row is None:
         raise NotFoundError(f"no project has the name {name!r}")
     return row
+
+
+def keep_quotas(connection: Connection, names: Collection[str]) -> frozenset[str]:
+    """Return those of some projects that have a quota; none changes until the transaction ends."""
+    locked = select(projects.c.name, HAS_QUOTA).where(projects.c.name.in_(names))
+    rows = connection.execute(locked.order_by(projects.c.name).with_for_update(read=True))
+    return frozenset(name for name, has_quota in rows if has_quota)
 
 
 def held_slots(connection: Connection) -> Mapping[str, int]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, or_
+from sqlalchemy import Connection
 
-from server.database.project_tables import projects
 from server.placement.quotas import Quota
-from server.projects.queries import Project, held_slots
+from server.projects.queries import HAS_QUOTA, Project, held_slots
 from server.projects.usage import ReadUsage, read_usage
 
 
@@ -38,8 +37,7 @@ def read_used_up(connection: Connection, now: datetime, *, usage: ReadUsage) -> 
 
 
 def _limited(connection: Connection) -> Sequence[Project]:
-    limited = or_(projects.c.max_slots.is_not(None), projects.c.slot_hours_per_month.is_not(None))
-    return Project.all(connection, Project.select().where(limited))
+    return Project.all(connection, Project.select().where(HAS_QUOTA))
 
 
 def _used_up(

@@ -18,6 +18,7 @@ from trainyard.protocol.rest.projects import (
     ProjectSettings,
     ProjectView,
 )
+from trainyard.protocol.states import JobState
 from trainyard.spec.job import DEFAULT_PROJECT
 
 NAMES_LISTED = 20
@@ -61,6 +62,8 @@ def change_project(
         if after != before:
             changed = update(projects).where(projects.c.name == name)
             connection.execute(changed.values(**after.model_dump()))
+            if _has_quota(after) != _has_quota(before):
+                _leave_groups(connection, name)
             _record(context, connection, name, before, after, actor)
         return views(context, connection, [project_row(connection, name)])[0]
 
@@ -111,6 +114,19 @@ def _locked(connection: Connection, name: str) -> Project:
     locked = select(projects.c.name).where(projects.c.name == name).with_for_update()
     connection.execute(locked)
     return project_row(connection, name)
+
+
+def _has_quota(settings: ProjectSettings) -> bool:
+    return settings.max_slots is not None or settings.slot_hours_per_month is not None
+
+
+def _leave_groups(connection: Connection, name: str) -> None:
+    """Take the queued jobs of a project out of their groups; the next rounds assign them anew."""
+    waiting = (jobs.c.project == name, jobs.c.state == JobState.QUEUED)
+    # By id, as every statement that locks several jobs: no two wait crosswise.
+    locked = select(jobs.c.id).where(*waiting).order_by(jobs.c.id)
+    connection.execute(locked.with_for_update(key_share=True))
+    connection.execute(update(jobs).where(*waiting).values(demand=None))
 
 
 def _record(

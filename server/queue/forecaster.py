@@ -7,20 +7,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Self
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection
 
 from server.context import Context
-from server.database.rows import TypedRow
 from server.database.tables import demands, jobs
 from server.nodes.capacity import Capacity, read_capacity
 from server.placement.decide import QueuedJob
 from server.placement.forecast import FORECAST_JOBS, Forecast, forecast
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
-from server.queue.groups import demand_of_shape, lasts_of
 from server.queue.order import TAG, QueueKey, read_order
+from server.queue.scheduling_queue import GroupedJob
 
 FORECAST_KEPT = timedelta(seconds=5)
 """Age up to which one forecast of the queue answers every request."""
@@ -49,7 +48,7 @@ class Forecaster:
                 return self._kept[1]
             with self._context.database.read() as connection:
                 inputs = _Inputs.read(connection, now)
-            found = self._forecast(inputs, [head.job for head in inputs.heads], now)
+            found = self._forecast(inputs, [head.queued for head in inputs.heads], now)
             self._kept = self._context.now(), found
             return found
 
@@ -59,7 +58,7 @@ class Forecaster:
             now = self._context.now()
             with self._context.database.read() as connection:
                 inputs = _Inputs.read(connection, now, candidate=candidate.project)
-            queue = [head.job for head in inputs.heads]
+            queue = [head.queued for head in inputs.heads]
             queue.insert(sum(head.key.rank <= key.rank for head in inputs.heads), candidate)
             return self._forecast(inputs, queue, now)
 
@@ -76,32 +75,10 @@ class Forecaster:
 
 
 @dataclass(frozen=True, slots=True)
-class _Head(TypedRow):
-    """A job of a group."""
+class _Head(GroupedJob):
+    """One of the first jobs in groups."""
 
-    table: ClassVar[Table] = jobs
-    id: str
-    name: str
-    priority: int
-    shape: Annotated[Any, demands.c.shape]
-    lasts_seconds: float | None
-    lasts_on: str | None
-    project: str
-    queued_at: datetime | None
     tag: Annotated[float, TAG]
-
-    @property
-    def job(self) -> QueuedJob:
-        """The job, as it is placed."""
-        return QueuedJob(
-            self.id,
-            self.name,
-            demand_of_shape(self.shape),
-            lasts=lasts_of(self.lasts_seconds),
-            lasts_on=self.lasts_on,
-            priority=self.priority,
-            project=self.project,
-        )
 
     @property
     def key(self) -> QueueKey:

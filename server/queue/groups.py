@@ -1,7 +1,8 @@
-"""The groups of the queue: jobs of a project with equal demands, which enter and leave them.
+"""The groups of the queue: jobs with equal demands, which enter and leave them.
 
-Jobs of a group wait for the same reason, which is stored once: a round writes as much for ten
-thousand queued jobs as for ten. The group of a job is recorded when the job enters the queue.
+Jobs of a project with a quota, which is part of why they wait, form groups of their own. Jobs of a
+group wait for the same reason, which is stored once: a round writes as much for ten thousand queued
+jobs as for ten. The group of a job is recorded when the job enters the queue.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 import orjson
@@ -36,6 +38,7 @@ from server.errors import UnreadableError
 from server.events.notices import notify
 from server.jobs.checks import roots_of
 from server.placement.demand import Demand
+from server.projects.queries import keep_quotas
 from server.protocol_2 import lacking
 from server.queue.duration import expected_duration
 from server.queue.order import ARRIVAL, GROUPED
@@ -83,9 +86,10 @@ def lasts_of(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def demand_of_shape(shape: Any) -> Demand:
-    """Return a demand from its stored fields, in their order."""
-    size, nodes, device, roots, storage, new_fields, units, selector, exclude = shape
+@lru_cache(maxsize=1024)
+def demand_of_shape(shape: str) -> Demand:
+    """Return a demand from the JSON text of its fields, in their order."""
+    size, nodes, device, roots, storage, new_fields, units, selector, exclude = orjson.loads(shape)
     return Demand(
         size,
         nodes,
@@ -155,31 +159,33 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
         }
     if not rows:
         return frozenset()
-    keys: dict[str, Demand] = {}
-    grouped: list[dict[str, Any]] = []
+    found: list[tuple[NewJob, Demand]] = []
     unreadable: list[Waiting] = []
     # By id, as every statement that locks several jobs: no two wait crosswise.
     for row in sorted(rows, key=lambda row: str(row.id)):
         try:
-            demand = demand_of_new(row)
+            found.append((row, demand_of_new(row)))
         except UnreadableError as error:
             logger.error("%s", error)
             unreadable.append((row.id, row.queued_at, str(error)))
-            continue
-        # With the project: its quotas are part of the reason.
-        key = hashlib.sha256(orjson.dumps([row.project, *astuple(demand)])).hexdigest()
-        keys[key] = demand
-        duration = durations.get(row.id)
-        grouped.append(
-            {
-                "job": row.id,
-                "since": row.queued_at,
-                "group": key,
-                "seconds": duration and duration.seconds,
-                "on": duration and duration.device,
-            }
-        )
+    keys: dict[str, Demand] = {}
+    grouped: list[dict[str, Any]] = []
     with context.database.write() as connection:
+        with_quota = keep_quotas(connection, {row.project for row, _ in found})
+        for row, demand in found:
+            project = row.project if row.project in with_quota else None
+            key = hashlib.sha256(orjson.dumps([project, *astuple(demand)])).hexdigest()
+            keys[key] = demand
+            duration = durations.get(row.id)
+            grouped.append(
+                {
+                    "job": row.id,
+                    "since": row.queued_at,
+                    "group": key,
+                    "seconds": duration and duration.seconds,
+                    "on": duration and duration.device,
+                }
+            )
         put_off(context, connection, unreadable)
         if grouped:
             shapes = [{"key": key, "shape": astuple(demand)} for key, demand in keys.items()]

@@ -8,8 +8,9 @@ jobs rise, so that sorting by them is the same as choosing the next job again an
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -18,7 +19,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Float,
-    Integer,
     Subquery,
     and_,
     case,
@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from server.database.project_tables import projects
 from server.database.tables import jobs, nodes
-from server.projects.queries import HOLDING
+from server.projects.queries import HOLDING, held_slots
 from trainyard.protocol.states import JobState
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
@@ -41,16 +41,16 @@ GROUPED = WAITS & jobs.c.demand.is_not(None)
 """The condition of those that the scheduler considers for slots."""
 ARRIVAL = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 """The order of the jobs of one project."""
-_ONLINE = select(func.sum(nodes.c.slots)).where(nodes.c.offline_since.is_(None)).scalar_subquery()
+_ONLINE = select(func.sum(nodes.c.slots)).where(nodes.c.offline_since.is_(None))
+_LARGEST = (projects.c.max_slots, _ONLINE.scalar_subquery())
 _CAN_START = and_(
     jobs.c.demand.is_not(None),
-    *(or_(most.is_(None), jobs.c.world_size <= most) for most in (projects.c.max_slots, _ONLINE)),
+    *(or_(most.is_(None), jobs.c.world_size <= most) for most in _LARGEST),
 )
 _COUNTED = case((_CAN_START, jobs.c.world_size), else_=0)
 """Slots that a job adds to the tags of those behind it in its project. One that cannot start adds
 none, or it would keep them behind all other projects: it is not considered for slots, or is larger
 than the project's `max_slots` or than all nodes that are online."""
-_TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=ARRIVAL)
 _COLUMNS = (
     jobs.c.id,
     jobs.c.priority,
@@ -59,10 +59,6 @@ _COLUMNS = (
 )
 TAG: ColumnElement[float] = literal_column("line.tag", Float)
 """Slots for its weight that the project of a job holds in its turn; of `QueueOrder.line`."""
-PLACE: ColumnElement[int] = literal_column("line.place", Integer)
-"""Place of a job among those that the scheduler considers; of a numbered line."""
-TURN: ColumnElement[int] = literal_column("line.turn", Integer)
-"""Place of a job in its group; of the `line` of `read_order` with turns."""
 
 TOKEN = r"^[0-9]{3}[0-9a-f]{16}[0-9]{16}[0-7][0-9a-hjkmnp-tv-z]{25}$"
 """Priority above the lowest, the tag as a double in hexadecimal, microseconds since 1970 at which
@@ -103,6 +99,17 @@ class QueueKey:
         return -self.priority, self.tag, self.queued_at, self.id
 
 
+@dataclass(frozen=True, slots=True)
+class ProjectShare:
+    """What the order takes from a project."""
+
+    held: int = 0
+    """Slots of its jobs that start, run or stop."""
+    weight: float = 1.0
+    largest: float = math.inf
+    """Most slots of a job that can start."""
+
+
 @dataclass(frozen=True)
 class QueueOrder:
     """The jobs that wait, in the order in which they get slots."""
@@ -128,12 +135,6 @@ class QueueOrder:
         chosen = select(self.line).where(*condition).order_by(*self.by).limit(limit)
         return replace(self, line=chosen.subquery("line"))
 
-    def numbered(self) -> QueueOrder:
-        """Return the jobs that the scheduler considers, each with its `place` from 1."""
-        place = func.row_number().over(order_by=self.by).label("place")
-        grouped = select(self.line, place).where(self.line.c.demand.is_not(None))
-        return replace(self, line=grouped.subquery("line"))
-
     def behind(self, key: QueueKey) -> ColumnElement[bool]:
         """Return the condition of the jobs behind a key."""
         line, tag = self.line.c, key.tag if self.is_fair else 0.0
@@ -144,9 +145,7 @@ class QueueOrder:
         return or_(line.priority < key.priority, and_(line.priority == key.priority, later))
 
 
-def read_order(
-    connection: Connection, *, candidate: str | None = None, turns: bool = False
-) -> QueueOrder:
+def read_order(connection: Connection, *, candidate: str | None = None) -> QueueOrder:
     """Return the order of the queue now.
 
     While the jobs of one project wait, the order is that of their arrival, which reads the index
@@ -155,15 +154,26 @@ def read_order(
     Args:
         connection: a transaction.
         candidate: the project of a job that is compared with those that wait.
-        turns: whether `line` has the place of each job in its group, from 1, as `turn`. All jobs of
-            a group are of one project, so they are in the order of their arrival.
     """
-    columns = (*_COLUMNS, _TURN.label("turn")) if turns else _COLUMNS
     waiting = select(jobs.c.project).where(WAITS).distinct().limit(2)
     several = {*connection.scalars(waiting), *([candidate] if candidate else [])}
     if len(several) > 1:
-        return QueueOrder(_fair_line(columns), is_fair=True)
-    return QueueOrder(_arrival_line(columns), is_fair=False)
+        return QueueOrder(_fair_line(), is_fair=True)
+    return QueueOrder(_arrival_line(), is_fair=False)
+
+
+def read_shares(connection: Connection) -> Mapping[str, ProjectShare]:
+    """Return by project what the order of its jobs follows from."""
+    held, online = held_slots(connection), connection.scalar(_ONLINE)
+    columns = (projects.c.name, projects.c.weight, projects.c.max_slots)
+    return {
+        name: ProjectShare(
+            held.get(name, 0),
+            weight,
+            min((most for most in (max_slots, online) if most is not None), default=math.inf),
+        )
+        for name, weight, max_slots in connection.execute(select(*columns))
+    }
 
 
 def key_of_candidate(
@@ -193,11 +203,11 @@ def key_of_candidate(
     return QueueKey(priority, float(tag or 0.0), now, _LAST_ID)
 
 
-def _arrival_line(columns: Sequence[ColumnElement[Any]]) -> Subquery:
-    return select(*columns, literal(0.0, Float).label("tag")).where(WAITS).subquery("line")
+def _arrival_line() -> Subquery:
+    return select(*_COLUMNS, literal(0.0, Float).label("tag")).where(WAITS).subquery("line")
 
 
-def _fair_line(columns: Sequence[ColumnElement[Any]]) -> Subquery:
+def _fair_line() -> Subquery:
     """Return the jobs with their tags."""
     holding = jobs.c.state.in_(HOLDING)
     slots = func.sum(jobs.c.world_size).label("slots")
@@ -206,7 +216,7 @@ def _fair_line(columns: Sequence[ColumnElement[Any]]) -> Subquery:
     in_turn = func.coalesce(held.c.slots, 0) + func.coalesce(ahead, 0)
     tag = in_turn / func.coalesce(projects.c.weight, 1.0)
     return (
-        select(*columns, tag.label("tag"))
+        select(*_COLUMNS, tag.label("tag"))
         .outerjoin(held, held.c.project == jobs.c.project)
         .outerjoin(projects, projects.c.name == jobs.c.project)
         .where(WAITS)

@@ -75,7 +75,7 @@ class Scheduler:
             lambda: run_slot_hours(context, usage),
             NodeWatch(context).run,
             placer.run,
-            SizeFitter(context, usage).run,
+            SizeFitter(context, placer.queue, usage).run,
             placer.preempt,
             Growth(context, usage).run,
             OperationKeeper(context, self._dispatcher).run,

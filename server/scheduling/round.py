@@ -17,7 +17,8 @@ from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import enter_groups, put_off
-from server.queue.heads import explain, group_sizes, read_heads
+from server.queue.heads import explain, read_heads
+from server.queue.scheduling_queue import SchedulingQueue, group_sizes
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.placements import Placement, place
 from server.scheduling.recovery_wait import held_back
@@ -41,6 +42,7 @@ class Placer:
         self._context = context
         self._dispatcher = dispatcher
         self._usage = usage
+        self.queue = SchedulingQueue()
         # The last round placed nothing: the next cannot either while groups, offers and quotas are
         # equal, until time has passed: expected ends change, and attempts may be preempted.
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
@@ -50,7 +52,12 @@ class Placer:
     def run(self) -> int:
         """Place what can be placed, store why the rest waits, and return how many were placed."""
         context = self._context
-        new, now = enter_groups(context, without=held_back(context)), context.now()
+        try:
+            new, now = enter_groups(context, without=held_back(context)), context.now()
+        except Exception:
+            self.queue.clear()  # it is not known which jobs have entered
+            raise
+        self.queue.enter(new)
         with context.database.read() as connection:
             sizes = group_sizes(connection)
             if not sizes:
@@ -62,7 +69,7 @@ class Placer:
             if known and not new:
                 return 0
             free = sum(len(offer.free) for offer in offers)
-            heads = read_heads(connection, sizes=sizes, free_slots=free)
+            heads = read_heads(connection, self.queue, sizes=sizes, free_slots=free)
         queue = [row.queued for row in heads.rows]
         settings = context.settings
         decisions = decide(
@@ -91,6 +98,7 @@ class Placer:
             together = placements[first : first + PLACED_TOGETHER]
             for message in self._place(together, offers):  # committed: a claim finds its attempt
                 self._dispatcher.send(message)
+        self.queue.leave(decisions.placed)
         explain(context, heads, decisions.waiting, new=new)
         self._victims = decisions.victims
         self._hopeless = None if decisions.placed else (sizes, offers, quotas)

@@ -120,7 +120,7 @@ class Harness:
         self.dispatcher = RecordingDispatcher()
         self.placer = Placer(context, self.dispatcher)
         self.reconciler = Reconciler(context, self.dispatcher)
-        self.fitter = SizeFitter(context)
+        self.fitter = SizeFitter(context, self.placer.queue)
         self.keeper = OperationKeeper(context, self.dispatcher)
 
     def add_node(

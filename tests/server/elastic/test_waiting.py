@@ -65,7 +65,7 @@ def test_a_search_goes_on_in_the_next_tick_when_its_time_is_up(
     job_id = harness.submit(**WIDE)
     harness.place()
     monkeypatch.setattr(steps, "SECONDS_A_TICK", 0.0)
-    fitter = SizeFitter(harness.context)
+    fitter = SizeFitter(harness.context, harness.placer.queue)
     found = []
     while 1 not in found:
         found.append(fitter.run())
@@ -83,7 +83,7 @@ def test_a_job_that_leaves_between_two_ticks_is_left_out(
     job_id = harness.submit(**WIDE)
     harness.place()
     monkeypatch.setattr(steps, "SECONDS_A_TICK", 0.0)
-    fitter = SizeFitter(harness.context)
+    fitter = SizeFitter(harness.context, harness.placer.queue)
     assert fitter.run() == 0
     cancel(harness.context, job_id, actor=ADA, reason="")
     assert [fitter.run() for _ in range(5)] == [0] * 5

@@ -1,4 +1,4 @@
-"""The order of the queue in SQL: that of its definition, on both databases."""
+"""The order of the queue, in SQL and in memory: that of its definition, on both databases."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import insert, select, update
 
 from server.context import Context
-from server.database.tables import jobs
+from server.database.project_tables import projects
+from server.database.tables import demands, jobs
+from server.jobs.service import cancel
 from server.projects.service import change_project, create_project
-from server.queue.order import QueueKey, key_of_candidate, read_order
+from server.queue import heads
+from server.queue.groups import enter_groups
+from server.queue.order import QueueKey, key_of_candidate, read_order, read_shares
 from server.queue.queries import count_up_to, read_waiting
+from server.queue.scheduling_queue import SchedulingQueue, group_sizes
+from server.scheduling import round as round_of_placement
 from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.placement.fair_order import Waiting, fair_order
@@ -55,6 +62,9 @@ def store(context: Context, like: str, rows: Sequence[Waiting], held: Mapping[st
             {"id": context.new_id(), "project": project, "world_size": slots, "state": "running"}
             for project, slots in held.items()
         ]
+        shape = [1, None, "auto", ["checkpoints"], None, [], [], [], []]
+        keys = {f"group-{job.project}" for job in rows}
+        connection.execute(insert(demands), [{"key": key, "shape": shape} for key in sorted(keys)])
         connection.execute(insert(jobs), [row | each for each in waiting])
         connection.execute(insert(jobs), [row | each for each in running])
         connection.execute(update(jobs).where(jobs.c.id == like).values(state=JobState.SUCCEEDED))
@@ -89,6 +99,16 @@ def listed(context: Context, *, page: int = 7) -> list[str]:
         found += [row.id for row in rows]
         after = QueueKey.parse(rows[-1].key.token)
         assert after == rows[-1].key
+
+
+def kept(
+    context: Context, queue: SchedulingQueue, *, limit: int = 1000, of_group: int = 1
+) -> tuple[list[str], int]:
+    """Return the ids in the order of the scheduler, and how many of them have no gap."""
+    with context.database.read() as connection:
+        queue.update(connection, group_sizes(connection))
+        rows, complete = queue.first(read_shares(connection), limit=limit, of_group=of_group)
+    return [row.id for row in rows], complete
 
 
 def place_of(context: Context, new: Waiting) -> int:
@@ -128,6 +148,85 @@ def test_a_job_that_cannot_start_adds_nothing_to_the_tags_behind_it(
         new = Waiting(context.new_id(), project, 1, queued_at=100.0)
         order = fair_order([*rows, new], held, WEIGHTS, LARGEST)
         assert place_of(context, new) == order.index(new)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_scheduler_follows_all_changes_of_the_order(
+    harness: Harness, context: Context, seed: int
+) -> None:
+    """Some jobs start and others leave; jobs that return enter as by `enter_groups`."""
+    choose = random.Random(seed)
+    make_projects(context, WEIGHTS)
+    harness.add_node(slots=LARGEST["default"])
+    rows = backlog(context, seed)
+    store(context, harness.submit(), rows, {"default": 3, "vision": 5})
+    queue = SchedulingQueue()
+    away: list[Waiting] = []
+    for _ in range(12):
+        order = listed(context)
+        assert kept(context, queue) == (order, len(order))
+        gone = [job for job in rows if job.id in order and choose.random() < 0.2]
+        back = [job for job in away if choose.random() < 0.5]
+        away = [job for job in [*away, *gone] if job not in back]
+        with context.database.write() as connection:
+            for job in gone:
+                state = choose.choice((JobState.RUNNING, JobState.CANCELLED))
+                left = update(jobs).where(jobs.c.id == job.id)
+                connection.execute(left.values(state=state, demand=None))
+            for job in back:
+                entered = {
+                    "state": JobState.QUEUED,
+                    "demand": f"group-{choose.choice(list(WEIGHTS))}",
+                    "priority": choose.choice((-50, 0, 50)),
+                }
+                connection.execute(update(jobs).where(jobs.c.id == job.id).values(**entered))
+        queue.enter(job.id for job in back)
+        project = choose.choice(list(WEIGHTS))
+        most = choose.choice((None, 2, 4))
+        settings = ProjectSettings(weight=choose.choice((0.5, 1.0, 4.0)))
+        change_project(context, project, settings, actor=ADA)
+        with context.database.write() as connection:
+            connection.execute(
+                update(projects).where(projects.c.name == project).values(max_slots=most)
+            )
+
+
+def test_a_job_that_returns_to_its_group_has_its_new_place(
+    harness: Harness, context: Context
+) -> None:
+    rows = [Waiting(context.new_id(), "default", 1, queued_at=float(at)) for at in range(3)]
+    store(context, harness.submit(), rows, {"default": 1})
+    queue = SchedulingQueue()
+    assert kept(context, queue)[0] == [job.id for job in rows]
+    with context.database.write() as connection:
+        last = update(jobs).where(jobs.c.id == rows[2].id)
+        connection.execute(last.values(priority=50))
+    queue.enter([rows[2].id])
+    assert kept(context, queue)[0] == [rows[2].id, rows[0].id, rows[1].id]
+
+
+@pytest.mark.parametrize(("limit", "of_group"), [(0, 1), (3, 2), (5, 4), (10, 1), (50, 1)])
+def test_the_first_jobs_are_those_of_the_queue_and_of_each_group(
+    harness: Harness, context: Context, limit: int, of_group: int
+) -> None:
+    make_projects(context, WEIGHTS)
+    rows, held = backlog(context, 3), {"default": 3, "vision": 5}
+    store(context, harness.submit(), rows, held)
+    with context.database.write() as connection:  # groups of several projects
+        for number, job in enumerate(rows):
+            key = f"group-{list(WEIGHTS)[number % 3]}"
+            connection.execute(update(jobs).where(jobs.c.id == job.id).values(demand=key))
+        group_of = dict(connection.execute(select(jobs.c.id, jobs.c.demand)).all())
+    order, turn = listed(context), Counter[str | None]()
+    expected = []
+    for place, job_id in enumerate(order):
+        turn[group_of[job_id]] += 1
+        if place < limit or turn[group_of[job_id]] <= of_group:
+            expected.append(job_id)
+    assert kept(context, SchedulingQueue(), limit=limit, of_group=of_group) == (
+        expected,
+        min(limit, len(order)),
+    )
 
 
 def test_while_one_project_waits_it_is_the_order_of_arrival(
@@ -171,13 +270,62 @@ def test_a_round_places_the_job_of_the_project_with_the_fewest_slots(
     assert started == {"vision": 2, "speech": 4}
 
 
-def test_jobs_of_two_projects_that_need_the_same_are_in_two_groups(
-    harness: Harness, context: Context
-) -> None:
+def test_projects_without_a_quota_share_groups(harness: Harness, context: Context) -> None:
     make_projects(context, {"vision": 1.0})
-    change_project(context, "vision", ProjectSettings(max_slots=0), actor=ADA)
     one, other = harness.submit(project="vision"), harness.submit()
+    assert harness.place() == 0
+    assert harness.job(one).demand == harness.job(other).demand
+    change_project(context, "vision", ProjectSettings(max_slots=0), actor=ADA)
+    assert harness.job(one).demand is None
     assert harness.place() == 0
     assert harness.job(one).demand != harness.job(other).demand
     assert harness.job(one).reason == "needs 1, and project vision may hold 0 slots"
     assert harness.job(other).reason == "no node is online that takes new work"
+    change_project(context, "vision", ProjectSettings(max_slots=1), actor=ADA)
+    assert harness.job(one).demand is not None
+    change_project(context, "vision", ProjectSettings(max_slots=None), actor=ADA)
+    assert harness.place() == 0
+    assert harness.job(one).demand == harness.job(other).demand
+    assert harness.job(one).reason == "no node is online that takes new work"
+
+
+def test_a_round_of_groups_of_several_projects_keeps_their_order(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "FIRST_AT_ONCE", 2)
+    monkeypatch.setattr(heads, "NOTIFIED", 1)
+    monkeypatch.setattr(heads, "HEADS_AT_ONCE", 1)
+    make_projects(context, {"vision": 1.0, "speech": 1.0})
+    harness.add_node(slots=8)
+    queued = {}
+    for project in ("vision", "vision", "vision", "vision", "speech", "speech"):
+        harness.clock.advance(1)
+        queued[harness.submit(project=project)] = project
+    started = []
+    while harness.place():
+        placed = [j for j in queued if harness.job(j).state == JobState.STARTING]
+        started.append(sorted(queued[job_id] for job_id in placed))
+    assert started[:2] == [["speech", "vision"], ["speech", "speech", "vision", "vision"]]
+    assert len(started[-1]) == len(queued)
+
+
+def test_a_round_sees_jobs_that_entered_groups_in_one_that_failed(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = harness.submit(resources={"world_size": 2})
+    assert harness.place() == 0
+    harness.clock.advance(1)
+    second = harness.submit(resources={"world_size": 2})
+
+    def commit_and_fail(*given: Any, **named: Any) -> None:
+        enter_groups(*given, **named)
+        raise OSError("the reply was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(round_of_placement, "enter_groups", commit_and_fail)
+        with pytest.raises(OSError, match="the reply was lost"):
+            harness.place()
+    cancel(context, first, actor=ADA, reason="enough")  # its group has as many jobs as before
+    harness.add_node(slots=2)
+    assert harness.place() == 1
+    assert harness.job(second).state == JobState.STARTING

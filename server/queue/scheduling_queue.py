@@ -1,0 +1,199 @@
+"""The scheduling queue: the jobs in groups and their order, kept in memory by the leader.
+
+A round reads what has changed since the last one. Jobs enter groups through the leader alone, so
+its copy of a group has all jobs of that group, and where the table counts as many, the same ones.
+Where it counts fewer, some have left.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Connection, Table, Text, func, select, type_coerce
+
+from server.database.rows import TypedRow
+from server.database.tables import demands, jobs
+from server.placement.decide import QueuedJob
+from server.queue.groups import demand_of_shape, lasts_of
+from server.queue.order import GROUPED, ProjectShare
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedJob(TypedRow):
+    """A job of a group."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    queued_at: datetime | None
+    priority: int
+    project: str
+    world_size: int
+    min_world_size: int | None
+    lasts_seconds: float | None
+    lasts_on: str | None
+    group: Annotated[str, jobs.c.demand.label("group")]
+    shape: Annotated[str, type_coerce(demands.c.shape, Text).label("shape")]
+    """Its demand, as stored."""
+
+    @property
+    def queued(self) -> QueuedJob:
+        """The job, as it is placed."""
+        return QueuedJob(
+            self.id,
+            self.name,
+            demand_of_shape(self.shape),
+            lasts=lasts_of(self.lasts_seconds),
+            lasts_on=self.lasts_on,
+            priority=self.priority,
+            project=self.project,
+        )
+
+
+READ_AT_ONCE = 1000
+"""Most values that one query lists; SQLite allows some 32,000."""
+_Turn = tuple[int, float, datetime | None, str, GroupedJob]
+"""The rank of a job in the queue, and the job."""
+
+
+class _Line:
+    """The jobs of one project by arrival, each with the slots that are counted ahead of it."""
+
+    def __init__(self, rows: Iterable[GroupedJob], largest: float) -> None:
+        """Sort the jobs; one with more than `largest` slots counts as none."""
+        self.largest = largest
+        self.all: list[tuple[int, GroupedJob]] = []
+        self.by_group: defaultdict[str, list[tuple[int, GroupedJob]]] = defaultdict(list)
+        ahead = 0
+        for row in sorted(rows, key=lambda row: (-row.priority, row.queued_at, row.id)):
+            self.all.append((ahead, row))
+            self.by_group[row.group].append((ahead, row))
+            ahead += row.world_size if row.world_size <= largest else 0
+
+
+class SchedulingQueue:
+    """The jobs in groups, as the leader of one epoch knows them."""
+
+    def __init__(self) -> None:
+        self._entered: set[str] = set()
+        self._jobs: dict[str, GroupedJob] = {}
+        self._groups: defaultdict[str, set[str]] = defaultdict(set)
+        self._projects: defaultdict[str, dict[str, GroupedJob]] = defaultdict(dict)
+        self._lines: dict[str, _Line] = {}
+
+    def enter(self, job_ids: Iterable[str]) -> None:
+        """Note jobs that have entered groups; the next `update` reads them."""
+        self._entered.update(job_ids)
+
+    def leave(self, job_ids: Iterable[str]) -> None:
+        """Forget jobs that have left their groups; one that has not comes back with `update`."""
+        for job_id in job_ids:
+            row = self._jobs.pop(job_id, None)
+            if row is None:
+                continue
+            self._lines.pop(row.project, None)
+            self._groups[row.group].remove(job_id)
+            if not self._groups[row.group]:
+                del self._groups[row.group]
+            del self._projects[row.project][job_id]
+            if not self._projects[row.project]:
+                del self._projects[row.project]
+
+    def clear(self) -> None:
+        """Forget all jobs: which of them have entered groups is not known."""
+        self._entered.clear()
+        self.leave(list(self._jobs))
+
+    def update(self, connection: Connection, sizes: Mapping[str, int]) -> None:
+        """Read what has changed.
+
+        Args:
+            connection: a transaction.
+            sizes: number of the jobs of each group, read after the last `enter`.
+        """
+        entered, self._entered = self._entered, set()
+        self._read(connection, entered)
+        groups = sizes.keys() | self._groups.keys()
+        changed = [group for group in groups if sizes.get(group, 0) != self.size(group)]
+        known = {(job_id, group) for group in changed for job_id in self._groups.get(group, ())}
+        present: set[tuple[str, str]] = set()
+        for some in _parts(changed):
+            query = select(jobs.c.id, jobs.c.demand).where(GROUPED, jobs.c.demand.in_(some))
+            present |= {(row.id, row.demand) for row in connection.execute(query)}
+        self.leave(job_id for job_id, _ in known - present)
+        self._read(connection, [job_id for job_id, _ in present - known])
+
+    def size(self, group: str) -> int:
+        """Return the number of jobs of a group."""
+        return len(self._groups.get(group, ()))
+
+    def first(
+        self, shares: Mapping[str, ProjectShare], *, limit: int, of_group: int
+    ) -> tuple[Sequence[GroupedJob], int]:
+        """Return the first jobs of the queue and of each group, in the order of the queue.
+
+        Args:
+            shares: what projects hold and may hold.
+            limit: first jobs of the queue, whatever their groups.
+            of_group: first jobs of each group.
+
+        Returns:
+            The jobs, and how many of them are the first of the queue without a gap.
+        """
+        sharing = {project: shares.get(project, ProjectShare()) for project in self._projects}
+        lines = [(self._line(project, share), share) for project, share in sharing.items()]
+        every = heapq.merge(*(_turns(line.all, share) for line, share in lines))
+        chosen = list(islice(every, limit))
+        complete, here = len(chosen), Counter(turn[-1].group for turn in chosen)
+        lanes: dict[str, list[Iterator[_Turn]]] = {
+            group: [] for group in self._groups if here[group] < min(of_group, self.size(group))
+        }
+        for line, share in lines:
+            for group in line.by_group.keys() & lanes.keys():
+                lanes[group].append(_turns(line.by_group[group], share))
+        for group, of_lines in lanes.items():
+            chosen += islice(heapq.merge(*of_lines), here[group], of_group)
+        return [turn[-1] for turn in sorted(chosen)], complete
+
+    def _line(self, project: str, share: ProjectShare) -> _Line:
+        line = self._lines.get(project)
+        if line is None or line.largest != share.largest:
+            line = self._lines[project] = _Line(self._projects[project].values(), share.largest)
+        return line
+
+    def _read(self, connection: Connection, job_ids: Collection[str]) -> None:
+        """Read jobs anew; those that are in no group by now stay as they are."""
+        query = GroupedJob.select().join(demands, demands.c.key == jobs.c.demand).where(GROUPED)
+        for some in _parts(list(job_ids)):
+            rows = GroupedJob.all(connection, query.where(jobs.c.id.in_(some)))
+            self.leave(row.id for row in rows)
+            for row in rows:
+                self._lines.pop(row.project, None)
+                self._jobs[row.id] = self._projects[row.project][row.id] = row
+                self._groups[row.group].add(row.id)
+
+
+def group_sizes(connection: Connection) -> dict[str, int]:
+    """Return the number of jobs of each group, from the index alone."""
+    size = func.count().label("size")
+    grouped = select(jobs.c.demand, size).where(GROUPED).group_by(jobs.c.demand)
+    return {row.demand: row.size for row in connection.execute(grouped)}
+
+
+def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the values, as many at once as a query lists."""
+    for first in range(0, len(values), READ_AT_ONCE):
+        yield values[first : first + READ_AT_ONCE]
+
+
+def _turns(places: Iterable[tuple[int, GroupedJob]], share: ProjectShare) -> Iterator[_Turn]:
+    """Yield the turns of jobs of one project; their ranks rise."""
+    for ahead, row in places:
+        tag = (share.held + ahead) / share.weight
+        yield -row.priority, tag, row.queued_at, row.id, row
