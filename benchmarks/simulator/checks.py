@@ -7,7 +7,8 @@ it needs, and one that does not fit keeps every node.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -33,38 +34,60 @@ class Running:
     """Seconds from the beginning; `NEVER` where no end is expected."""
 
 
-def in_order(
-    waiting: Iterable[Waiting], held: Mapping[str, int], weights: Mapping[str, float]
-) -> Iterable[Waiting]:
-    """Yield queued jobs in the order in which they get slots: priorities, then fair share.
+class Line:
+    """The queued jobs of each project by priority and arrival."""
 
-    Args:
-        waiting: the jobs.
-        held: slots that each project holds.
-        weights: weight of each project.
-    """
-    lines: dict[str, list[tuple[int, float, str, Waiting]]] = {}
-    for each in waiting:
-        key = (-each.job.priority, each.job.arrives_at, each.id, each)
-        lines.setdefault(each.job.project, []).append(key)
-    counted = dict(held)
-    heads: list[tuple[int, float, float, str, str]] = []
+    def __init__(self) -> None:
+        self._projects: dict[str, list[tuple[int, float, str, Waiting]]] = {}
 
-    def add_head(project: str) -> None:
-        priority, since, job_id, _ = lines[project][-1]
-        tag = counted.get(project, 0) / weights[project]
-        heapq.heappush(heads, (priority, tag, since, job_id, project))
+    def add(self, each: Waiting) -> None:
+        """Add a job."""
+        insort(self._projects.setdefault(each.job.project, []), _place(each))
 
-    for project, line in lines.items():
-        line.sort(reverse=True)  # the first one is popped first
-        add_head(project)
-    while heads:
-        project = heapq.heappop(heads)[-1]
-        first = lines[project].pop()[-1]
-        counted[project] = counted.get(project, 0) + first.job.world_size
-        yield first
-        if lines[project]:
+    def remove(self, each: Waiting) -> None:
+        """Remove a job that starts."""
+        line = self._projects[each.job.project]
+        del line[bisect_left(line, _place(each))]
+        if not line:
+            del self._projects[each.job.project]
+
+    def in_order(
+        self, held: Mapping[str, int], weights: Mapping[str, float], *, without: Collection[str]
+    ) -> Iterator[Waiting]:
+        """Yield the jobs in the order in which they get slots: priorities, then fair share.
+
+        Args:
+            held: slots that each project holds.
+            weights: weight of each project.
+            without: ids of jobs that are left out.
+        """
+        counted = dict(held)
+        heads: list[tuple[int, float, float, str, str]] = []
+        lines = {
+            project: (entry for entry in line if entry[-1].id not in without)
+            for project, line in self._projects.items()
+        }
+        firsts: dict[str, Waiting] = {}
+
+        def add_head(project: str) -> None:
+            for priority, since, job_id, first in lines[project]:
+                tag = counted.get(project, 0) / weights[project]
+                heapq.heappush(heads, (priority, tag, since, job_id, project))
+                firsts[project] = first
+                return
+
+        for project in lines:
             add_head(project)
+        while heads:
+            project = heapq.heappop(heads)[-1]
+            first = firsts[project]
+            counted[project] = counted.get(project, 0) + first.job.world_size
+            yield first
+            add_head(project)
+
+
+def _place(each: Waiting) -> tuple[int, float, str, Waiting]:
+    return -each.job.priority, each.job.arrives_at, each.id, each
 
 
 def head_behind(

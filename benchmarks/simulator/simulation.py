@@ -22,11 +22,11 @@ from pathlib import Path
 from benchmarks.control_plane.servers import Store
 from benchmarks.simulator.checks import (
     NEVER,
+    Line,
     Running,
     Waiting,
     earliest_start,
     head_behind,
-    in_order,
 )
 from benchmarks.simulator.cluster import (
     Placed,
@@ -132,6 +132,7 @@ class Simulation:
         self._messages = Messages()
         self._placer = Placer(self._context, self._messages)
         self._waiting: dict[str, Waiting] = {}
+        self._line = Line()
         self._attempts: dict[str, _Attempt] = {}
         self._ends: list[tuple[float, str]] = []
         self._arrived = 0
@@ -188,11 +189,15 @@ class Simulation:
         if arriving:
             timed = [(job, moment(job.arrives_at)) for job in arriving]
             ids = add_jobs(self._context, timed)
-            self._waiting |= {i: Waiting(i, job) for i, job in zip(ids, arriving, strict=True)}
+            for job_id, job in zip(ids, arriving, strict=True):
+                self._waiting[job_id] = Waiting(job_id, job)
+                self._line.add(self._waiting[job_id])
             self.record.most_waiting = max(self.record.most_waiting, len(self._waiting))
 
     def _let_pass(self, until: float) -> None:
         record, seconds = self.record, until - self._clock.seconds
+        if not seconds:
+            return
         if len(+self._waiting_by_project) == len(self._trace.weights):
             record.contended_seconds += seconds
             for project, slots in self._held.items():
@@ -218,8 +223,7 @@ class Simulation:
 
     def _check(self, placed: Sequence[Placed], ungrouped: set[str]) -> None:
         """Compare a round with the order of the queue, and count its placements as started."""
-        known = [each for each in self._waiting.values() if each.id not in ungrouped]
-        order = in_order(known, self._held, self._trace.weights)
+        order = self._line.in_order(self._held, self._trace.weights, without=ungrouped)
         ids = {each.job_id for each in placed}
         head, behind = head_behind(order, ids)
         running = [attempt.running for attempt in self._attempts.values()]
@@ -243,7 +247,9 @@ class Simulation:
         self._follow_head(head, with_all)
 
     def _begin(self, placed: Placed, behind: set[str]) -> None:
-        job, now = self._waiting.pop(placed.job_id).job, self._clock.seconds
+        waited, now = self._waiting.pop(placed.job_id), self._clock.seconds
+        self._line.remove(waited)
+        job = waited.job
         expected = NEVER if job.expected_seconds is None else now + job.expected_seconds
         running = Running(job.world_size, expected)
         self._attempts[placed.attempt_id] = _Attempt(placed, job, now + job.seconds, running)
