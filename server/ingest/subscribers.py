@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from server.attempts.service import record_heartbeat
-from server.database.tables import attempts
+from server.database.tables import attempts, nodes
 from server.ingest.progress import advance_progress
 from server.ingest.report import IncomingReport
 from server.ingest.run_events import apply_run_events, store_answers
+from server.nodes.slots import withheld_by_launch
 from server.subject import SERVER
 from trainyard.protocol.rest.event_data import LineSkipped, LogStored
 
 Subscriber = Callable[[IncomingReport], None]
+
+
+def withhold_slots(incoming: IncomingReport) -> None:
+    """Withhold the slots whose devices a launch found unusable, until a sample of them is good."""
+    share, unusable = incoming.share, incoming.report.unusable
+    if not unusable:
+        return
+    mine = nodes.c.name == share.node
+    found = select(nodes.c.hardware, nodes.c.withheld).where(mine)
+    row = incoming.connection.execute(found.with_for_update(key_share=True)).one()
+    more = withheld_by_launch(row.hardware, share.slots, unusable)
+    incoming.connection.execute(update(nodes).where(mine).values(withheld=row.withheld | more))
 
 
 def renew_lease(incoming: IncomingReport) -> None:
@@ -55,9 +68,11 @@ def notify_logs(incoming: IncomingReport) -> None:
         )
 
 
-# A subscriber that raises undoes the whole report. The lease comes first: the first report of a
-# step moves the attempt to `running` before the events of that step are appended.
+# A subscriber that raises undoes the whole report. Nodes are locked before the first event, as in
+# heartbeats: the two would wait for each other. Then the lease: the first report of a step moves
+# the attempt to `running` before the events of that step are appended.
 SUBSCRIBERS: tuple[Subscriber, ...] = (
+    withhold_slots,
     renew_lease,
     keep_provenance,
     apply_run_events,

@@ -8,9 +8,11 @@ from trainyard.protocol.node_samples import (
     DATA_DIR,
     DATA_DIR_BYTES,
     DATA_DIR_FULL,
+    DRIVER_SILENT,
     Accelerator,
     AcceleratorSample,
     NodeSample,
+    unlisted,
 )
 from trainyard.protocol.worker_messages import Hardware
 
@@ -72,7 +74,7 @@ def withheld_slots(
         str(slot): _why_withheld(
             device,
             sampled.get(device.uuid),
-            "the driver does not answer" if driver_fails else before.get(device.uuid),
+            DRIVER_SILENT if driver_fails else before.get(device.uuid),
         )
         for slot, device in enumerate(hardware.accelerators)
     }
@@ -88,6 +90,23 @@ def reasons_by_uuid(hardware: Hardware, withheld: Mapping[str, str]) -> dict[str
         device.uuid: withheld[str(slot)]
         for slot, device in enumerate(hardware.accelerators)
         if device.listed and withheld.get(str(slot), DATA_DIR_FULL) not in OF_NODES
+    }
+
+
+def withheld_by_launch(
+    hardware: Hardware, held: Collection[int], unusable: Mapping[str, str]
+) -> dict[str, str]:
+    """Return why slots of a share are withheld after its launch, by their number as text.
+
+    Args:
+        hardware: what the node offers.
+        held: the slots of the share.
+        unusable: why no rank could use devices, by UUID.
+    """
+    return {
+        str(slot): unusable[device.uuid]
+        for slot, device in enumerate(hardware.accelerators)
+        if slot in held and device.uuid in unusable
     }
 
 
@@ -114,17 +133,5 @@ def _why_withheld(
 ) -> str | None:
     """Return why the slot of a device is withheld; `unsampled` where no sample has the device."""
     if not device.listed:
-        return f"the driver does not list {device.uuid}"
-    if sample is None:
-        return unsampled
-    if sample.problem is not None:
-        return f"the device does not answer: {sample.problem}"
-    if not sample.foreign:
-        return None
-    process = sample.foreign[0]
-    command = f" ({process.command})" if process.command is not None else ""
-    user = f" of {process.user}" if process.user is not None else ""
-    more = len(sample.foreign) - 1
-    others = f" and {more} other{'s' if more > 1 else ''}" if more else ""
-    hold = "hold" if more else "holds"
-    return f"process {process.pid}{command}{user}{others} {hold} its memory"
+        return unlisted(device.uuid)
+    return unsampled if sample is None else sample.why_unusable

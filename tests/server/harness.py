@@ -325,7 +325,12 @@ class Supervisor:
         self.reply = claim(harness.context, attempt_id, node=node, worker=worker)
 
     def report(
-        self, *, phase: Phase | None = None, step: int = 0, exit_record: ExitRecord | None = None
+        self,
+        *,
+        phase: Phase | None = None,
+        step: int = 0,
+        exit_record: ExitRecord | None = None,
+        unusable: Mapping[str, str] | None = None,
     ) -> DesiredState:
         """Send a heartbeat, and perhaps the last word; return the order in the answer."""
         context = self.harness.context
@@ -337,6 +342,7 @@ class Supervisor:
             node=self.node,
             identity=self.identity,
             heartbeat=heartbeat,
+            unusable=dict(unusable or {}),
             exit=exit_record,
         )
         token_hash = hash_token(self.reply.attempt_token)

@@ -17,6 +17,7 @@ import pytest
 
 from tests.worker.fake_server import FakeAttempt, FakeServer
 from tests.worker.launchers.process_launcher import PROCESSES, TORCHRUN
+from tests.worker.node.hardware.fake_nvml import FakeNvml, compile_library
 from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
 from trainyard.protocol.worker_messages import ClaimReply, Hardware
@@ -146,6 +147,8 @@ class Place:
     local: LocalNode
     attempts: list[Attempt] = field(default_factory=list)
     made: int = 0
+    variables: dict[str, str] = field(default_factory=dict)
+    """Further variables of the supervisors."""
 
     def grant(
         self,
@@ -234,7 +237,7 @@ class Place:
                 stderr=log,
                 start_new_session=True,
                 cwd=attempt.run.root,
-                env=environment(),
+                env=environment(**self.variables),
             )
         return attempt
 
@@ -282,6 +285,18 @@ def run_of_another_user(tmp_path: Path) -> WorkerRun:
     run = WorkerRun(tmp_path)
     run.launch.write_text(record.model_dump_json())
     return run
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an NVML without GPUs."""
+    return compile_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def nvml(nvml_library: Path, tmp_path: Path) -> FakeNvml:
+    """An NVML without GPUs that gives the values of a test."""
+    return FakeNvml(nvml_library, tmp_path / "nvml-values")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -57,6 +57,7 @@ class Reporter:
         self._spool = spool
         self._rank_pids = rank_pids
         self._exit: ExitRecord | None = None
+        self._unusable: Mapping[str, str] = {}
         self._nudge = threading.Event()
         self._pending: set[str] = set()
         self._answered: set[str] = set()
@@ -67,6 +68,10 @@ class Reporter:
         self._draining_since: float | None = None  # monotonic
         self.delivered = False
         """Whether the server has the exit record."""
+
+    def withhold(self, unusable: Mapping[str, str]) -> None:
+        """Name devices that can take no ranks, by UUID, with the reason, in all further reports."""
+        self._unusable = unusable
 
     def finish(self, findings: Findings) -> ExitRecord:
         """Record the exit once no process of the attempt runs; report the rest, then the exit."""
@@ -162,6 +167,7 @@ class Reporter:
             provenance=provenance,
             chunks=chunks,
             answers={} if self._refused else self._answers(),
+            unusable=dict(self._unusable),
             exit=over if drained or self._is_late or (self._refused and self._stuck) else None,
         )
 

@@ -24,6 +24,7 @@ from worker.node.node_store import AttemptLock, LaunchRecord, WorkerRun, identit
 from worker.node.process_identity import own_identity
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
 from worker.node.users import RankUser
+from worker.supervisor.device_check import unusable_devices, without_devices
 from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.hang import HangWatch, PositionWatch, request_stacks
 from worker.supervisor.orders import Orders
@@ -139,6 +140,9 @@ class Supervisor:
         # Here and not in a launcher: no launcher can omit it.
         if not self._launch.allow_code and (refused := code_of(self._spec)):
             return self._fault(FailureReason.NOT_ALLOWED, refused)
+        if unusable := unusable_devices(self._launch):
+            self._reporter.withhold(unusable)
+            return without_devices(self._launch.node, unusable)
         command = self._launcher.prepare()
         if isinstance(command, Failure):
             return command

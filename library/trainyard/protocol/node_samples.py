@@ -21,6 +21,8 @@ DATA_DIR_BYTES = 64 * 2**20
 """Least room of that folder: a launch writes its records and logs there."""
 DATA_DIR_FULL = f"the data folder of the node has less than {DATA_DIR_BYTES >> 20} MiB of room"
 """Why no launch fits on a node."""
+DRIVER_SILENT = "the driver does not answer"
+"""Why no rank can use a device while the driver gives no sample of any."""
 MAX_PROCESSES = 16
 """Most foreign processes of a device in a sample."""
 XIDS_KEPT = 16
@@ -30,6 +32,9 @@ Name = Annotated[Text, Field(max_length=200)]
 Problem = Annotated[Text, Field(max_length=500)]
 Count = Annotated[int, Field(ge=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
+Reason = Annotated[Text, Field(max_length=1000)]
+UnusableDevices = Annotated[dict[Name, Reason], Field(max_length=MAX_ACCELERATORS)]
+"""Why no rank can use some devices, by their UUID."""
 
 
 class Accelerator(RecordModel):
@@ -117,6 +122,21 @@ class AcceleratorSample(RecordModel):
     foreign: Annotated[tuple[DeviceProcess, ...], Field(max_length=MAX_PROCESSES)] = ()
     """Processes that hold much of its memory and that no supervisor of this node started."""
 
+    @property
+    def why_unusable(self) -> str | None:
+        """Why no rank can use the device now, in words that stay the same while the cause does."""
+        if self.problem is not None:
+            return f"the device does not answer: {self.problem}"
+        if not self.foreign:
+            return None
+        process = self.foreign[0]
+        command = f" ({process.command})" if process.command is not None else ""
+        user = f" of {process.user}" if process.user is not None else ""
+        more = len(self.foreign) - 1
+        others = f" and {more} other{'s' if more > 1 else ''}" if more else ""
+        hold = "hold" if more else "holds"
+        return f"process {process.pid}{command}{user}{others} {hold} its memory"
+
 
 class DiskSample(RecordModel):
     """Room of one folder's file system."""
@@ -153,3 +173,8 @@ class NodeSample(RecordModel):
     """Why no device could be sampled, such as a driver that does not answer."""
     problems: Annotated[tuple[Problem, ...], Field(max_length=16)] = ()
     """What else could not be sampled, such as a file system that does not answer."""
+
+
+def unlisted(uuid: str) -> str:
+    """Return why no rank can use a device that the driver does not list."""
+    return f"the driver does not list {uuid}"

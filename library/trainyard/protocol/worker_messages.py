@@ -10,7 +10,12 @@ from trainyard.base.labels import Labels
 from trainyard.base.model_base import RecordModel, Text
 from trainyard.base.names import NAME
 from trainyard.protocol.attempt import AttemptSpec
-from trainyard.protocol.node_samples import MAX_ACCELERATORS, Accelerator, NodeSample
+from trainyard.protocol.node_samples import (
+    MAX_ACCELERATORS,
+    Accelerator,
+    NodeSample,
+    UnusableDevices,
+)
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, OperationTask
 from trainyard.protocol.states import DesiredState
 from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
@@ -234,6 +239,8 @@ class Report(RecordModel):
     """New bytes of the run directory's files."""
     answers: dict[str, RequestAnswer] = Field(default_factory=dict)
     """Answers to requests, by request id."""
+    unusable: UnusableDevices = Field(default_factory=dict)
+    """Devices of the share that could take no ranks at its launch."""
     exit: ExitRecord | None = None
     """The last report: everything has ended, and every byte was acknowledged or dropped."""
 

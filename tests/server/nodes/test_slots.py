@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
+from server.attempts.retry_policy import PUT_BACK_SECONDS
 from server.database.tables import nodes
 from server.nodes.capacity import read_offers
 from server.nodes.slots import keep_slots, uuids, withheld_slots
@@ -17,6 +18,8 @@ from tests.server.nodes.gpu_node import FOREIGN, PYTHON, GpuNode, hardware, samp
 from trainyard.protocol.node_samples import DeviceProcess, NodeSample
 from trainyard.protocol.rest.nodes import WithheldSlot
 from trainyard.protocol.worker_messages import PROTOCOL
+from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.records import ExitRecord
 
 
 @pytest.mark.parametrize(
@@ -205,3 +208,30 @@ def test_cpu_slots_have_no_devices_to_keep() -> None:
     assert keep_slots(cpu, cpu) == cpu
     assert keep_slots(hardware("a"), cpu) == cpu
     assert withheld_slots(cpu, sample(), before={}) == {}
+
+
+def test_slots_that_a_launch_found_unusable_are_withheld_at_once(
+    harness: Harness, node: GpuNode
+) -> None:
+    node.register("a", "b")
+    job_id, (supervisor,) = harness.launched(retry={"max_retries": 0})
+    assert harness.shares(job_id)[0].slots == [0]
+    failure = Failure(
+        reason=FailureReason.LAUNCH_ERROR, message="slot 0", node="gpu-01", free_retry=True
+    )
+    ended = ExitRecord(outcome="failed", failure=failure, ranks=(), time=1.0)
+    supervisor.report(unusable={"GPU-a": FOREIGN, "GPU-b": FOREIGN}, exit_record=ended)
+    withheld = [(held.slot, held.reason) for held in node.view.withheld]
+    assert withheld == [(0, FOREIGN)], "of its share alone"
+    job = harness.job(job_id)
+    assert (job.state, job.retries_used) == ("queued", 0)
+    harness.clock.advance(PUT_BACK_SECONDS)
+    assert harness.place() == 1
+    assert harness.shares(job_id)[0].slots == [1]
+    harness.submit()
+    assert harness.place() == 0
+    node.beat(None)
+    assert node.view.free_slots == 0, "a heartbeat without a sample ends no reason"
+    node.beat(sample(a={}, b={}))
+    assert node.view.withheld == ()
+    assert harness.place() == 1

@@ -68,6 +68,18 @@ def open_accelerators(
     return opened if opened.devices() else None
 
 
+def sample_once(*, seconds: float) -> tuple[AcceleratorSample, ...]:
+    """List and sample the devices of this machine anew, in a process that keeps none open.
+
+    Args:
+        seconds: time within which the driver has to answer.
+
+    Raises:
+        OSError: it does not, or it fails for every device.
+    """
+    return _within(seconds, Nvml.sample_once)
+
+
 def visible_devices(devices: Sequence[Accelerator], visible: str | None) -> tuple[Accelerator, ...]:
     """Leave out what the worker's own `CUDA_VISIBLE_DEVICES` hides, which NVML ignores.
 

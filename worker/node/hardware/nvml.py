@@ -79,8 +79,11 @@ class Nvml:
     A GPU that fails then is no slot, and has a problem in every sample.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, xids: bool = True) -> None:
         """Open the library, list the devices and begin to wait for Xid errors.
+
+        Args:
+            xids: whether Xid errors are collected, by a thread.
 
         Raises:
             OSError: there is no driver, or it fails for every GPU.
@@ -95,7 +98,19 @@ class Nvml:
         self._xids: dict[str, deque[tuple[int, float]]] = defaultdict(
             lambda: deque(maxlen=XIDS_KEPT)
         )
-        threading.Thread(target=self._wait_for_xids, name="xid events", daemon=True).start()
+        if xids:
+            threading.Thread(target=self._wait_for_xids, name="xid events", daemon=True).start()
+
+    @classmethod
+    def sample_once(cls) -> tuple[AcceleratorSample, ...]:
+        """List and sample the devices, and close the library: this process holds no device.
+
+        Raises:
+            OSError: there is no driver, or it fails for every GPU.
+        """
+        samples = cls(xids=False).sample()
+        nvml.nvmlShutdown()
+        return samples
 
     def devices(self) -> tuple[Accelerator, ...]:
         """Return what can be a slot: whole GPUs, and the instances of those in MIG mode."""

@@ -12,15 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.worker.node.hardware.fake_nvml import GIBIBYTE, FakeNvml, gpu
+
 HERE = Path(__file__).parent
-GIBIBYTE = 1 << 30
-
-
-def gpu(index: int, **values: object) -> dict[str, object]:
-    """Return the lines of one GPU."""
-    given = {"uuid": f"GPU-{index}", "name": "H100", "memory": 80 * GIBIBYTE, **values}
-    return {f"{index}.{key}": value for key, value in given.items()}
-
 
 FULL = {
     "count": 1,
@@ -47,18 +41,8 @@ FULL = {
 }
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the compiled library."""
-    folder = tmp_path_factory.mktemp("nvml")
-    target, source = folder / "libnvidia-ml.so.1", HERE / "fake_nvml.c"
-    words = ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(target), str(source)]
-    subprocess.run(words, check=True)
-    return folder
-
-
 def look(
-    library: Path,
+    nvml: FakeNvml,
     tmp_path: Path,
     lines: dict[str, Any],
     *,
@@ -67,11 +51,10 @@ def look(
     open_seconds: float = 30,
 ) -> dict[str, Any]:
     """Return what a worker finds on a machine whose NVML gives these values."""
-    values, devices = tmp_path / "values", tmp_path / "dev"
-    values.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
+    devices = tmp_path / "dev"
     devices.mkdir()
     (devices / "nvidia0").touch()
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(values)}
+    environment = {**os.environ, **nvml.giving(lines)}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     if visible is not None:
         environment["CUDA_VISIBLE_DEVICES"] = visible
@@ -85,10 +68,8 @@ def look(
     return found
 
 
-def test_a_gpu_gives_its_inventory_and_every_value(library: Path, tmp_path: Path) -> None:
-    found = look(
-        library, tmp_path, FULL | {"driver": "580.65", "event": "0 79"}, wanted='"code":79'
-    )
+def test_a_gpu_gives_its_inventory_and_every_value(nvml: FakeNvml, tmp_path: Path) -> None:
+    found = look(nvml, tmp_path, FULL | {"driver": "580.65", "event": "0 79"}, wanted='"code":79')
     (xid,) = found["sample"]["accelerators"][0].pop("xids")
     assert xid["code"] == 79
     assert 0 <= xid["age_seconds"] < 30
@@ -131,9 +112,9 @@ def test_a_gpu_gives_its_inventory_and_every_value(library: Path, tmp_path: Path
     assert found["sample"]["problems"] == []
 
 
-def test_a_value_that_a_gpu_lacks_is_null(library: Path, tmp_path: Path) -> None:
+def test_a_value_that_a_gpu_lacks_is_null(nvml: FakeNvml, tmp_path: Path) -> None:
     lines = {"count": 2, **gpu(0, utilization=5), **gpu(1, power=100_000)}
-    found = look(library, tmp_path, lines)
+    found = look(nvml, tmp_path, lines)
     assert found["visible"] == ["GPU-0", "GPU-1"]
     first, second = found["sample"]["accelerators"]
     assert (first["utilization_ratio"], first["power_watts"], first["problem"]) == (
@@ -146,12 +127,12 @@ def test_a_value_that_a_gpu_lacks_is_null(library: Path, tmp_path: Path) -> None
     assert second["row_remap_failed"] is None
 
 
-def test_a_process_that_holds_much_memory_is_listed(library: Path, tmp_path: Path) -> None:
+def test_a_process_that_holds_much_memory_is_listed(nvml: FakeNvml, tmp_path: Path) -> None:
     pid = os.getpid()
     held = {"0.process": f"{pid} {GIBIBYTE}", "1.process": f"{pid} {50 << 20}"}
     desktop = {"2.graphics": f"{pid} {GIBIBYTE}", "3.graphics": f"{pid} {50 << 20}"}
     gpus = {key: value for index in range(4) for key, value in gpu(index).items()}
-    found = look(library, tmp_path, {"count": 4, **gpus} | held | desktop)
+    found = look(nvml, tmp_path, {"count": 4, **gpus} | held | desktop)
     first, second, third, fourth = found["sample"]["accelerators"]
     (process,) = first["foreign"]
     assert (process["pid"], process["memory_bytes"]) == (os.getpid(), GIBIBYTE)
@@ -160,7 +141,7 @@ def test_a_process_that_holds_much_memory_is_listed(library: Path, tmp_path: Pat
     assert (second["foreign"], fourth["foreign"]) == ([], [])
 
 
-def test_a_gpu_in_mig_mode_offers_its_instances_alone(library: Path, tmp_path: Path) -> None:
+def test_a_gpu_in_mig_mode_offers_its_instances_alone(nvml: FakeNvml, tmp_path: Path) -> None:
     lines = {
         "count": 2,
         **gpu(0, mig=1, power=200_000),
@@ -169,7 +150,7 @@ def test_a_gpu_in_mig_mode_offers_its_instances_alone(library: Path, tmp_path: P
         **{f"0:{i}.memory": 10 * GIBIBYTE for i in (0, 2)},
         **gpu(1, mig=0),
     }
-    found = look(library, tmp_path, lines)
+    found = look(nvml, tmp_path, lines)
     assert found["visible"] == ["MIG-0", "MIG-2", "GPU-1"]
     instances = found["hardware"]["accelerators"]
     assert [each["parent"] for each in instances] == ["GPU-0", "GPU-0", None]
@@ -192,36 +173,38 @@ def test_a_gpu_in_mig_mode_offers_its_instances_alone(library: Path, tmp_path: P
     ],
 )
 def test_a_worker_offers_the_gpus_that_it_sees_itself(
-    library: Path, tmp_path: Path, visible: str, slots: list[str]
+    nvml: FakeNvml, tmp_path: Path, visible: str, slots: list[str]
 ) -> None:
     lines = {"count": 2, **gpu(0), **gpu(1)}
-    assert look(library, tmp_path, lines, visible=visible)["visible"] == slots
+    assert look(nvml, tmp_path, lines, visible=visible)["visible"] == slots
 
 
 @pytest.mark.parametrize("visible", ["7", "GPU-7,NoDevFiles"])
 def test_a_worker_that_sees_none_of_the_gpus_is_no_cpu_node(
-    library: Path, tmp_path: Path, visible: str
+    nvml: FakeNvml, tmp_path: Path, visible: str
 ) -> None:
-    refused = look(library, tmp_path, {"count": 2, **gpu(0), **gpu(1)}, visible=visible)["refused"]
+    refused = look(nvml, tmp_path, {"count": 2, **gpu(0), **gpu(1)}, visible=visible)["refused"]
     assert refused == (
         f"CUDA_VISIBLE_DEVICES='{visible}' names no GPU of this machine, which are 0 (GPU-0), "
         "1 (GPU-1); set TRAINYARD_DEVICE=cpu to offer CPU slots"
     )
 
 
-def test_a_lost_gpu_has_a_problem_and_the_others_have_values(library: Path, tmp_path: Path) -> None:
+def test_a_lost_gpu_has_a_problem_and_the_others_have_values(
+    nvml: FakeNvml, tmp_path: Path
+) -> None:
     lines = {"count": 2, **gpu(0, utilization=5), **gpu(1, utilization=6), "1.lost": 15}
-    found = look(library, tmp_path, lines)
+    found = look(nvml, tmp_path, lines)
     first, second = found["sample"]["accelerators"]
     assert (first["problem"], first["utilization_ratio"]) == (None, 0.05)
     assert (second["problem"], second["utilization_ratio"]) == ("GPU is lost", None)
 
 
 def test_a_gpu_that_is_lost_before_the_start_leaves_the_others(
-    library: Path, tmp_path: Path
+    nvml: FakeNvml, tmp_path: Path
 ) -> None:
     lines = {"count": 3, **gpu(0, utilization=5), **gpu(1), "1.error": 15, **gpu(2)}
-    found = look(library, tmp_path, lines)
+    found = look(nvml, tmp_path, lines)
     assert found["visible"] == ["GPU-0", "GPU-2"]
     sampled = {each["uuid"]: each for each in found["sample"]["accelerators"]}
     assert sampled.keys() == {"GPU-0", "GPU-2", "index 1"}
@@ -229,25 +212,25 @@ def test_a_gpu_that_is_lost_before_the_start_leaves_the_others(
     assert sampled["index 1"]["problem"] == "GPU is lost"
 
 
-def test_a_gpu_without_permission_is_left_out(library: Path, tmp_path: Path) -> None:
-    found = look(library, tmp_path, {"count": 2, **gpu(0), "0.error": 4, **gpu(1)})
+def test_a_gpu_without_permission_is_left_out(nvml: FakeNvml, tmp_path: Path) -> None:
+    found = look(nvml, tmp_path, {"count": 2, **gpu(0), "0.error": 4, **gpu(1)})
     assert found["visible"] == ["GPU-1"]
     (sampled,) = found["sample"]["accelerators"]
     assert (sampled["uuid"], sampled["problem"]) == ("GPU-1", None)
 
 
 def test_xids_are_collected_of_the_others_when_one_gpu_refuses(
-    library: Path, tmp_path: Path
+    nvml: FakeNvml, tmp_path: Path
 ) -> None:
     lines = {"count": 2, **gpu(0), "0.events_error": 15, **gpu(1), "event": "1 79"}
-    found = look(library, tmp_path, lines, wanted='"code":79')
+    found = look(nvml, tmp_path, lines, wanted='"code":79')
     codes = [[x["code"] for x in each["xids"]] for each in found["sample"]["accelerators"]]
     assert codes == [[], [79]]
 
 
-def test_a_call_that_hangs_is_a_problem_of_the_node(library: Path, tmp_path: Path) -> None:
+def test_a_call_that_hangs_is_a_problem_of_the_node(nvml: FakeNvml, tmp_path: Path) -> None:
     lines = {**FULL, "hang": "nvmlDeviceGetPowerUsage"}
-    found = look(library, tmp_path, lines, wanted="have not answered")
+    found = look(nvml, tmp_path, lines, wanted="have not answered")
     assert found["took"] < 1
     problem = found["sample"]["accelerators_problem"]
     assert problem.startswith("accelerators have not answered for ")
@@ -268,9 +251,9 @@ def test_a_call_that_hangs_is_a_problem_of_the_node(library: Path, tmp_path: Pat
     ],
 )
 def test_a_machine_whose_gpus_are_not_listed_is_no_cpu_node(
-    library: Path, tmp_path: Path, lines: dict[str, Any], named: str
+    nvml: FakeNvml, tmp_path: Path, lines: dict[str, Any], named: str
 ) -> None:
-    refused = look(library, tmp_path, lines, open_seconds=0.5)["refused"]
+    refused = look(nvml, tmp_path, lines, open_seconds=0.5)["refused"]
     assert "this machine has GPUs (/dev/nvidia0), but NVML fails: " in refused
     assert named in refused
     assert "TRAINYARD_DEVICE=cpu" in refused

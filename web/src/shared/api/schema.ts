@@ -10334,6 +10334,13 @@ export interface components {
             answers?: {
                 [key: string]: components["schemas"]["RequestAnswer"];
             };
+            /**
+             * Unusable
+             * @description Devices of the share that could take no ranks at its launch.
+             */
+            unusable?: {
+                [key: string]: string;
+            };
             /** @description The last report: everything has ended, and every byte was acknowledged or dropped. */
             exit?: components["schemas"]["ExitRecord"] | null;
         };
