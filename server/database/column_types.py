@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 from pydantic import ValidationError
-from sqlalchemy import DateTime, Dialect, Text
+from sqlalchemy import JSON, ColumnElement, Connection, DateTime, Dialect, Text, cast, func
 from sqlalchemy.types import TypeDecorator
 
 from server.errors import UnreadableError
@@ -126,3 +126,14 @@ class Lazy(Record[Model]):
         """Return the text, not parsed."""
         del dialect
         return None if value is None else StoredRecord(self.model, value)
+
+
+def text_of(connection: Connection, record: ColumnElement[Any], field: str) -> ColumnElement[Any]:
+    """Return the text of a field of a stored record in a query, NULL without one.
+
+    The record is not parsed: also one of another version counts.
+    """
+    if connection.dialect.name == "sqlite":
+        return func.json_extract(record, f"$.{field}", type_=Text)
+    found: ColumnElement[Any] = cast(record, JSON)[field].as_string()
+    return found

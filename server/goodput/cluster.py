@@ -9,9 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import Connection, Subquery, func, select
 
 from server.context import Context
+from server.database.column_types import text_of
 from server.database.tables import attempts, jobs
 from server.goodput.capacity import read_capacity
 from server.goodput.holdings import HeldShare, read_holdings, spent_by_day
@@ -218,25 +219,32 @@ def _losing_jobs(
     context: Context, lost: Counter[str], names: Mapping[str, str]
 ) -> tuple[LosingJob, ...]:
     most = lost.most_common(MOST_LOSING)
-    failed: dict[str, Counter[FailureReason]] = {job_id: Counter() for job_id, _ in most}
-    query = select(attempts.c.job_id, attempts.c.failure).where(
-        attempts.c.job_id.in_(list(failed)), attempts.c.outcome == AttemptOutcome.FAILED
-    )
+    found: dict[str, Counter[str | None]] = {job_id: Counter() for job_id, _ in most}
     with context.database.read() as connection:
-        rows = connection.execute(query).all()
-    for job_id, failure in rows:
-        if failure is not None:
-            failed[job_id][failure.reason] += 1
+        failed = _failed(connection).c
+        query = (
+            select(failed.job_id, failed.reason, func.count())
+            .where(failed.job_id.in_(list(found)))
+            .group_by(failed.job_id, failed.reason)
+        )
+        for job_id, reason, count in connection.execute(query):
+            found[job_id][reason] = count
     return tuple(
         LosingJob(
             job_id=job_id,
             name=names[job_id],
             lost_slot_milliseconds=time_lost,
-            reason=next((reason for reason, _ in failed[job_id].most_common(1)), None),
-            failures=failed[job_id].total(),
+            reason=_most_frequent(found[job_id]),
+            failures=found[job_id].total(),
         )
         for job_id, time_lost in most
     )
+
+
+def _most_frequent(reasons: Counter[str | None]) -> FailureReason | None:
+    # Another version may have stored a reason that this one does not know.
+    known = (each for each in FailureReason if reasons[each])
+    return max(known, key=lambda each: reasons[each], default=None)
 
 
 def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[float, float]:
@@ -254,22 +262,34 @@ def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[f
 
 
 def _failures(context: Context, *, since: datetime, until: datetime, project: str | None) -> int:
-    """Return how many attempts failed between two times without being preempted."""
+    """Return how many attempts failed between two times."""
+    with context.database.read() as connection:
+        failed = _failed(connection)
+        query = (
+            select(func.count())
+            .join_from(failed, jobs, jobs.c.id == failed.c.job_id)
+            .where(failed.c.ended_at >= since, failed.c.ended_at < until)
+        )
+        if project is not None:
+            query = query.where(jobs.c.project == project)
+        return connection.scalar(query) or 0
+
+
+def _failed(connection: Connection) -> Subquery:
+    """Return the attempts that failed and were not preempted, with their reasons.
+
+    The database reads the reasons: a failure may have a traceback of 20,000 characters.
+    """
     attempt = attempts.c
-    query = (
-        select(attempt.failure)
-        .join(jobs, jobs.c.id == attempt.job_id)
+    reason = text_of(connection, attempt.failure, "reason")
+    return (
+        select(attempt.job_id, attempt.ended_at, reason.label("reason"))
         .where(
             attempt.outcome == AttemptOutcome.FAILED,
-            attempt.ended_at >= since,
-            attempt.ended_at < until,
+            reason.is_distinct_from(FailureReason.PREEMPTED.value),
         )
+        .subquery()
     )
-    if project is not None:
-        query = query.where(jobs.c.project == project)
-    with context.database.read() as connection:
-        found = connection.scalars(query).all()
-    return sum(each is None or each.reason != FailureReason.PREEMPTED for each in found)
 
 
 def _present(spent: Spent) -> tuple[SlotTime, ...]:

@@ -195,7 +195,7 @@ class LosingJob(RecordModel):
     reason: FailureReason | None
     """The most frequent reason of its failures; null where none is recorded."""
     failures: int
-    """Its attempts that failed, in any time."""
+    """Its attempts that failed and were not preempted, in any time."""
 
 
 class ProjectSlotTime(RecordModel):

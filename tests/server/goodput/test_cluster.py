@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, select, update
+from sqlalchemy import Connection, event, insert, select, text, update
 
 from server.context import Context
 from server.database.slot_tables import capacity_changes, holdings
-from server.database.tables import nodes
+from server.database.tables import attempts, nodes
 from server.goodput.capacity import CapacityKeeper
 from server.goodput.cluster import ClusterLedger
 from server.goodput.holdings import (
@@ -265,3 +266,34 @@ def test_slots_that_are_withheld_are_not_idle(harness: Harness, context: Context
     keeper.run()
     harness.clock.advance(5)
     assert spent(of_today(context)) == {"idle": 4 * 10.0 + 3 * 5.0, "withheld": 5.0}
+
+
+def test_failures_are_counted_by_reasons_that_need_not_be_read(
+    harness: Harness, context: Context
+) -> None:
+    """One meaning of a failure in one answer: a preemption is none."""
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    job_id = failed_and_retried(harness, context)
+    reasons = [FailureReason.PREEMPTED, "of another version", "of another version", None]
+    with context.database.write() as connection:
+        copied = dict(connection.execute(select(attempts)).mappings().first() or {})
+        rows = [
+            {**copied, "id": context.new_id(), "number": number, "failure": None}
+            for number, _ in enumerate(reasons, start=3)
+        ]
+        outcome = {"outcome": "failed", "state": "ended", "ended_at": context.now()}
+        connection.execute(insert(attempts), [row | outcome for row in rows])
+        for row, reason in zip(rows, reasons, strict=True):
+            if reason is not None:
+                stored = text("UPDATE attempts SET failure = :failure WHERE id = :id")
+                failure = json.dumps({"reason": reason, "a field that came later": 1})
+                connection.execute(stored, {"failure": failure, "id": row["id"]})
+    harness.clock.advance(1)
+    view = of_today(context)
+    assert view.failures == 4, "all but the preempted one"
+    (losing,) = view.losing_jobs
+    assert (losing.job_id, losing.failures) == (job_id, 4)
+    assert losing.reason == FailureReason.TRAINER_ERROR, "the most frequent one that is known"
+    assert of_today(context, project="default").failures == 4
+    assert of_today(context, project="other").failures == 0

@@ -6935,7 +6935,7 @@ export interface components {
             reason: components["schemas"]["FailureReason"] | null;
             /**
              * Failures
-             * @description Its attempts that failed, in any time.
+             * @description Its attempts that failed and were not preempted, in any time.
              */
             failures: number;
         };
