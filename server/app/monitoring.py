@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from datetime import date, timedelta
 from enum import StrEnum
 
 from fastapi import APIRouter, Request, Response
@@ -53,7 +52,7 @@ class Monitoring:
     def __init__(self, context: Context, tail: Tail, ledger: ClusterLedger) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_Cluster(context, tail))
-        self.registry.register(_Goodput(context, ledger))
+        self.registry.register(_Goodput(ledger))
         self._requests = Histogram(
             "trainyard_request_duration_seconds",
             "Duration of requests",
@@ -95,25 +94,17 @@ class _Cluster(Collector):
 
 
 class _Goodput(Collector):
-    """The newest answers of the goodput ledger; a scrape waits for none and starts the next one."""
+    """The newest answers of the goodput ledger; a scrape waits for none, and may start the next."""
 
-    def __init__(self, context: Context, ledger: ClusterLedger) -> None:
-        self._context = context
+    def __init__(self, ledger: ClusterLedger) -> None:
         self._ledger = ledger
 
     def collect(self) -> Iterable[Metric]:
         """Return the slot-time of today and the failures of 30 days, where they are computed."""
-        today = self._context.now().date()
-        if (of_today := self._newest(today)) is not None:
+        if (of_today := self._ledger.newest(1)) is not None:
             yield _slot_seconds(of_today)
-        if (of_days := self._newest(today - timedelta(days=USUAL_DAYS - 1))) is not None:
+        if (of_days := self._ledger.newest(USUAL_DAYS)) is not None:
             yield from _failures(of_days)
-
-    def _newest(self, first: date) -> ClusterGoodputView | None:
-        answer = self._ledger.view(first, self._context.now().date())
-        if not answer.done() or answer.exception() is not None:
-            return None
-        return answer.result()
 
 
 def _slot_seconds(view: ClusterGoodputView) -> Metric:

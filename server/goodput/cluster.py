@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -33,12 +34,16 @@ from trainyard.protocol.goodput import (
 from trainyard.protocol.states import AttemptOutcome
 from trainyard.run.failures import FailureReason
 
+logger = logging.getLogger(__name__)
+
 KEPT = timedelta(minutes=1)
 """Age up to which one computation answers every request for the same days."""
+SCRAPED = timedelta(minutes=5)
+"""Age from which a scrape starts the next computation."""
 SERVED = timedelta(minutes=10)
 """Age up to which an answer is given while the next one is computed."""
 MOST_KEPT = 16
-"""Answers that one process keeps."""
+"""Answers that one process keeps, and failures."""
 USUAL_DAYS = 30
 """Days of an answer for which no first day is given."""
 READ_AT_ONCE = 50
@@ -49,6 +54,9 @@ MOST_LOSING = 10
 
 _Asked = tuple[date, date, str | None]
 """First and last day, and the project."""
+_Answer = Future[ClusterGoodputView]
+_Ended = tuple[datetime, _Answer]
+"""When a computation ended, and its answer."""
 
 
 @dataclass(slots=True)
@@ -76,65 +84,95 @@ class ClusterLedger:
         self._context = context
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster-ledger")
-        self._kept: dict[_Asked, tuple[datetime, ClusterGoodputView]] = {}
-        self._running: dict[_Asked, Future[ClusterGoodputView]] = {}
+        self._kept: dict[_Asked, _Ended] = {}
+        self._failed: dict[_Asked, _Ended] = {}
+        self._running: dict[_Asked, _Answer] = {}
         self._snapshot: _Snapshot | None = None  # of the thread alone
 
-    def view(
-        self, first: date, last: date, project: str | None = None
-    ) -> Future[ClusterGoodputView]:
+    def view(self, first: date, last: date, project: str | None = None) -> _Answer:
         """Return the slot-time from the beginning of one day to the end of another, or to now.
 
         Of one project it is the slot-time that its jobs held. The future raises what the database
-        raises; such an answer is not kept.
+        raises; a computation that failed is repeated `KEPT` after its end.
         """
-        asked = (first, last, project)
+        asked, now = (first, last, project), self._context.now()
         with self._lock:
-            kept = self._kept.get(asked)
-            running = self._running.get(asked)
-            if running is None and (kept is None or not self._is_within(KEPT, kept[0])):
-                running = self._thread.submit(self._answer, asked)
-                self._running[asked] = running
-            if kept is not None and self._is_within(SERVED, kept[0]):
-                answered: Future[ClusterGoodputView] = Future()
-                answered.set_result(kept[1])
-                return answered
-            assert running is not None, "an answer older than `SERVED` is older than `KEPT`"
-            return running
+            running = self._begin(asked, now, pause=KEPT)
+            if asked in (served := _within(SERVED, self._kept, now)):
+                return served[asked][1]
+            return running or self._failed[asked][1]
+
+    def newest(self, days: int) -> ClusterGoodputView | None:
+        """Return the newest answer for so many days up to the present, without waiting for one.
+
+        None without one that is up to `SERVED` old. The next one is computed once that of today is
+        `SCRAPED` old; until it is there, the newest one may be from before midnight.
+        """
+        now = self._context.now()
+        today = now.date()
+        with self._lock:
+            self._begin((today - timedelta(days=days - 1), today, None), now, pause=SCRAPED)
+            newest_first = reversed(_within(SERVED, self._kept, now).items())
+        for (first, last, project), (_, answer) in newest_first:
+            view = answer.result()
+            had_ended = view.until.date() > last
+            if project is None and (last - first).days == days - 1 and not had_ended:
+                return view
+        return None
 
     def close(self) -> None:
         """End the thread: what it computes is awaited, what has not begun is cancelled."""
         self._thread.shutdown(cancel_futures=True)
 
-    def _is_within(self, age: timedelta, finished_at: datetime) -> bool:
-        # A clock that is set back must not make an answer last longer.
-        return timedelta() <= self._context.now() - finished_at < age
+    def _begin(self, asked: _Asked, now: datetime, *, pause: timedelta) -> _Answer | None:
+        """Return the computation that runs; None within the pause after the end of one."""
+        ended = [each[asked][0] for each in (self._kept, self._failed) if asked in each]
+        if asked not in self._running and not any(_is_within(pause, at, now) for at in ended):
+            self._running[asked] = self._thread.submit(self._answer, asked)
+        return self._running.get(asked)
 
     def _answer(self, asked: _Asked) -> ClusterGoodputView:
         try:
-            snapshot = self._snapshot
-            if snapshot is None or not self._is_within(KEPT, snapshot.read_at):
-                now = self._context.now()
-                snapshot = _Snapshot(now, now)
-            view = _compute(self._context, asked, snapshot)
-            # Ages count from the end, or a computation longer than `KEPT` would serve no request.
-            now = self._context.now()
-            if snapshot is not self._snapshot:
-                snapshot.read_at = now
-                self._snapshot = snapshot
-            with self._lock:
-                served = {
-                    key: kept
-                    for key, kept in self._kept.items()
-                    if key != asked and self._is_within(SERVED, kept[0])
-                }
-                if len(served) >= MOST_KEPT:
-                    served.pop(next(iter(served)))
-                self._kept = served | {asked: (now, view)}
-            return view
-        finally:
-            with self._lock:
-                del self._running[asked]
+            view = self._computed(asked)
+        except Exception:
+            logger.exception("the slot-time of %s to %s (project %s) cannot be computed", *asked)
+            self._end(asked, self._failed)
+            raise
+        self._end(asked, self._kept)
+        return view
+
+    def _end(self, asked: _Asked, answers: dict[_Asked, _Ended]) -> None:
+        """Move a computation from those that run to the answers, or to the failures."""
+        # Ages count from the end, or a computation longer than `KEPT` would serve no request.
+        now = self._context.now()
+        with self._lock:
+            answers.pop(asked, None)
+            served = list(_within(SERVED, answers, now).items())[1 - MOST_KEPT :]
+            answers.clear()
+            answers |= dict(served) | {asked: (now, self._running.pop(asked))}
+
+    def _computed(self, asked: _Asked) -> ClusterGoodputView:
+        now, snapshot = self._context.now(), self._snapshot
+        usable = snapshot is not None and _is_within(KEPT, snapshot.read_at, now)
+        # An answer for a day that began after the present time of the others would be empty.
+        if snapshot is None or not usable or snapshot.now.date() < asked[1]:
+            snapshot = _Snapshot(now, now)
+        view = _compute(self._context, asked, snapshot)
+        if snapshot is not self._snapshot:
+            snapshot.read_at = self._context.now()
+            self._snapshot = snapshot
+        return view
+
+
+def _is_within(age: timedelta, finished_at: datetime, now: datetime) -> bool:
+    # A clock that is set back must not make an answer last longer.
+    return timedelta() <= now - finished_at < age
+
+
+def _within(
+    age: timedelta, answers: Mapping[_Asked, _Ended], now: datetime
+) -> dict[_Asked, _Ended]:
+    return {asked: ended for asked, ended in answers.items() if _is_within(age, ended[0], now)}
 
 
 def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoodputView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import date, datetime, timedelta
 from threading import Event, Timer
 from typing import Any, NoReturn
 
@@ -13,11 +13,14 @@ from sqlalchemy import Connection
 from server.context import Context
 from server.errors import UnavailableError
 from server.goodput.capacity import CapacityKeeper
-from server.goodput.cluster import KEPT, SERVED, ClusterLedger
+from server.goodput.cluster import KEPT, SCRAPED, SERVED, ClusterLedger
 from server.goodput.holdings import HeldShare, read_holdings
 from server.goodput.queries import JobRecords, read_records
 from tests.server.goodput.test_cluster import spent
 from tests.server.harness import Harness
+from trainyard.protocol.goodput import ClusterGoodputView
+
+LONG_AGO = date(2020, 1, 1)
 
 
 def test_one_computation_serves_a_minute(harness: Harness, context: Context) -> None:
@@ -124,8 +127,11 @@ def test_an_end_awaits_what_is_computed(
     assert answer.exception() is None
 
 
-def test_an_answer_that_failed_is_computed_anew(
-    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+def test_a_computation_that_failed_is_logged_and_repeated_after_a_minute(
+    harness: Harness,
+    context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     harness.add_node(slots=4)
     CapacityKeeper(context).run()
@@ -133,9 +139,95 @@ def test_an_answer_that_failed_is_computed_anew(
     ledger, today = ClusterLedger(context), context.now().date()
     with monkeypatch.context() as patch:
         patch.setattr("server.goodput.cluster.read_capacity", raising)
-        with pytest.raises(UnavailableError):
-            ledger.view(today, today).result()
-    assert spent(ledger.view(today, today).result()) == {"idle": 4 * 5.0}
+        for _ in range(2):
+            with pytest.raises(UnavailableError):
+                ledger.view(today, today).result()
+    (logged,) = [record for record in caplog.records if record.exc_info]
+    assert f"the slot-time of {today} to {today}" in logged.getMessage()
+    harness.clock.advance(KEPT.total_seconds() - 1)
+    with pytest.raises(UnavailableError):
+        ledger.view(today, today).result()
+    harness.clock.advance(1)
+    assert spent(ledger.view(today, today).result()) == {"idle": 4 * (5.0 + KEPT.total_seconds())}
+
+
+def test_an_answer_is_given_while_the_next_one_fails(
+    harness: Harness,
+    context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    harness.clock.advance(5)
+    ledger, today = ClusterLedger(context), context.now().date()
+    kept = ledger.view(today, today).result()
+    monkeypatch.setattr("server.goodput.cluster.read_capacity", raising)
+    harness.clock.advance(KEPT.total_seconds())
+    for _ in range(3):
+        assert ledger.view(today, today).result() is kept
+    with pytest.raises(UnavailableError):
+        ledger.view(LONG_AGO, LONG_AGO).result()  # one thread computes, in order
+    assert ledger.view(today, today).result() is kept
+    logged = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert len([message for message in logged if str(today) in message]) == 1
+
+
+def test_scrapes_compute_each_five_minutes_and_have_values_meanwhile(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    harness.clock.advance(5)
+    began: list[datetime] = []
+
+    def noted(*given: Any, **named: Any) -> list[HeldShare]:
+        if named["since"].year > LONG_AGO.year:
+            began.append(context.now())
+        return read_holdings(*given, **named)
+
+    monkeypatch.setattr("server.goodput.cluster.read_holdings", noted)
+    ledger = ClusterLedger(context)
+    assert ledger.newest(1) is None, "a scrape waits for none"
+    first = settled(ledger, context)
+    harness.clock.advance(SCRAPED.total_seconds() - 1)
+    assert ledger.newest(1) is first
+    assert len(began) == 1
+    harness.clock.advance(1)
+    assert ledger.newest(1) is first
+    assert settled(ledger, context) is not first
+    assert len(began) == 2
+    harness.clock.advance(SERVED.total_seconds())
+    assert ledger.newest(1) is None
+    ledger.close()
+
+
+def test_a_scrape_after_midnight_has_the_values_of_the_day_before(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node(slots=4)
+    CapacityKeeper(context).run()
+    harness.clock.advance(86_400 - 10)
+    ledger, today = ClusterLedger(context), context.now().date()
+    yesterday = today - timedelta(days=1)
+    evening = ledger.view(today, today).result()
+    ledger.view(today, today, "default").result()
+    ledger.view(yesterday, yesterday).result()
+    assert ledger.newest(1) is evening
+    harness.clock.advance(15)
+    assert ledger.newest(1) is evening
+    morning = settled(ledger, context)
+    assert morning.since.date() == today + timedelta(days=1)
+    assert spent(morning) == {"idle": 4 * 5.0}, "the present time is not that of the evening"
+
+
+def settled(ledger: ClusterLedger, context: Context) -> ClusterGoodputView:
+    """Return the newest answer for a day once the thread has computed what was begun."""
+    other_answer = ledger.view(LONG_AGO, LONG_AGO, context.new_id())
+    other_answer.result(30)  # one thread computes, in order
+    newest = ledger.newest(1)
+    assert newest is not None
+    return newest
 
 
 def raising(*_: object, **__: object) -> NoReturn:
