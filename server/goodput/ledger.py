@@ -101,6 +101,14 @@ class Training:
             (TimeCategory.VALIDATION, self.validation),
         )
 
+    @property
+    def length(self) -> int:
+        """Time from `began` to `recorded`, at least what was measured.
+
+        A clock that was set back shortens their difference, also below 0.
+        """
+        return max(self.recorded - self.began, sum(time for _, time in self.measured))
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -288,9 +296,8 @@ def _split(
         )
         return
     # The trainer's clock may differ from the server's: the interval is moved by the least that puts
-    # it into the attempt. A clock that was set back shortens it, but not below what was measured.
-    measured = sum(time for _, time in training.measured)
-    length = min(max(training.recorded - training.began, measured), end - attempt.placed)
+    # it into the attempt.
+    length = min(training.length, end - attempt.placed)
     first = min(max(training.began, attempt.placed), end - length)
     yield attempt.placed, first, ((TimeCategory.STARTUP, first - attempt.placed),)
     last = first + length

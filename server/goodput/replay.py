@@ -26,7 +26,7 @@ class TrainedAttempt:
     last_step: int
     """Last recorded step."""
     training: int
-    """From the beginning of its first step to the end of its last recorded one."""
+    """From the beginning of its first step to the end of its last recorded one, at least 0."""
     lived: int
     """From the beginning of its first step to the last sign that its ranks trained."""
     compilation: int

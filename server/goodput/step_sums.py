@@ -205,7 +205,8 @@ def _total(values: Values | None, *, first: int, last: int) -> float:
 
 
 def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000) if np.isfinite(seconds) else 0
+    # A rank may write a negative duration.
+    return max(round(seconds * 1000), 0) if np.isfinite(seconds) else 0
 
 
 def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> dict[int, StepSum]:

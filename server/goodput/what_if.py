@@ -128,9 +128,10 @@ def _trained(
         began=training.began - milliseconds(records.since),
         start_step=one.start_step,
         last_step=training.last_step,
-        training=training.recorded - training.began,
-        lived=max(training.recorded, milliseconds(row.saved_at) if row.saved_at else 0)
-        - training.began,
+        training=training.length,
+        lived=max(
+            training.length, milliseconds(row.saved_at) - training.began if row.saved_at else 0
+        ),
         compilation=training.compiled,
         stalls=training.save_stall,
         loses_tail=ended and not left_orderly,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from server.context import Context
@@ -15,18 +17,21 @@ from trainyard.protocol.goodput import GoodputView, TimeCategory
 from trainyard.run.failures import FailureReason
 
 STEPS, STEP_SECONDS, STALL_SECONDS = 300, 2.0, 1.5
+QUEUE_SECONDS, STARTUP_SECONDS = 30.0, 20.0
 FAULTS = (161.0, 203.0)
 """Seconds from the first step of an attempt to its fault."""
 
 
-def run_job(harness: Harness, context: Context, interval: int) -> str:
-    """Run a job that saves synchronously and fails at `FAULTS`, and return its id."""
+def run_job(
+    harness: Harness, context: Context, interval: int, faults: Sequence[float] = FAULTS
+) -> str:
+    """Run a job that saves synchronously and fails at `faults`, and return its id."""
     job_id = harness.submit(training={"steps": STEPS}, retry={"max_retries": 3})
     position = 0
-    for fault in (*FAULTS, None):
-        harness.clock.advance(30)
+    for fault in (*faults, None):
+        harness.clock.advance(QUEUE_SECONDS)
         assert harness.place() == 1
-        harness.clock.advance(20)
+        harness.clock.advance(STARTUP_SECONDS)
         (supervisor,) = harness.claim_all(job_id)
         position, seconds = train(harness, context, job_id, position, interval, fault)
         if fault is not None:
@@ -97,7 +102,8 @@ def test_the_forecast_of_an_interval_is_what_a_run_with_it_records(
 
 def test_the_best_interval_of_a_job_that_fails_often(harness: Harness, context: Context) -> None:
     harness.add_node()
-    answer = save_interval_what_if(context, run_job(harness, context, 100), 100)
+    job_id = run_job(harness, context, 100)
+    answer = save_interval_what_if(context, job_id, 100)
     assert answer.best is not None
     assert answer.best.goodput is not None
     assert answer.recorded.goodput is not None
@@ -107,22 +113,67 @@ def test_the_best_interval_of_a_job_that_fails_often(harness: Harness, context: 
     assert answer.daly_interval_steps is not None
     assert 5 < answer.daly_interval_steps < 30
     assert answer.replayed is not None
-    expected, expected_best = answer.replayed.expected_ettr, answer.best.expected_ettr
-    assert expected is not None
-    assert expected_best is not None
     assert answer.recorded.expected_ettr is None
-    # Two failures in 970 s, each with 20 s of start-up, 30 s in the queue and half of 200 s lost.
-    assert 0.4 < expected < expected_best < 0.9
+    mttf = goodput_view(context, job_id).mttf_seconds
+    assert mttf is not None
+    for outcome, interval in ((answer.replayed, 100), (answer.best, answer.best_interval_steps)):
+        by_formula = published_ettr(mttf, interval * STEP_SECONDS)
+        assert outcome.expected_ettr == pytest.approx(by_formula, abs=0.02)
 
 
-def test_no_expected_ettr_without_a_failure_or_without_saves(
-    harness: Harness, context: Context
-) -> None:
+def published_ettr(mttf: float, interval: float) -> float:
+    """Return the expected ETTR of docs/goodput.md; all times are in seconds."""
+    running = (1 - (STARTUP_SECONDS + interval / 2) / mttf) / (1 + STALL_SECONDS / interval)
+    return running / (1 + QUEUE_SECONDS / mttf)
+
+
+def test_no_expected_ettr_without_a_failure(harness: Harness, context: Context) -> None:
     harness.add_node()
-    job_id = run_job(harness, context, 50)
-    without_saves = save_interval_what_if(context, job_id, 0)
+    answer = save_interval_what_if(context, run_job(harness, context, 50, faults=()), 100)
+    assert answer.stall_seconds == STALL_SECONDS
+    assert answer.replayed is not None
+    assert answer.best is not None
+    assert (answer.replayed.expected_ettr, answer.best.expected_ettr) == (None, None)
+    assert answer.daly_interval_steps is None
+
+
+def test_no_expected_ettr_without_saves(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    without_saves = save_interval_what_if(context, run_job(harness, context, 50), 0)
     assert without_saves.replayed is not None
     assert without_saves.replayed.expected_ettr is None
+    assert without_saves.daly_interval_steps is not None
+
+
+@pytest.mark.parametrize(
+    ("passed", "seconds", "step"),
+    [
+        (-10.0, 1.0, 1.0),  # set back by 11 seconds in each step
+        (1.0, -10.0, None),  # what a rank writes by itself
+    ],
+)
+def test_records_that_no_clock_makes_leave_a_pace(
+    harness: Harness, context: Context, passed: float, seconds: float, step: float | None
+) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.launched(training={"steps": STEPS})
+    began = harness.clock.now().timestamp()
+    taken = range(1, 7)
+    points = Points.of(taken, [began + passed * each for each in taken], [seconds] * len(taken))
+    with context.database.write() as connection:
+        store_points(connection, harness.attempt(job_id).id, {STEP: points})
+    harness.clock.advance(66)
+    supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    answer = save_interval_what_if(context, job_id, 5)
+    assert answer.replayed is not None
+    assert answer.replayed.expected_ettr is not None
+    assert answer.daly_interval_steps is None, "no save is recorded"
+    if step is not None:
+        outcome = answer.replayed
+        assert (outcome.lost_steps, outcome.lost_milliseconds) == (1, 1000 * step)
+    spent = {each.category: each.milliseconds for each in goodput_view(context, job_id).categories}
+    assert min(spent.values()) == 0
+    assert sum(spent.values()) == 66_000
 
 
 def test_a_job_that_waits_has_nothing_to_replay(harness: Harness, context: Context) -> None:
