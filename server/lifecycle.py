@@ -115,6 +115,7 @@ def move_jobs(
     Raises:
         IllegalMoveError: a job is in a state from which the move is illegal.
     """
+    # Not IN: its list cannot be expanded in a statement with several sets of parameters.
     legal = or_(*(jobs.c.state == source for source in sorted(sources(JOB_MOVES, target))))
     moved = update(jobs).where(jobs.c.id == bindparam("job"), legal)
     values: dict[str, Any] = {n: bindparam(f"new_{n}") for n in rows[0] if n != "id"}

@@ -43,8 +43,7 @@ def insert_or_replace(
         return
     dialect = connection.dialect.name
     statement = _replacement(dialect, table, tuple(rows[0]), tuple(computed.items()))
-    values = [dict(row) for row in rows]
-    connection.execute(statement, values if len(values) > 1 else values[0])
+    connection.execute(statement, [dict(row) for row in rows])
 
 
 @lru_cache  # a report replaces rows twice, and to build the statement takes longer than the insert

@@ -27,7 +27,7 @@ from server.goodput.ledger import Training
 from server.metrics.points import Points
 from server.metrics.series import Values, decode, read_values
 from server.metrics.store import read_tails
-from server.metrics.time_axis import FLOAT_BYTES, number_at
+from server.metrics.time_axis import last_number_of, number_at
 
 STEP, DATA = "perf/step_seconds", "perf/data_seconds"
 """Means over the steps since the point before; one point at each logged step."""
@@ -64,10 +64,6 @@ class StepSum:
     """Step of the last point."""
 
 
-_BEHIND = (metric_chunks.c.count - 1) * FLOAT_BYTES + 1
-"""Place of the last number of an array."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Chunk(TypedRow):
     """A chunk of a series without its points."""
@@ -81,7 +77,7 @@ class _Chunk(TypedRow):
     """Its first value, 8 bytes."""
     first_time: Annotated[bytes, number_at(metric_chunks.c.times, 1).label("first_time")]
     """Time of its first point, 8 bytes."""
-    last_time: Annotated[bytes, number_at(metric_chunks.c.times, _BEHIND).label("last_time")]
+    last_time: Annotated[bytes, last_number_of(metric_chunks.c.times).label("last_time")]
     """Time of its last point, 8 bytes."""
 
 

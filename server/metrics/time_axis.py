@@ -154,16 +154,15 @@ def _chosen(
 def _ends(connection: Connection, wanted: Sequence[int]) -> dict[int, list[Points]]:
     """Return first and last point of each chunk, by series; of the arrays only these are read."""
     columns = metric_chunks.c
-    behind = (columns.count - 1) * FLOAT_BYTES + 1
     query = (
         select(
             columns.series_id,
             columns.first_step,
             columns.last_step,
             number_at(columns.times, 1),
-            number_at(columns.times, behind),
+            last_number_of(columns.times),
             number_at(columns.numbers, 1),
-            number_at(columns.numbers, behind),
+            last_number_of(columns.numbers),
         )
         .where(columns.series_id.in_(wanted))
         .order_by(columns.series_id, columns.first_step)
@@ -179,6 +178,11 @@ def _ends(connection: Connection, wanted: Sequence[int]) -> dict[int, list[Point
 def number_at(array: Any, place: Any) -> Any:
     """Return the eight bytes of an array that begin at a place, counted from 1, in a query."""
     return func.substr(array, place, FLOAT_BYTES, type_=LargeBinary)
+
+
+def last_number_of(array: Any) -> Any:
+    """Return the last eight bytes of an array of a chunk, in a query."""
+    return number_at(array, (metric_chunks.c.count - 1) * FLOAT_BYTES + 1)
 
 
 def _within(segment: Segment, points: Points, *, tokens: bool) -> Points:
