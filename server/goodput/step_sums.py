@@ -34,6 +34,8 @@ STEP, DATA = "perf/step_seconds", "perf/data_seconds"
 COMPILE, SAVE, VALIDATION = "compile/seconds", "checkpoint/stall_seconds", "validation/seconds"
 """Durations; a point where something was compiled, saved or validated."""
 DENSE, SPARSE = (STEP, DATA), (COMPILE, SAVE, VALIDATION)
+ATTEMPTS_AT_ONCE = 1_000
+"""Attempts that one query reads, each by up to three series; SQLite takes 32,766 parameters."""
 SUMMED_AT_ONCE = 200
 """Chunks without a sum that are decoded before their sums are stored; up to 24 KB each."""
 
@@ -86,35 +88,12 @@ def read_trainings(
 ) -> dict[str, Training]:
     """Return the recorded time of each attempt that has steps, by its id.
 
-    The number of queries is fixed; the rows are the chunks of two series of each attempt, and the
-    points that are in no chunk yet.
+    The number of queries is fixed for `ATTEMPTS_AT_ONCE`; the rows are the chunks of two series of
+    each attempt, and the points that are in no chunk yet.
     """
-    ids = _series_ids(connection, [one.attempt_id for one in recorded])
-    dense = {
-        ids[one.attempt_id, name]: one
-        for one in recorded
-        for name in DENSE
-        if (one.attempt_id, name) in ids
-    }
-    sums = _step_sums(connection, dense)
-    durations = read_values(
-        connection,
-        [key for (_, name), key in ids.items() if name in SPARSE],
-        first=0,
-        last=NEVER,
-    )
-    trainings = {}
-    for one in recorded:
-        step = sums.get(ids.get((one.attempt_id, STEP), 0))
-        if step is None:
-            continue
-        data = sums.get(ids.get((one.attempt_id, DATA), 0), StepSum())
-        sparse = {
-            name: durations[ids[one.attempt_id, name]]
-            for name in SPARSE
-            if ids.get((one.attempt_id, name)) in durations
-        }
-        trainings[one.attempt_id] = _training(one, step, data, sparse)
+    trainings: dict[str, Training] = {}
+    for start in range(0, len(recorded), ATTEMPTS_AT_ONCE):
+        trainings |= _trainings(connection, recorded[start : start + ATTEMPTS_AT_ONCE])
     return trainings
 
 
@@ -157,6 +136,36 @@ def store_step_sums(context: Context, job_id: str) -> None:
         if sums:  # none where the job was deleted meanwhile
             with context.database.write() as connection:
                 connection.execute(statement, sums)
+
+
+def _trainings(connection: Connection, recorded: Sequence[RecordedSteps]) -> dict[str, Training]:
+    ids = _series_ids(connection, [one.attempt_id for one in recorded])
+    dense = {
+        ids[one.attempt_id, name]: one
+        for one in recorded
+        for name in DENSE
+        if (one.attempt_id, name) in ids
+    }
+    sums = _step_sums(connection, dense)
+    durations = read_values(
+        connection,
+        [key for (_, name), key in ids.items() if name in SPARSE],
+        first=0,
+        last=NEVER,
+    )
+    trainings = {}
+    for one in recorded:
+        step = sums.get(ids.get((one.attempt_id, STEP), 0))
+        if step is None:
+            continue
+        data = sums.get(ids.get((one.attempt_id, DATA), 0), StepSum())
+        sparse = {
+            name: durations[ids[one.attempt_id, name]]
+            for name in SPARSE
+            if ids.get((one.attempt_id, name)) in durations
+        }
+        trainings[one.attempt_id] = _training(one, step, data, sparse)
+    return trainings
 
 
 def _series_ids(connection: Connection, attempt_ids: Sequence[str]) -> dict[tuple[str, str], int]:

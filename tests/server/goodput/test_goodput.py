@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -10,14 +11,21 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from server.context import Context
-from server.database.metric_and_log_tables import metric_chunks
+from server.database.metric_and_log_tables import metric_chunks, metric_series
+from server.database.tables import attempts
 from server.errors import NotFoundError
 from server.goodput import step_sums
 from server.goodput.queries import goodput_view
-from server.goodput.step_sums import DATA, STEP, RecordedSteps, read_trainings
+from server.goodput.step_sums import (
+    ATTEMPTS_AT_ONCE,
+    DATA,
+    STEP,
+    RecordedSteps,
+    read_trainings,
+)
 from server.jobs.service import stop
 from server.metrics import points, series, store
 from server.metrics.points import Points
@@ -190,6 +198,30 @@ def test_chunks_without_a_sum_are_decoded_once_and_some_at_a_time(context: Conte
     assert batches == [16, 16, 8, 0, 0], "a ledger decodes no chunk with a sum"
     with context.database.read() as connection:
         assert set(connection.execute(stored)) == sums
+
+
+def test_many_attempts_are_read_with_the_parameters_that_a_database_takes(context: Context) -> None:
+    job_id = add_job(context)
+    first = add_attempt(context, job_id)
+    names = (STEP, DATA, "compile/seconds", "checkpoint/stall_seconds", "validation/seconds")
+    others = [(context.new_id(), number) for number in range(2, ATTEMPTS_AT_ONCE + 202)]
+    with context.database.write() as connection:
+        row = dict(connection.execute(select(attempts)).mappings().one())
+        copies = [{**row, "id": id_, "number": number} for id_, number in others]
+        connection.execute(insert(attempts), copies)
+        ids = [first, *(id_ for id_, _ in others)]
+        series_rows = [{"attempt_id": id_, "name": name} for id_ in ids for name in names]
+        connection.execute(insert(metric_series), series_rows)
+    for attempt_id in (ids[0], ids[-1]):
+        train(context, attempt_id, range(1, 11), began=0.0, compile={1: 0.5})
+    recorded = [RecordedSteps(id_, number, 0, 10) for number, id_ in enumerate(ids, start=1)]
+    with context.database.read() as connection:
+        raw = connection.connection.driver_connection
+        if isinstance(raw, sqlite3.Connection):  # a tenth of what it takes, for fewer rows
+            raw.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 3_276)
+        trainings = read_trainings(connection, recorded)
+    assert [ids.index(attempt_id) for attempt_id in trainings] == [0, len(ids) - 1]
+    assert {each.compilation for each in trainings.values()} == {500}
 
 
 def test_a_month_of_steps_is_summed_without_its_points(context: Context) -> None:
