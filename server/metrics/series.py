@@ -6,25 +6,42 @@ decoded. A bucket is an exact summary of the points of its steps, so none hides 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, and_, select, values
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    cast,
+    column,
+    func,
+    join,
+    select,
+)
 
 from server.database.metric_and_log_tables import metric_chunks
 from server.metrics.points import PACKED, Floats, Integers, Points, unpack
 from server.metrics.store import read_tails
 
-CHUNKS_AT_ONCE = 10_000
-"""Chunks that one query names by two values each; SQLite takes 32,766 parameters."""
 WIDEST = 2
 """A chunk of up to so many bucket widths is kept whole, and moves the borders next to it; a wider
 one must be decoded."""
+
+_ELEMENTS: Mapping[str, Callable[[Any], Any]] = {
+    "postgresql": func.json_array_elements,
+    "sqlite": func.json_each,
+}
+"""What makes the rows of a list."""
 
 ChunkKey = tuple[int, int]
 """Series and first step of a chunk."""
@@ -138,20 +155,31 @@ def read_series(
 
 def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Points]:
     """Return the points of these chunks."""
-    wanted = sorted(set(keys))
+    if not (wanted := sorted(set(keys))):
+        return {}
+    rows = connection.execute(_chunks_of_keys(connection.dialect.name), {"keys": wanted})
+    return {(row.series_id, row.first_step): unpack(*row[1:]) for row in rows}
+
+
+@cache
+def _chunks_of_keys(dialect: str) -> Select[Any]:
+    """Return the query of the chunks whose keys the parameter `keys` lists.
+
+    A join: SQLite reads the whole table for `(a, b) IN (...)`. The list is one parameter, because
+    a statement with a row of parameters for each key is compiled for each number of them.
+    """
     columns = metric_chunks.c
-    decoded = {}
-    for start in range(0, len(wanted), CHUNKS_AT_ONCE):
-        # A join: SQLite reads the whole table for `(a, b) IN (...)`.
-        listed = values(columns.series_id, columns.first_step, name="listed")
-        some = listed.data(wanted[start : start + CHUNKS_AT_ONCE]).cte("wanted")
-        query = select(columns.series_id, *(columns[name] for name in PACKED)).join(
-            some,
-            and_(some.c.series_id == columns.series_id, some.c.first_step == columns.first_step),
+    listed = _ELEMENTS[dialect](bindparam("keys", type_=JSON)).table_valued(column("value", JSON))
+    series_id, first_step = (
+        cast(listed.c.value[place].as_string(), BigInteger) for place in range(2)
+    )
+    return select(columns.series_id, *(columns[name] for name in PACKED)).select_from(
+        join(
+            listed,
+            metric_chunks,
+            and_(columns.series_id == series_id, columns.first_step == first_step),
         )
-        for row in connection.execute(query):
-            decoded[row.series_id, row.first_step] = unpack(*row[1:])
-    return decoded
+    )
 
 
 def read_values(

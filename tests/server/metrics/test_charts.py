@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from server.context import Context
 from server.database.metric_and_log_tables import metric_chunks, metric_tail
@@ -18,6 +19,7 @@ from server.errors import InvalidRequestError, NotFoundError
 from server.metrics import points, store
 from server.metrics.charts import chart
 from server.metrics.points import Points
+from server.metrics.series import decode
 from server.metrics.store import TAIL_LIMIT, store_points
 from tests.server.records import add_attempt, add_attempts, add_job
 from trainyard.protocol.rest.metrics_and_logs import CurveView
@@ -208,6 +210,38 @@ def test_names_are_listed_and_unknown_ones_have_no_line(context: Context) -> Non
     stored(context, add_attempt(context, job_id), [(1, 1.0)])
     view = chart(context, job_id, ["perf/nothing"])
     assert (view.names, view.curves) == (["train/loss"], [])
+
+
+def test_chunks_are_fetched_by_one_statement_whatever_their_number(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement of another text is compiled anew, which takes longer than to fetch its chunks."""
+    monkeypatch.setattr(store, "CHUNK_POINTS", 4)
+    monkeypatch.setattr(points, "CHUNK_POINTS", 4)
+    job_id = add_job(context)
+    batch = [(step, float(step)) for step in range(1, 401)]
+    for attempt_id in add_attempts(context, job_id, [None, (1, 200)]):
+        stored(context, attempt_id, batch)
+    with context.database.read() as connection:
+        columns = metric_chunks.c
+        keys = [
+            tuple(row) for row in connection.execute(select(columns.series_id, columns.first_step))
+        ]
+        assert len(keys) == 200
+        sent: set[str] = set()
+
+        def note(_connection: Any, _cursor: Any, sql: str, *_: Any) -> None:
+            sent.add(sql)
+
+        event.listen(connection, "before_cursor_execute", note)
+        for some in (keys[:1], keys[50:150], keys, [*keys, (keys[0][0], 10**12)]):
+            decoded = decode(connection, some)
+            assert decoded.keys() == {*some} & {*keys}
+            for (_, first_step), found in decoded.items():
+                assert found.steps.tolist() == list(range(first_step, first_step + 4))
+                assert found.values.tolist() == found.steps.tolist()
+        assert decode(connection, []) == {}
+    assert len(sent) == 1
 
 
 def test_what_cannot_be_drawn_is_refused(context: Context) -> None:
