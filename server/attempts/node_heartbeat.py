@@ -19,6 +19,7 @@ from server.nodes.series import store_sample
 from server.nodes.slots import reasons_by_uuid, withheld_slots
 from server.nodes.workers import check_worker, proves_gone
 from server.subject import Actor, Subject
+from trainyard.protocol.node_samples import DATA_DIR_FULL
 from trainyard.protocol.rest.nodes import NodeDrained, NodeOnline
 from trainyard.protocol.states import AttemptOutcome
 from trainyard.protocol.worker_messages import (
@@ -84,7 +85,13 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
             sample=sample,
             clock_is_wrong=wrong,
             **skew,
-            withheld=withheld_slots(before.hardware, sample, before=reasons, clock_is_wrong=wrong),
+            withheld=withheld_slots(
+                before.hardware,
+                sample,
+                before=reasons,
+                was_full=DATA_DIR_FULL in before.withheld.values(),
+                clock_is_wrong=wrong,
+            ),
         )
     )
     if sample is not None:

@@ -27,6 +27,7 @@ from server.nodes.workers import refuse_second_worker
 from server.subject import Actor, Subject
 from trainyard.base.names import LEGAL, ROOT
 from trainyard.base.problems import Problem
+from trainyard.protocol.node_samples import DATA_DIR_FULL
 from trainyard.protocol.rest.nodes import NodeRegistered
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
@@ -181,6 +182,7 @@ def _store(
     known = before if registration.protocol == PROTOCOL else None
     reasons = {} if known is None else reasons_by_uuid(known.hardware, known.withheld)
     wrong = known is not None and known.clock_is_wrong
+    full = known is not None and DATA_DIR_FULL in known.withheld.values()
     row = {
         "address": registration.address,
         "hardware": hardware,
@@ -188,7 +190,9 @@ def _store(
         "slots": hardware.slots,
         "partitions": [s for s, gpu in enumerate(hardware.accelerators) if gpu.parent is not None],
         "roots": registration.roots,
-        "withheld": withheld_slots(hardware, None, before=reasons, clock_is_wrong=wrong),
+        "withheld": withheld_slots(
+            hardware, None, before=reasons, was_full=full, clock_is_wrong=wrong
+        ),
         "clock_skew_seconds": None if known is None else known.clock_skew_seconds,
         "clock_is_wrong": wrong,
         "worker_labels": registration.labels,

@@ -52,6 +52,7 @@ def withheld_slots(
     sample: NodeSample | None,
     *,
     before: Mapping[str, str],
+    was_full: bool = False,
     clock_is_wrong: bool = False,
 ) -> dict[str, str]:
     """Return why slots are withheld from placement, by their number as text.
@@ -63,10 +64,11 @@ def withheld_slots(
         sample: its newest sample; none where it has just registered, or where the sample failed.
         before: the reasons of before, by UUID; that of a device stays until a sample has the
             device, or the whole driver does not answer.
+        was_full: whether the data folder had no room before; so it is until a sample has its room.
         clock_is_wrong: whether the clock of the node withholds its slots.
     """
     of_node = CLOCK if clock_is_wrong else None
-    if sample is not None and _is_full(sample):
+    if _is_full(sample, before=was_full):
         of_node = DATA_DIR_FULL
     sampled = {} if sample is None else {each.uuid: each for each in sample.accelerators}
     driver_fails = sample is not None and sample.accelerators_problem is not None
@@ -122,10 +124,11 @@ def withheld_from_placement(withheld: Mapping[str, str], held: Collection[int]) 
     return {int(slot): why for slot, why in withheld.items() if int(slot) not in held}
 
 
-def _is_full(sample: NodeSample) -> bool:
-    """Return whether the data folder of the node has no room for a launch."""
-    rooms = (disk.free_bytes for disk in sample.host.disks if disk.name == DATA_DIR)
-    return any(room < DATA_DIR_BYTES for room in rooms)
+def _is_full(sample: NodeSample | None, *, before: bool) -> bool:
+    """Return whether the data folder of the node has no room, by the newest reading."""
+    disks = () if sample is None else sample.host.disks
+    rooms = (disk.free_bytes for disk in disks if disk.name == DATA_DIR)
+    return next((room < DATA_DIR_BYTES for room in rooms), before)
 
 
 def _why_withheld(

@@ -87,6 +87,8 @@ def test_the_reason_of_a_device_is_shown_first_and_stays_after_the_clock_is_righ
     node_heartbeat(harness.context, heartbeat(sample=with_disk("data_dir", 0), clock=reading(60.0)))
     assert [each.reason for each in node.view.withheld] == [FOREIGN, DATA_DIR_FULL]
     node_heartbeat(harness.context, heartbeat(sample=None, clock=reading(0.0)))
+    assert [each.reason for each in node.view.withheld] == [FOREIGN, DATA_DIR_FULL], "no reading"
+    node.beat(with_disk("data_dir", 1 << 30))
     assert [(each.slot, each.reason) for each in node.view.withheld] == [(0, FOREIGN)]
 
 

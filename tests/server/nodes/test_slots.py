@@ -60,8 +60,20 @@ def test_the_slots_of_a_node_without_room_are_withheld_until_it_has_some(node: G
     node.beat(with_disk("data_dir", (64 << 20) - 1))
     assert [(held.slot, held.reason) for held in node.view.withheld] == [(0, full), (1, full)]
     assert node.view.free_slots == 0
+    for without in (None, sample(a={}, b={}), with_disk("checkpoints", 1 << 30, a={}, b={})):
+        node.beat(without)
+        assert node.view.free_slots == 0, "no reading of the data folder"
+    node.register("b", "a")
+    assert node.view.free_slots == 0, "a worker that ends for want of room starts again"
     node.beat(with_disk("data_dir", 64 << 20, a={}, b={}))
     assert node.view.withheld == ()
+
+
+def test_a_worker_without_samples_is_not_withheld_for_its_disk(node: GpuNode) -> None:
+    node.register("a")
+    node.beat(with_disk("data_dir", 0))
+    node.register("a", protocol=PROTOCOL - 1)
+    assert (node.view.free_slots, node.view.withheld) == (1, ())
 
 
 @pytest.mark.parametrize(
