@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     cordon_window_seconds: Annotated[float, Field(gt=0)] = 21_600.0
     """Time within which failures of a node are counted together."""
     clock_skew_seconds: Annotated[float, Field(ge=0)] = 5.0
-    """Difference between the clocks of a node and of the server above which nothing new is placed
+    """Difference between the clocks of a node and of the database above which nothing new is placed
     on the node; never when 0."""
     recovery_seconds: Annotated[float, Field(ge=0)] = 120.0
     """Longest wait of a job until the commits of its lost attempt are found, once a node sees its

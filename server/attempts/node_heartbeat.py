@@ -8,6 +8,7 @@ from server.attempts.finish import end_nodes
 from server.attempts.launch import read_launch
 from server.attempts.retry_policy import NodeEnd
 from server.context import Context
+from server.database.engine import database_time
 from server.database.tables import attempt_nodes, nodes
 from server.errors import NotFoundError
 from server.events.store import NewEvent, append_event
@@ -48,9 +49,16 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
                 attempt_nodes.c.node == heartbeat.node, NODE_LEASES.are_held
             )
         )
-        newest = heartbeat.protocol == PROTOCOL
-        time = context.now().timestamp() if newest else None
-        return NodeHeartbeatReply(expected=tuple(held), time=time)
+        return NodeHeartbeatReply(expected=tuple(held), time=_time_for(heartbeat, connection))
+
+
+def _time_for(heartbeat: NodeHeartbeat, connection: Connection) -> float | None:
+    """Return the Unix time with which a node compares its clock; None for an older protocol."""
+    if heartbeat.protocol != PROTOCOL:
+        return None
+    # Not the clock of this process: a node would be compared with another one at each heartbeat.
+    now = connection.scalars(select(database_time(connection))).one()
+    return now.timestamp()
 
 
 def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbeat) -> None:

@@ -7,10 +7,23 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    DateTime,
+    Engine,
+    create_engine,
+    event,
+    func,
+    make_url,
+    text,
+)
+
+from server.database.column_types import UtcDateTime
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +97,21 @@ class Database:
     def dispose(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+
+def database_time(connection: Connection, *, plus: float = 0.0) -> ColumnElement[datetime]:
+    """Return the present time of the database, not that of the transaction's start, in a query.
+
+    All servers share this clock; with SQLite it is that of their machine.
+
+    Args:
+        connection: a transaction.
+        plus: seconds that are added.
+    """
+    if connection.dialect.name == "sqlite":  # in the form in which it stores times
+        seconds = f"{plus:+.3f} seconds"
+        return func.strftime("%Y-%m-%d %H:%M:%f000", "now", seconds, type_=UtcDateTime)
+    return func.clock_timestamp(type_=DateTime(timezone=True)) + timedelta(seconds=plus)
 
 
 def _keep_private(path: Path) -> None:

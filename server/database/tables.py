@@ -221,7 +221,7 @@ nodes = Table(
     Column("worker", Record(WorkerIdentity)),  # that registered; the others get 409
     Column("drain", Record(Drain)),  # nothing new is placed while this is set
     Column("withheld", Json, nullable=False, server_default="{}"),  # slot -> why it is not offered
-    Column("clock_skew_seconds", Float),  # its clock less the server's, by the last measurement
+    Column("clock_skew_seconds", Float),  # its clock less the database's, when it was last compared
     Column("clock_is_wrong", Boolean, nullable=False, server_default="0"),  # all slots are withheld
     Column("trusted_since", UtcDateTime),  # end of the last drain: older faults count no more
     Column("notice", Text),  # nor while this is set: the machine is about to go away

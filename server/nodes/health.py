@@ -69,7 +69,7 @@ def device_faults(
 
 
 def clock_is_wrong(reading: ClockReading | None, *, before: bool, limit: float) -> bool:
-    """Return whether the clock of a node is too far from the server's.
+    """Return whether the clock of a node is too far from the database's.
 
     It is wrong once the difference certainly exceeds the limit, and right again once it certainly
     is below half of it, so that neither a slow network nor a clock near the limit makes it change.

@@ -76,7 +76,8 @@ def _problems(node: Node) -> Iterator[str]:
     """Return what is wrong with a node by its last sample and the last look at its clock."""
     skew = node.clock_skew_seconds
     if node.clock_is_wrong and skew is not None:
-        yield f"its clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} the server's"
+        side = "ahead of" if skew > 0 else "behind"
+        yield f"its clock is {abs(skew):.1f} s {side} the database's"
     if node.sample is None:
         return
     if node.sample.accelerators_problem is not None:

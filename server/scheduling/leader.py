@@ -16,14 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, DateTime, func, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, or_, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.context import Context
-from server.database.column_types import UtcDateTime
-from server.database.engine import Database, LeadLostError
+from server.database.engine import Database, LeadLostError, database_time
 from server.database.tables import leaders
 from server.database.upsert import insert_absent
 
@@ -123,7 +121,7 @@ class Leader:
         return (row.name == NAME) & (row.holder == self._holder) & (row.epoch == epoch)
 
     def _extend(self, connection: Connection, epoch: int) -> None:
-        expires_at = _database_time(connection, plus=LEASE_SECONDS)
+        expires_at = database_time(connection, plus=LEASE_SECONDS)
         extended = update(leaders).where(self._is_mine(epoch)).values(expires_at=expires_at)
         if connection.execute(extended).rowcount == 0:
             raise LeadLostError(f"the lead of epoch {epoch} is lost")
@@ -158,7 +156,7 @@ class Leader:
                 .values(
                     holder=self._holder,
                     epoch=leaders.c.epoch + 1,
-                    expires_at=_database_time(connection, plus=LEASE_SECONDS),
+                    expires_at=database_time(connection, plus=LEASE_SECONDS),
                 )
                 .returning(leaders.c.epoch)
             )
@@ -251,14 +249,6 @@ def _expired(connection: Connection) -> ColumnElement[bool]:
     A time further ahead than a lease lasts was written before that clock was set back.
     """
     return or_(
-        leaders.c.expires_at <= _database_time(connection),
-        leaders.c.expires_at > _database_time(connection, plus=LEASE_SECONDS),
+        leaders.c.expires_at <= database_time(connection),
+        leaders.c.expires_at > database_time(connection, plus=LEASE_SECONDS),
     )
-
-
-def _database_time(connection: Connection, *, plus: float = 0.0) -> ColumnElement[datetime]:
-    """Return the present time of the database, not that of the transaction's start."""
-    if connection.dialect.name == "sqlite":  # in the form in which it stores times
-        seconds = f"{plus:+.3f} seconds"
-        return func.strftime("%Y-%m-%d %H:%M:%f000", "now", seconds, type_=UtcDateTime)
-    return func.clock_timestamp(type_=DateTime(timezone=True)) + timedelta(seconds=plus)

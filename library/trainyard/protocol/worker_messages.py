@@ -122,10 +122,10 @@ class Identity(RecordModel):
 
 
 class ClockReading(RecordModel):
-    """The clock of a node compared with that of the server, by one heartbeat."""
+    """The clock of a node compared with that of the database, by one heartbeat."""
 
     skew_seconds: Annotated[float, Field(allow_inf_nan=False)]
-    """The node's clock less the server's, in the middle of the round trip."""
+    """The node's clock less the database's, in the middle of the round trip."""
     error_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """Half of the round trip: the true difference is at most so far from `skew_seconds`."""
 
@@ -160,7 +160,8 @@ class NodeHeartbeatReply(RecordModel):
     """Ids of live attempts that this node has claimed according to the server; the worker proves
     which of them have ended."""
     time: float | None = None
-    """The server's clock at this answer, Unix time; absent for workers of an older protocol."""
+    """The database's clock at this answer, Unix time; absent for workers of an older protocol. All
+    servers share it."""
 
 
 class Claim(RecordModel):

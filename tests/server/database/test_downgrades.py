@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from alembic import command
 
+from server.attempts.node_heartbeat import node_heartbeat
 from server.checkpoints import service
 from server.context import Context
 from server.database.engine import Database
@@ -18,10 +19,12 @@ from server.database.tables import attempts, checkpoints, events, jobs, notices,
 from server.events.notices import notify
 from server.events.store import NewEvent, append_event
 from server.jobs.resume import resume
+from server.nodes.slots import CLOCK
 from server.projects.service import create_project
 from server.subject import SERVER, Subject
 from tests.actors import ADA
 from tests.server.harness import Harness
+from tests.server.nodes.gpu_node import GpuNode, heartbeat
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.checkpoints import SampleRequest
 from trainyard.protocol.rest.jobs import PendingLaunch
@@ -33,6 +36,7 @@ from trainyard.protocol.rest.metrics_and_logs import (
 from trainyard.protocol.rest.projects import ProjectRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import AttemptCause
+from trainyard.protocol.worker_messages import ClockReading
 from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.resources import ResourcesSection
 
@@ -109,6 +113,24 @@ def test_the_launch_of_a_person_is_found_in_the_attempts(
     found = harness.job(job_id).chosen
     assert (found.cause, found.actor, found.layout.world_size) == (AttemptCause.RESIZE, "ada", 3)
     assert harness.job(fixed).chosen is None
+
+
+def test_the_slots_of_a_node_whose_clock_was_wrong_return(
+    database: Database, harness: Harness
+) -> None:
+    node = GpuNode(harness)
+    node.register("a", "b")
+    wrong = ClockReading(skew_seconds=60.0, error_seconds=0.1)
+    node_heartbeat(harness.context, heartbeat(clock=wrong))
+    assert [each.reason for each in node.view.withheld] == [CLOCK, CLOCK]
+    with database.write() as connection:
+        command.downgrade(alembic_config(connection), "0035")
+        former = connection.execute(sa.text("SELECT * FROM nodes")).one()
+    assert not {"clock_skew_seconds", "clock_is_wrong"} & former._mapping.keys()
+    upgrade(database)
+    assert node.view.clock_skew_seconds is None
+    node.beat(None)
+    assert (node.view.free_slots, node.view.withheld, node.view.problems) == (2, (), ())
 
 
 def store_specs(harness: Harness) -> str:

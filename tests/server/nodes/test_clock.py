@@ -1,4 +1,4 @@
-"""A node whose clock is far from the server's gets nothing new, and its state does not flap."""
+"""A node whose clock is far from the database's gets nothing new, and its state does not flap."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from sqlalchemy import select
 
 from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
+from server.database.engine import database_time
 from server.database.tables import nodes
 from server.nodes.health import clock_is_wrong
 from server.nodes.slots import CLOCK
@@ -27,7 +28,7 @@ def reading(skew: float, error: float = 0.1) -> ClockReading:
     [
         (4.9, 0.1, False, False),
         (5.2, 0.1, False, True),
-        (-5.2, 0.1, False, True),  # behind the server
+        (-5.2, 0.1, False, True),  # behind the database
         (9.0, 7.5, False, False),  # a slow network proves nothing
         (5.2, 0.1, True, True),
         (2.6, 0.1, True, True),  # not flapping near the limit
@@ -43,12 +44,22 @@ def test_a_clock_is_wrong_once_it_certainly_is(
     assert not clock_is_wrong(reading(skew, error), before=before, limit=0.0)
 
 
-def test_the_answer_has_the_time_of_the_server_for_workers_that_read_it(
-    context: Context, node: GpuNode
+def test_the_answers_of_all_servers_have_the_time_of_the_database(
+    harness: Harness, context: Context, node: GpuNode
 ) -> None:
+    """A server whose own clock is wrong compares no node with it."""
+
+    def now() -> float:
+        with context.database.read() as connection:
+            return connection.scalars(select(database_time(connection))).one().timestamp()
+
     node.register("a")
-    reply = node_heartbeat(context, heartbeat())
-    assert reply.time == context.now().timestamp()
+    for own in (0, 86_400):
+        harness.clock.advance(own)
+        before = now()
+        reply = node_heartbeat(context, heartbeat())
+        assert reply.time is not None
+        assert before <= reply.time <= now()
     older = heartbeat().model_copy(update={"protocol": PROTOCOL - 1})
     assert node_heartbeat(context, older).time is None
 
@@ -59,7 +70,7 @@ def test_nothing_is_placed_on_a_node_whose_clock_is_wrong(harness: Harness, node
     node_heartbeat(harness.context, heartbeat(sample=GPUS, clock=reading(7.3)))
     view = node.view
     assert (view.clock_skew_seconds, view.free_slots) == (7.3, 0)
-    assert view.problems == ("its clock is 7.3 s ahead of the server's",)
+    assert view.problems == ("its clock is 7.3 s ahead of the database's",)
     assert [(each.slot, each.reason) for each in view.withheld] == [(1, CLOCK)]
     waiting = harness.submit()
     assert harness.place() == 0
@@ -69,7 +80,7 @@ def test_nothing_is_placed_on_a_node_whose_clock_is_wrong(harness: Harness, node
     node.beat(GPUS)
     node_heartbeat(harness.context, heartbeat(sample=GPUS, clock=reading(-4.0)))
     node.register("a", "b")
-    assert node.view.problems == ("its clock is 4.0 s behind the server's",)
+    assert node.view.problems == ("its clock is 4.0 s behind the database's",)
     assert harness.place() == 0
     node_heartbeat(harness.context, heartbeat(sample=GPUS, clock=reading(0.01)))
     view = node.view

@@ -153,7 +153,7 @@ class NodeView(RecordModel):
     heartbeat_at: datetime
     """Time of its last heartbeat."""
     clock_skew_seconds: float | None = None
-    """Its clock less the server's, by the last measurement; absent before one."""
+    """Its clock less the database's, by the last measurement; absent before one."""
 
 
 class NodeRegistered(EventData):

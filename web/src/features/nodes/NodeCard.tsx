@@ -92,7 +92,7 @@ function Details({ node }: { node: NodeView }) {
         <span className="mono">{node.address}</span> · version {node.version}
       </Fact>
       {node.clock_skew_seconds != null && (
-        <Fact name="Clock">{skew(node.clock_skew_seconds)} the server's</Fact>
+        <Fact name="Clock">{skew(node.clock_skew_seconds)} the database's</Fact>
       )}
       {hardware.driver && <Fact name="Driver">{hardware.driver}</Fact>}
       <Fact name="Isolation">{ISOLATION[hardware.isolation]}</Fact>

@@ -2581,12 +2581,12 @@ export interface components {
         Claimed: Record<string, never>;
         /**
          * ClockReading
-         * @description The clock of a node compared with that of the server, by one heartbeat.
+         * @description The clock of a node compared with that of the database, by one heartbeat.
          */
         ClockReading: {
             /**
              * Skew Seconds
-             * @description The node's clock less the server's, in the middle of the round trip.
+             * @description The node's clock less the database's, in the middle of the round trip.
              */
             skew_seconds: number;
             /**
@@ -7764,7 +7764,8 @@ export interface components {
             expected: string[];
             /**
              * Time
-             * @description The server's clock at this answer, Unix time; absent for workers of an older protocol.
+             * @description The database's clock at this answer, Unix time; absent for workers of an older protocol. All
+             *     servers share it.
              */
             time: number | null;
         };
@@ -8028,7 +8029,7 @@ export interface components {
             heartbeat_at: string;
             /**
              * Clock Skew Seconds
-             * @description Its clock less the server's, by the last measurement; absent before one.
+             * @description Its clock less the database's, by the last measurement; absent before one.
              */
             clock_skew_seconds: number | null;
         };
