@@ -83,11 +83,13 @@ class Case:
         return self.nodes(attempt)[node_rank].run(self.job_id, attempt)
 
     def failure(self, attempt: int = 1) -> Failure:
-        """Return the failure of an attempt, once it has ended."""
+        """Return the failure of an attempt, once all of its shares have ended."""
 
         def ended() -> Failure | None:
-            views = self.cluster.yard.attempts(self.job_id)
-            return next((view.failure for view in views if view.number == attempt), None)
+            for view in self.cluster.yard.attempts(self.job_id):
+                if view.number == attempt and view.outcome is not None:
+                    return view.failure
+            return None
 
         return wait_for(ended, f"failure of attempt {attempt}")
 
