@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.control_plane.servers import store
-from benchmarks.simulator.checks import NEVER, Running, earliest_start
+from benchmarks.simulator.checks import MOST_STARTED, NEVER, Running, earliest_start
 from benchmarks.simulator.simulation import Record, Simulation
 from benchmarks.simulator.trace import (
     LARGEST_FACTOR,
@@ -18,6 +18,7 @@ from benchmarks.simulator.trace import (
 )
 from server.placement import backfill, decide
 from server.placement.decide import Turns
+from server.queue import heads
 from server.scheduling.loop import TICK_SECONDS
 
 
@@ -77,6 +78,32 @@ def test_a_job_that_fits_and_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
     record = run(heavy_tail(30, 8, seed=1))
+
+    assert any("fits and waits" in violation for violation in record.violations)
+
+
+def wave(count: int) -> Trace:
+    """Return a trace in which so many jobs of one slot wait for an empty cluster."""
+    nodes = count // SLOTS_PER_NODE
+    large = TracedJob("large", "vision", 0, nodes * SLOTS_PER_NODE, 0.0, 10.0, None)
+    small = [TracedJob(f"small-{n}", "vision", 0, 1, 1.0, 10.0, None) for n in range(count)]
+    return Trace([large, *small], {"vision": 1.0}, nodes)
+
+
+def test_more_jobs_than_a_round_starts_follow_in_the_next_one() -> None:
+    record = run(wave(MOST_STARTED + 4))
+
+    assert record.violations == []
+    assert record.makespan < 20 + 8 * TICK_SECONDS
+
+
+def test_a_round_that_starts_fewer_jobs_than_it_may_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heads, "FIRST_AT_ONCE", 20)
+    monkeypatch.setattr(heads, "GROUP_AT_ONCE", 20)
+
+    record = run(wave(48))
 
     assert any("fits and waits" in violation for violation in record.violations)
 
