@@ -6,6 +6,7 @@ from tests.chaos.case import Case, silence
 from tests.chaos.cluster import DATABASE, Setup
 from tests.chaos.conditions import paused
 from tests.chaos.fault import AWAY, LONG, fault
+from tests.e2e.control_plane import wait_for
 
 POSTGRESQL = Setup(postgresql=True)
 
@@ -25,6 +26,7 @@ def postgresql_killed(case: Case) -> None:
     case.progress()
     silence(AWAY)
     database.start()
+    wait_for(case.cluster.answers, "answer of the API")  # PostgreSQL recovers first
     case.submit_another()
 
 
