@@ -8,6 +8,7 @@ RunError
 ├── GuardError         training went wrong without crashing
 │   ├── NonFiniteError     loss or gradient norm became NaN or infinite
 │   └── LossSpikeError     the loss is far above its recent course
+├── SilentRankError    ranks did not answer at the start
 ├── OutOfMemoryError   memory of the device or of the host ran out
 └── OutrunError        a newer attempt of the job has raised the fence
 """
@@ -118,6 +119,12 @@ class LossSpikeError(GuardError):
     """The loss is far above its recent course."""
 
     reason = FailureReason.LOSS_SPIKE
+
+
+class SilentRankError(RunError):
+    """Ranks did not answer, or a collective between nodes did not end, before the first step."""
+
+    reason = FailureReason.HANG
 
 
 class OutrunError(RunError):

@@ -122,6 +122,7 @@ def _reply(
             ),
             resume=_resume_point(connection, job, attempt),
             skip=attempt.skip,
+            check_network=attempt.check_network,
         ),
         attempt_token=token,
         node_rank=node_rank,

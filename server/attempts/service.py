@@ -80,6 +80,12 @@ class ReportedShare(TypedRow):
         """Global ranks on the node."""
         return range(self.first_rank, self.first_rank + len(self.slots))
 
+    def starts_training(self, heartbeat: Heartbeat | None) -> bool:
+        """Return whether a heartbeat is the first one after the start-up of the attempt."""
+        if heartbeat is None or self.attempt_state != AttemptState.STARTING:
+            return False
+        return heartbeat.phase == Phase.TRAINING or heartbeat.step > self.start_step
+
 
 # Statements of each report are built once: to build one takes longer than the database does.
 _REPORTED_SHARE = (
@@ -133,10 +139,7 @@ def record_heartbeat(
     """
     check_identity(row, identity)
     _renew_lease(context, connection, row, identity)
-    if heartbeat is None:
-        return
-    trains = heartbeat.phase == Phase.TRAINING or heartbeat.step > row.start_step
-    if trains and row.attempt_state == AttemptState.STARTING:
+    if row.starts_training(heartbeat):
         event = NewEvent(
             Running(), TRAINER, row.subject, f"{row.job_name} trains from step {row.start_step}"
         )

@@ -199,6 +199,8 @@ class Attempt(TypedRow):
     skip: Windows
     last_step: int
     rendezvous_port: int
+    check_network: bool
+    """Whether its ranks do an all-reduce between the nodes first."""
     preempted: str | None
     provenance: dict[str, object] | None
     continuity: Continuity | None

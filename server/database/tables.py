@@ -136,6 +136,7 @@ attempts = Table(
     Column("skip", Record(Windows), nullable=False, default=(), server_default="[]"),
     Column("last_step", Integer, nullable=False, default=0),
     Column("rendezvous_port", Integer, nullable=False),
+    Column("check_network", Boolean, nullable=False, default=False, server_default="0"),
     Column("ordered_at", UtcDateTime),  # when it was last ordered to end
     Column("preempted", Text),  # why it is to save and leave although its job is to run on
     Column("provenance", Json),
@@ -223,6 +224,7 @@ nodes = Table(
     Column("withheld", Json, nullable=False, server_default="{}"),  # slot -> why it is not offered
     Column("clock_skew_seconds", Float),  # its clock less the database's, when it was last compared
     Column("clock_is_wrong", Boolean, nullable=False, server_default="0"),  # all slots are withheld
+    Column("network_checked_at", UtcDateTime),  # by ranks of an attempt with several nodes
     Column("trusted_since", UtcDateTime),  # end of the last drain: older faults count no more
     Column("notice", Text),  # nor while this is set: the machine is about to go away
     Column("sample", Record(NodeSample)),  # of the last heartbeat

@@ -11,6 +11,7 @@ from server.database.tables import attempts, nodes
 from server.ingest.progress import advance_progress
 from server.ingest.report import IncomingReport
 from server.ingest.run_events import apply_run_events, store_answers
+from server.nodes.network import record_check
 from server.nodes.slots import withheld_by_launch
 from server.subject import SERVER
 from trainyard.protocol.rest.event_data import LineSkipped, LogStored
@@ -28,6 +29,13 @@ def withhold_slots(incoming: IncomingReport) -> None:
     row = incoming.connection.execute(found.with_for_update(key_share=True)).one()
     more = withheld_by_launch(row.hardware, share.slots, unusable)
     incoming.connection.execute(update(nodes).where(mine).values(withheld=row.withheld | more))
+
+
+def record_network_check(incoming: IncomingReport) -> None:
+    """Record that the network of the attempt's nodes was checked, once its ranks train."""
+    share = incoming.share
+    if share.starts_training(incoming.report.heartbeat):
+        record_check(incoming.connection, share.attempt_id, incoming.context.now())
 
 
 def renew_lease(incoming: IncomingReport) -> None:
@@ -73,6 +81,7 @@ def notify_logs(incoming: IncomingReport) -> None:
 # the attempt to `running` before the events of that step are appended.
 SUBSCRIBERS: tuple[Subscriber, ...] = (
     withhold_slots,
+    record_network_check,
     renew_lease,
     keep_provenance,
     apply_run_events,

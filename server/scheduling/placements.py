@@ -20,6 +20,7 @@ from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, move, move_jobs
+from server.nodes.network import unchecked_nodes
 from server.placement.demand import Offer
 from server.queue.groups import put_off
 from server.secrets import KeyFileError
@@ -35,7 +36,7 @@ from trainyard.protocol.states import (
     DesiredState,
     JobState,
 )
-from trainyard.protocol.worker_messages import LaunchMessage
+from trainyard.protocol.worker_messages import PROTOCOL, LaunchMessage
 from trainyard.run.failures import REMEDIES, FailureReason
 
 PLACEMENT_LOCK = 7_301_004
@@ -107,6 +108,7 @@ def place(
                     starts.append(_start(context, connection, job, placement, by_name))
             except (KeyFileError, UnreadableError) as error:
                 unreadable.append((job, error.detail))
+        _order_checks(context, connection, starts, by_name)
         put_off(context, connection, [(job.id, job.queued_at, why) for job, why in unreadable])
         for job, problems in refused:
             _end_not_allowed(context, connection, job, problems)
@@ -148,6 +150,22 @@ def _held(connection: Connection, placements: Sequence[Placement]) -> set[tuple[
         )
     )
     return {(row.node, slot) for row in rows for slot in row.slots}
+
+
+def _order_checks(
+    context: Context, connection: Connection, starts: Sequence[_Start], offers: Mapping[str, Offer]
+) -> None:
+    """Have the attempts check their network of which a node was not checked for a day.
+
+    Decided once for all nodes of an attempt: ranks that differ would wait for each other for ever.
+    """
+    spanning = [start for start in starts if len(start.shares) > 1]
+    named = {share["node"] for start in spanning for share in start.shares}
+    unchecked = unchecked_nodes(connection, named, context.now())
+    for start in spanning:
+        names = [share["node"] for share in start.shares]
+        able = all(offers[name].protocol == PROTOCOL for name in names)
+        start.attempt["check_network"] = able and not unchecked.isdisjoint(names)
 
 
 def _slots(placement: Placement) -> set[tuple[str, int]]:
@@ -216,6 +234,7 @@ def _start(
         "skip": windows_left_out(connection, job, pending, parent.id),
         "last_step": parent.step,
         "rendezvous_port": rendezvous_port(attempt_id),
+        "check_network": False,
         "created_at": now,
     }
     shares = [

@@ -21,6 +21,7 @@ from trainer.loop.build import (
     compute_deterministically,
     load_published_weights,
 )
+from trainer.loop.network_check import check_network
 from trainer.loop.requests import Decision, RequestChannel
 from trainer.loop.resume import starting_state
 from trainer.loop.step import TrainStep
@@ -71,6 +72,7 @@ def train(
         flight_recorder=run.directory.flight_recorder,
     ) as ranks:
         start_history(ranks.device)  # before the first allocation
+        bandwidth = check_network(run, ranks)
         writer.provenance(provenance)
         code = same_on_every_rank(
             ranks.cpu_group,
@@ -98,6 +100,8 @@ def train(
             measured_waits(ranks.device) as waits,
         ):
             loop = Loop(run, ranks, writer, checkpoints, assembly, state, waits, after_step)
+            if bandwidth is not None:
+                loop.keep({"network/all_reduce_gigabytes_per_second": bandwidth / 1e9})
             outcome = loop.run(dataset)
         writer.finish(outcome)
     return outcome
@@ -166,6 +170,10 @@ class Loop(SaveObserver):
             stages=assembly.stages,
             before_update=checkpoints.wait_staged,
         )
+
+    def keep(self, metrics: dict[str, float]) -> None:
+        """Write metrics of the start-up with the first step."""
+        self._metrics_logger.keep(metrics)
 
     def run(self, dataset: Dataset) -> Outcome:
         """Train until the last step or a stop, save, and return the outcome."""

@@ -134,6 +134,9 @@ class AttemptSpec(SpecModel):
     skip: Windows = ()
     """Windows of the stream, start and end, that it skips in addition to those of its checkpoint;
     each begins at the checkpoint's position or later."""
+    check_network: bool = False
+    """Whether its ranks do a short all-reduce between the nodes before all else; the same on each
+    node."""
     roots: dict[str, str] = Field(default_factory=dict)
     """Absolute path of each named root on this node."""
     cache_dir: str | None = None

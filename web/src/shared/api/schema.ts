@@ -1711,6 +1711,13 @@ export interface components {
              */
             skip: number[][];
             /**
+             * Check Network
+             * @description Whether its ranks do a short all-reduce between the nodes before all else; the same on each
+             *     node.
+             * @default false
+             */
+            check_network: boolean;
+            /**
              * Roots
              * @description Absolute path of each named root on this node.
              */

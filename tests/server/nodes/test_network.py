@@ -1,0 +1,80 @@
+"""Which attempts check the network between their nodes, and what counts as a check."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import update
+
+from server.context import Context
+from server.database.tables import nodes
+from server.nodes.network import CHECKED_FOR
+from tests.server.harness import Harness, Supervisor
+from trainyard.protocol.worker_messages import PROTOCOL
+from trainyard.run.directory import Phase
+
+TWO = {"world_size": 2}
+
+
+@pytest.fixture(autouse=True)
+def fabric(harness: Harness) -> None:
+    """Two nodes of a slot each."""
+    for name in ("node-1", "node-2"):
+        harness.add_node(name, slots=1)
+
+
+def checks(supervisors: list[Supervisor]) -> bool:
+    """Return whether the ranks of an attempt check their network: all of them or none."""
+    (ordered,) = {each.reply.attempt.check_network for each in supervisors}
+    return ordered
+
+
+def end(supervisors: list[Supervisor]) -> None:
+    for each in supervisors:
+        each.end("succeeded")
+
+
+def test_nodes_are_checked_once_a_day(harness: Harness) -> None:
+    _, first = harness.running(resources=TWO)
+    assert checks(first)
+    end(first)
+    harness.clock.advance(CHECKED_FOR.total_seconds() - 1)
+    _, second = harness.running(resources=TWO)
+    assert not checks(second)
+    end(second)
+    harness.clock.advance(1)
+    _, third = harness.launched(resources=TWO)
+    assert checks(third), "steps without a check do not count as one"
+
+
+def test_a_node_that_is_not_checked_has_the_others_check_again(harness: Harness) -> None:
+    end(harness.running(resources=TWO)[1])
+    harness.add_node("node-3", slots=1)
+    _, three = harness.running(resources={"world_size": 3})
+    assert checks(three)
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.LOADING])
+def test_an_attempt_counts_once_it_trains(harness: Harness, phase: Phase) -> None:
+    _, supervisors = harness.launched(resources=TWO)
+    for each in supervisors:
+        each.report(phase=phase)
+    end(supervisors)
+    _, again = harness.launched(resources=TWO)
+    assert checks(again)
+    again[1].report(phase=Phase.TRAINING)
+    end(again)
+    assert not checks(harness.launched(resources=TWO)[1])
+
+
+def test_an_attempt_on_one_node_neither_checks_nor_counts(harness: Harness) -> None:
+    for supervisors in [harness.running()[1] for _ in range(2)]:
+        assert not checks(supervisors)
+        end(supervisors)
+    assert checks(harness.launched(resources=TWO)[1])
+
+
+def test_a_worker_of_an_older_protocol_gets_no_check(harness: Harness, context: Context) -> None:
+    with context.database.write() as connection:
+        older = update(nodes).where(nodes.c.name == "node-2")
+        connection.execute(older.values(protocol=PROTOCOL - 1))
+    assert not checks(harness.launched(resources=TWO)[1])
