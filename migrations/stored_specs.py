@@ -12,6 +12,7 @@ from alembic import op
 PLACES = (
     ("jobs", "spec", ()),
     ("jobs", "pending", ("overrides",)),
+    ("jobs", "chosen", ("overrides",)),
     ("attempts", "overrides", ()),
     ("checkpoints", "manifest", ("spec",)),
     ("operations", "task", ("sample", "spec")),
@@ -28,7 +29,10 @@ def forget_fields(fields: Collection[str], *, section: str | None = None) -> Non
         fields: names of the fields.
         section: section of the spec that has them; they are the spec's own when absent.
     """
+    inspector = sa.inspect(op.get_bind())
     for name, column, path in PLACES:
+        if column not in {found["name"] for found in inspector.get_columns(name)}:
+            continue  # it came after this revision
         _forget(name, column, path if section is None else (*path, section), fields)
 
 

@@ -10,7 +10,14 @@ from typing import Any
 from sqlalchemy import Connection, exists, select, update
 
 from server.attempts.fallback import find_fallback
-from server.attempts.launch import Launch, effective_spec, failures_in_a_row, read_launch
+from server.attempts.launch import (
+    Launch,
+    effective_spec,
+    failures_in_a_row,
+    read_launch,
+    release_spares,
+    settle,
+)
 from server.attempts.recovery import queue_recovery
 from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
 from server.attempts.rollback import append_rollback, find_rollback
@@ -20,7 +27,6 @@ from server.database.tables import attempt_nodes, attempts, checkpoints, request
 from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
-from server.projects.usage import EndedShare, settle_share
 from server.ranks.hangs import explained
 from server.subject import SERVER, Actor
 from trainyard.protocol.rest.event_data import (
@@ -40,7 +46,7 @@ from trainyard.protocol.states import (
     DesiredState,
     JobState,
 )
-from trainyard.run.failures import Failure
+from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import ExitRecord, RequestAnswer
 from trainyard.spec.job import JobSpec
 
@@ -216,22 +222,7 @@ def _end_node(
             **ending,
         ),
     )
-    placed_at = launch.attempt.created_at
-    settle_share(
-        context,
-        connection,
-        EndedShare(
-            attempt_id=launch.attempt.id,
-            node=share.node,
-            job_id=launch.job.id,
-            job_name=launch.job.name,
-            project=launch.job.project,
-            attempt=launch.attempt.number,
-            slots=len(share.slots),
-            since=placed_at,
-            until=max(context.now(), placed_at),  # the clock may have been set back
-        ),
-    )
+    settle(context, connection, launch, share)
 
 
 def _end_attempt(context: Context, connection: Connection, launch: Launch) -> None:
@@ -275,6 +266,8 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
     except UnreadableError as error:  # no launch can follow, and the end must be possible
         cause = f"{failure.reason}: {failure.message}; " if failure is not None else ""
         follow = FollowUp(JobState(outcome.value), reason=f"{cause}{error}")
+    if not _is_replaced(follow, failure):
+        release_spares(context, connection, launch)
     _move_job(context, connection, launch, follow)
     if failure is not None and rollback is not None and follow.rolls_back:
         append_rollback(context, connection, launch, rollback, failure)
@@ -310,8 +303,20 @@ def _follow_up(
         retry=spec.retry,
         retries_used=job.retries_used,
         failures_in_a_row=failures_in_a_row(connection, launch, failure),
-        at_once=attempt.preempted is not None or any(node.lost_at for node in launch.nodes),
+        at_once=attempt.preempted is not None
+        or any(node.lost_at for node in launch.nodes)
+        or (_is_lost(failure) and bool(launch.spares)),
     )
+
+
+def _is_replaced(follow: FollowUp, failure: Failure | None) -> bool:
+    """Return whether the next attempt takes a spare node in place of a lost one."""
+    again = follow.pending is not None and follow.pending.cause == AttemptCause.RETRY
+    return again and _is_lost(failure)
+
+
+def _is_lost(failure: Failure | None) -> bool:
+    return failure is not None and failure.reason == FailureReason.NODE_LOST
 
 
 def _outcome(share: AttemptNode) -> AttemptOutcome:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, delete, func, select, update
 
+from server.context import Context
 from server.database.rows import Attempt, AttemptNode, Job
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import ConflictError
+from server.projects.usage import EndedShare, settle_share
 from server.subject import SCHEDULER, Subject
 from trainyard.protocol.states import AttemptCause, AttemptNodeState
 from trainyard.run.failures import Failure
@@ -28,6 +30,9 @@ class Launch:
     job: Job
     attempt: Attempt
     nodes: Sequence[AttemptNode]
+    """Its shares with ranks."""
+    spares: Sequence[AttemptNode]
+    """Its shares on spare nodes."""
 
     @property
     def subject(self) -> Subject:
@@ -50,9 +55,62 @@ def read_launch(connection: Connection, attempt_id: str) -> Launch:
     """Read an attempt that exists."""
     attempt = Attempt.one(connection, Attempt.select().where(attempts.c.id == attempt_id))
     job = Job.one(connection, Job.select().where(jobs.c.id == attempt.job_id))
-    shares = AttemptNode.select().where(attempt_nodes.c.attempt_id == attempt_id)
-    nodes = AttemptNode.all(connection, shares.order_by(attempt_nodes.c.node_rank))
-    return Launch(job, attempt, nodes)
+    query = AttemptNode.select().where(attempt_nodes.c.attempt_id == attempt_id)
+    shares = AttemptNode.all(connection, query.order_by(attempt_nodes.c.node_rank))
+    spare = AttemptNodeState.SPARE
+    ranks = [share for share in shares if share.state != spare]
+    return Launch(job, attempt, ranks, [share for share in shares if share.state == spare])
+
+
+def settle(context: Context, connection: Connection, launch: Launch, share: AttemptNode) -> None:
+    """Record what a share held until now, when it ends."""
+    since = share.spare_since or launch.attempt.created_at
+    settle_share(
+        context,
+        connection,
+        EndedShare(
+            attempt_id=launch.attempt.id,
+            node=share.node,
+            job_id=launch.job.id,
+            job_name=launch.job.name,
+            project=launch.job.project,
+            attempt=launch.attempt.number,
+            slots=len(share.slots),
+            since=since,
+            until=max(context.now(), since),  # the clock may have been set back
+            spare=share.spare_since is not None,
+        ),
+    )
+
+
+def release_spares(
+    context: Context,
+    connection: Connection,
+    launch: Launch,
+    *,
+    nodes: Collection[str] | None = None,
+) -> None:
+    """Release spare nodes of an attempt: some of them, or all; the job is locked.
+
+    Their shares are deleted: the attempt may reserve the same nodes again.
+    """
+    released = [spare for spare in launch.spares if nodes is None or spare.node in nodes]
+    if not released:
+        return
+    share = attempt_nodes.c
+    spares = (share.attempt_id == launch.attempt.id) & (share.state == AttemptNodeState.SPARE)
+    names = [spare.node for spare in released]
+    connection.execute(delete(attempt_nodes).where(spares, share.node.in_(names)))
+    for spare in released:
+        settle(context, connection, launch, spare)
+    fewer = jobs.c.spare_slots - sum(len(spare.slots) for spare in released)
+    connection.execute(update(jobs).where(jobs.c.id == launch.job.id).values(spare_slots=fewer))
+
+
+def release_kept(context: Context, connection: Connection, job: Job) -> None:
+    """Release what a locked job that is queued keeps for the launch that replaces a lost node."""
+    if job.spare_slots:
+        release_spares(context, connection, newest_launch(connection, job.id))
 
 
 def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
@@ -102,6 +160,13 @@ def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure |
         .limit(MOST_PUT_BACKS)
     )
     return 1 + sum(1 for _ in takewhile(lambda each: each and each.free_retry, before))
+
+
+def newest_launch(connection: Connection, job_id: str) -> Launch:
+    """Return the newest launch of a job that was placed before."""
+    attempt_id = newest_attempt_id(connection, job_id)
+    assert attempt_id is not None, "it was placed"
+    return read_launch(connection, attempt_id)
 
 
 def refuse_while_held(connection: Connection, job: Job) -> None:

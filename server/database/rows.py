@@ -9,7 +9,7 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
 from pydantic import BaseModel
-from sqlalchemy import ColumnElement, Connection, Select, Table, select
+from sqlalchemy import ColumnElement, CompoundSelect, Connection, Select, Table, select
 
 from server.database import tables
 from server.database.column_types import StoredRecord
@@ -84,7 +84,11 @@ class TypedRow:
         return {name: getattr(self, name) for name in view.model_fields if hasattr(self, name)}
 
     @classmethod
-    def all(cls, connection: Connection, query: Select[*tuple[Any, ...]]) -> Sequence[Self]:
+    def all(
+        cls,
+        connection: Connection,
+        query: Select[*tuple[Any, ...]] | CompoundSelect[*tuple[Any, ...]],
+    ) -> Sequence[Self]:
         """Return all rows of a query."""
         return [cls(*row) for row in connection.execute(query)]
 
@@ -130,6 +134,8 @@ class Job(JobHead):
     world_size: int
     min_world_size: int | None
     max_world_size: int | None
+    spare_nodes: int
+    spare_slots: int
     size_change: SizeChange | None
     layout: str
     forked_from: str | None
@@ -242,6 +248,7 @@ class AttemptNode(TypedRow):
     last_report_at: datetime | None
     unreachable_since: datetime | None
     lost_at: datetime | None
+    spare_since: datetime | None
     reported_exit: Annotated[bool, tables.attempt_nodes.c.exit.is_not(None)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, Column, Index, Integer, String, Table, literal_column, text
+from sqlalchemy import Boolean, Column, Index, Integer, String, Table, false, literal_column, text
 
 from server.database.column_types import Json, UtcDateTime
 from server.database.schema import ID, metadata
@@ -23,7 +23,8 @@ holdings = Table(
     Column("project", String(80), nullable=False),
     Column("attempt", Integer, nullable=False),  # its number
     Column("slots", Integer, nullable=False),  # how many
-    Column("since", UtcDateTime, nullable=False),
+    Column("spare", Boolean, nullable=False, default=False, server_default=false()),
+    Column("since", UtcDateTime, primary_key=True),  # an attempt may reserve a spare node twice
     Column("until", UtcDateTime, nullable=False),
     Column("spent", Json),  # day -> category -> slot-milliseconds, once the job has ended
     Index(None, "until"),

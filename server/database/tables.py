@@ -77,6 +77,8 @@ jobs = Table(
     Column("world_size", Integer, nullable=False),
     Column("min_world_size", Integer),  # of an elastic job, as are all three
     Column("max_world_size", Integer),
+    Column("spare_nodes", Integer, nullable=False, default=0, server_default="0"),  # wanted
+    Column("spare_slots", Integer, nullable=False, default=0, server_default="0"),  # reserved
     Column("size_change", Record(SizeChange)),  # the last one that the scheduler decided
     Column("layout", String(100), nullable=False),  # in words
     Column("storage", String(64)),  # UUID of the storage root on which its last attempt ran
@@ -94,13 +96,11 @@ jobs = Table(
     Index(None, "state", "id"),
     Index(None, "name", "id"),
     Index(None, "project", "id"),
-    # All that a round of the scheduler looks at, so that it reads the rows of a few jobs only.
-    Index(
-        "ix_jobs_queue",
-        *("state", "demand", "priority", "queued_at", "id", "project", "world_size"),
+    Index(  # all that a round of the scheduler looks at, so that it reads few rows of jobs
+        *("ix_jobs_queue", "state", "demand", "priority", "queued_at", "id", "project"),
+        *("world_size", "spare_slots"),
     ),
-    # All that a search looks at, so that it reads no row that it does not show.
-    Index("ix_jobs_search", "id", "state", "name", "tags"),
+    Index("ix_jobs_search", "id", "state", "name", "tags"),  # all that a search looks at
 )
 
 # Queued jobs that need the same: they wait for the same reason, which is stored once.
@@ -132,8 +132,7 @@ attempts = Table(
     Column("start_step", Integer, nullable=False, default=0),
     Column("parent_named", Boolean, nullable=False, default=False, server_default="0"),
     Column("allow_code_change", Boolean, nullable=False, default=False, server_default="0"),
-    # Windows of the stream that are left out up to here, those of the checkpoint included.
-    Column("skip", Record(Windows), nullable=False, default=(), server_default="[]"),
+    Column("skip", Record(Windows), nullable=False, default=(), server_default="[]"),  # windows
     Column("last_step", Integer, nullable=False, default=0),
     Column("rendezvous_port", Integer, nullable=False),
     Column("check_network", Boolean, nullable=False, default=False, server_default="0"),
@@ -172,6 +171,7 @@ attempt_nodes = Table(
     Column("last_report_at", UtcDateTime),
     Column("unreachable_since", UtcDateTime),
     Column("lost_at", UtcDateTime),  # since when its attempt does not wait for its end
+    Column("spare_since", UtcDateTime),  # of a spare, which may be reserved after the placement
     Column("exit", Record(ExitRecord)),
     one_of("state", AttemptNodeState),
     Index(None, "node", "state"),

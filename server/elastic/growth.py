@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 from sqlalchemy import Connection, Table, Text, or_, select, type_coerce
 
 from server.context import Context
+from server.database.held import HELD_SLOTS
 from server.database.rows import Job, TypedRow
 from server.database.tables import attempt_nodes, attempts, checkpoints, demands, jobs
 from server.elastic.jobs import (
@@ -22,7 +23,7 @@ from server.elastic.jobs import (
     size_range_of,
 )
 from server.elastic.sizes import fastest, is_worth_its_cost, search_best_size
-from server.elastic.steps import Steps
+from server.elastic.steps import Rotation, Steps
 from server.errors import ConflictError, InvalidRequestError, UnreadableError
 from server.jobs.checks import known_slots
 from server.jobs.resume import resume
@@ -37,13 +38,12 @@ from server.queue.order import ARRIVAL
 from server.subject import SCHEDULER
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import AttemptState, DesiredState, JobState
+from trainyard.spec.layout import Layout
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY = timedelta(seconds=5)
 """Pause between two looks: a look parses the spec of each job that may grow."""
-LOOKED_AT_ONCE = 20
-"""Jobs of one look; the next look begins behind them."""
 LAST_ATTEMPTS = 5
 """Attempts whose start-up gives the cost of a restart."""
 SOON_QUEUED = timedelta(minutes=15)
@@ -58,8 +58,7 @@ class GrowingJob(TypedRow):
     id: str
     project: str
     world_size: int
-    max_world_size: Annotated[int, jobs.c.max_world_size]
-    """Its largest size, never null by the condition of the query."""
+    held_slots: Annotated[int, HELD_SLOTS.label("held_slots")]
     progress: Progress
     attempt_id: Annotated[str, attempts.c.id.label("attempt_id")]
 
@@ -75,14 +74,20 @@ class Room:
     closed: Collection[str]
     """Projects whose jobs do not grow."""
 
-    def most(self, row: GrowingJob) -> int:
-        """Return the most slots that a job may have within the quota of its project."""
-        quota = self.quotas.get(row.project)
-        if row.project in self.closed:
-            return row.world_size
-        if quota is None or quota.max_slots is None:
-            return row.max_world_size
-        return quota.max_slots - quota.held + row.world_size
+    def allows(self, project: str, slots: int) -> bool:
+        """Return whether jobs of a project may hold so many more slots, within its quota."""
+        if slots > 0 and project in self.closed:
+            return False
+        return self.quotas.get(project, Quota()).has_room(slots)
+
+    def without(self, node: str, *, project: str, slots: int) -> Room:
+        """Return what is left once a job of a project holds so many more slots, on a node."""
+        quotas = {
+            name: replace(quota, held=quota.held + slots) if name == project else quota
+            for name, quota in self.quotas.items()
+        }
+        offers = [offer for offer in self.offers if offer.node != node]
+        return replace(self, offers=offers, quotas=quotas)
 
 
 class Growth:
@@ -93,7 +98,7 @@ class Growth:
         self._usage = usage
         self._steps = Steps(self._look)
         self._looked_at: datetime | None = None
-        self._turn = 0
+        self._rotation = Rotation()
 
     def run(self) -> int:
         """Order the growth of a job where it is worth its cost; return the number of jobs."""
@@ -110,12 +115,10 @@ class Growth:
         now = self._context.now()
         with self._context.database.read() as connection:
             rows = _able(self._context, connection, now)
-            room = _room(connection, now, self._usage) if rows else None
+            room = read_room(connection, now, self._usage) if rows else None
         if room is None or not any(offer.free for offer in room.offers):
             return
-        turn = self._turn % len(rows)
-        self._turn = turn + LOOKED_AT_ONCE
-        for row in [*rows[turn:], *rows[:turn]][:LOOKED_AT_ONCE]:
+        for row in self._rotation.next(rows):
             try:
                 yield (yield from self._grow(row, room))
             except (ConflictError, InvalidRequestError, UnreadableError) as error:
@@ -136,11 +139,13 @@ class Growth:
             restart_seconds = _restart_seconds(connection, row.id)
         _, high = size_range_of(baseline)
         free = sum(len(offer.free) for offer in offers)
+
+        def fits_now(layout: Layout) -> bool:
+            demand = demand_on(job, baseline, layout)
+            return room.allows(row.project, demand.slots - row.held_slots) and fits(demand, offers)
+
         size = yield from search_best_size(
-            baseline,
-            range(row.world_size + 1, min(high, free, room.most(row)) + 1),
-            fits=lambda layout: fits(demand_on(job, baseline, layout), offers),
-            slots=slots,
+            baseline, range(row.world_size + 1, min(high, free) + 1), fits=fits_now, slots=slots
         )
         present = fastest(baseline, row.world_size, slots=slots)
         if size is None or present is None:
@@ -163,8 +168,8 @@ class Growth:
     def _has_room(self, row: GrowingJob, demand: Demand) -> bool:
         """Return whether a job still fits: the search may have taken several ticks."""
         with self._context.database.read() as connection:
-            room = _room(connection, self._context.now(), self._usage)
-            if room is None or demand.world_size > room.most(row):
+            room = read_room(connection, self._context.now(), self._usage)
+            if room is None or not room.allows(row.project, demand.slots - row.held_slots):
                 return False
             return fits(demand, _with_own(connection, row.attempt_id, room.offers))
 
@@ -187,7 +192,7 @@ def _able(context: Context, connection: Connection, now: datetime) -> Sequence[G
     )
 
 
-def _room(connection: Connection, now: datetime, usage: ReadUsage) -> Room | None:
+def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room | None:
     """Return what jobs may grow onto; None while it is not known what other jobs need.
 
     A job that has just been queued has no group yet. One that leaves its slots and goes on is not
@@ -261,7 +266,7 @@ def room_among(
         most = quota.max_slots
         if quota.used_up is not None:
             continue
-        if most is not None and demand.world_size > most:
+        if most is not None and demand.slots > most:
             continue  # it never starts
         nodes = {
             offer.node
@@ -271,7 +276,7 @@ def room_among(
         }
         if nodes and most is not None:
             closed.add(project)
-        if most is None or quota.held + demand.world_size <= most:
+        if quota.has_room(demand.slots):
             needed |= nodes
     unneeded = [replace(offer, free=()) if offer.node in needed else offer for offer in offers]
     return Room(unneeded, quotas, closed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from sqlalchemy import Connection, select, update
@@ -58,10 +59,10 @@ def on_layout(demand: Demand, layout: Layout) -> Demand:
 
 
 def can_continue(connection: Connection, job_id: str, attempt_id: str) -> bool:
-    """Return whether an elastic job fits in some size, without the silent nodes of its attempt.
+    """Return whether a job fits in one of its sizes, without the silent nodes of its attempt.
 
-    Its other slots count as free, as they are once the attempt has ended. A job that is to end does
-    not continue.
+    Its other slots count as free, as they are once the attempt has ended, and those of its spare
+    nodes. A job that is to end does not continue.
 
     Raises:
         UnreadableError: another version wrote the spec or the settings.
@@ -70,7 +71,6 @@ def can_continue(connection: Connection, job_id: str, attempt_id: str) -> bool:
     if job.desired != DesiredState.RUN and job.pending is None:
         return False
     baseline = chosen_by_a_person(job)
-    low, high = size_range_of(baseline)
     share = attempt_nodes.c
     silent = connection.scalars(
         select(share.node).where(
@@ -79,9 +79,15 @@ def can_continue(connection: Connection, job_id: str, attempt_id: str) -> bool:
     ).all()
     offers = read_offers(connection, without_job=job_id)
     offers = [offer for offer in offers if offer.node not in silent]
-    free, slots = sum(len(offer.free) for offer in offers), known_slots(connection)
-    sizes = (fastest(baseline, number, slots=slots) for number in range(low, min(high, free) + 1))
-    return any(size and fits(demand_on(job, baseline, size.layout), offers) for size in sizes)
+    layouts: Iterable[Layout] = [baseline.layout]
+    if baseline.effective.resources.size_range is not None:
+        low, high = size_range_of(baseline)
+        free, slots = sum(len(offer.free) for offer in offers), known_slots(connection)
+        numbers = range(low, min(high, free) + 1)
+        sizes = (fastest(baseline, number, slots=slots) for number in numbers)
+        layouts = (size.layout for size in sizes if size is not None)
+    demands = (demand_on(job, baseline, layout) for layout in layouts)
+    return any(fits(replace(demand, spare_nodes=0), offers) for demand in demands)
 
 
 def newest_attempt(connection: Connection, job: Job) -> Attempt | None:

@@ -1,13 +1,18 @@
-"""A part of a round that takes long, in steps: each tick carries out as many as its time allows."""
+"""Parts of a round that take long: each tick carries out as much of one as its time allows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
+from typing import TypeVar
+
+Row = TypeVar("Row")
 
 SECONDS_A_TICK = 0.1
 """Longest time in one tick, but for its last step. A round of the leader has ten parts and a pause
 of a quarter of a second, and whatever waits for a slot waits for the round."""
+LOOKED_AT_ONCE = 20
+"""Jobs of one look; the next look begins behind them."""
 
 
 class Steps:
@@ -41,3 +46,17 @@ class Steps:
                 self._left = steps
                 return 0
         return 0
+
+
+class Rotation:
+    """Gives each of many jobs its turn, some of them at each look."""
+
+    def __init__(self) -> None:
+        """Begin with the first job."""
+        self._turn = 0
+
+    def next(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the rows of the next look, of those that there are now."""
+        turn = self._turn % max(len(rows), 1)
+        self._turn = turn + LOOKED_AT_ONCE
+        return [*rows[turn:], *rows[:turn]][:LOOKED_AT_ONCE]

@@ -294,8 +294,9 @@ def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[f
             continue
         own, key = share.held, (share.job_id, share.attempt)
         time_held = max(min(own.until, end) - max(own.since, start), 0)
-        attempt_times[key] = max(attempt_times.get(key, 0), time_held)
         of_nodes += time_held
+        if not share.spare:  # a spare outlives an attempt that lost a node
+            attempt_times[key] = max(attempt_times.get(key, 0), time_held)
     return sum(attempt_times.values()) / 1000, of_nodes / DAY
 
 

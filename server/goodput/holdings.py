@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 from sqlalchemy import Connection, Select, Table, bindparam, select, update
 
 from server.context import Context
+from server.database.held import HELD_SINCE
 from server.database.rows import TypedRow
 from server.database.slot_tables import HOLDS_SLOTS, holdings
 from server.database.tables import attempt_nodes, attempts, jobs
@@ -19,6 +20,7 @@ from server.goodput.queries import milliseconds, records_of
 from server.goodput.slot_time import ByDay, Held, spread
 from server.goodput.step_sums import store_step_sums
 from server.isolation import Isolation
+from trainyard.protocol.goodput import TimeCategory
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 
 SETTLED_AFTER = timedelta(minutes=10)
@@ -45,6 +47,7 @@ class HeldShare(TypedRow):
     slots: int
     since: datetime
     until: datetime
+    spare: bool
     spent: dict[str, dict[str, int]] | None
     job_state: Annotated[JobState | None, jobs.c.state]
     """Null once the job is deleted."""
@@ -98,20 +101,21 @@ def read_holdings(
             attempt.number,
             share.node,
             share.slots,
-            attempt.created_at,
+            HELD_SINCE,
+            share.spare_since,
             jobs.c.state,
         )
         .join(attempts, attempt.id == share.attempt_id)
         .join(jobs, jobs.c.id == attempt.job_id)
-        .where(HOLDS_SLOTS, attempt.created_at < until)
+        .where(HOLDS_SLOTS, until > HELD_SINCE)
     )
     if project is not None:
         live = live.where(jobs.c.project == project)
     for row in connection.execute(live):
-        job_id, name, of, number, node, slots, placed, state = row
-        end = max(now, placed)
+        job_id, name, of, number, node, slots, began, spare_since, state = row
+        spare, end = spare_since is not None, max(now, began)
         found.append(
-            HeldShare(job_id, name, of, number, node, len(slots), placed, end, None, state)
+            HeldShare(job_id, name, of, number, node, len(slots), began, end, spare, None, state)
         )
     return found
 
@@ -125,6 +129,8 @@ def spent_by_day(holding: HeldShare, ledger: Ledger | None, *, start: int, end: 
         start: the first moment that counts.
         end: the end of what counts.
     """
+    if holding.spare:
+        return spread((), holding.held, start=start, end=end, rest=TimeCategory.SPARE)
     intervals = () if ledger is None else ledger.intervals
     own = [interval for interval in intervals if interval.attempt == holding.attempt]
     return spread(own, holding.held, start=start, end=end)
@@ -193,7 +199,13 @@ def _settle_job(context: Context, job_id: str) -> None:
         query = HeldShare.select().outerjoin(jobs, jobs.c.id == holdings.c.job_id)
         rows = HeldShare.all(connection, query.where(holdings.c.job_id == job_id))
     values = [
-        {"number": row.attempt, "on": row.node, "categories": _stored(row, ledger)} for row in rows
+        {
+            "number": row.attempt,
+            "on": row.node,
+            "began": row.since,
+            "categories": _stored(row, ledger),
+        }
+        for row in rows
     ]
     statement = (
         update(holdings)
@@ -201,6 +213,7 @@ def _settle_job(context: Context, job_id: str) -> None:
             holdings.c.job_id == job_id,
             holdings.c.attempt == bindparam("number"),
             holdings.c.node == bindparam("on"),
+            holdings.c.since == bindparam("began"),
         )
         .values(spent=bindparam("categories"))
     )

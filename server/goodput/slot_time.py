@@ -64,14 +64,22 @@ def days(start: int, end: int) -> Iterator[tuple[int, int, int]]:
         at = last
 
 
-def spread(intervals: Sequence[Interval], held: Held, *, start: int, end: int) -> ByDay:
+def spread(
+    intervals: Sequence[Interval],
+    held: Held,
+    *,
+    start: int,
+    end: int,
+    rest: TimeCategory = TimeCategory.OTHER,
+) -> ByDay:
     """Return the slot-time that a share held between two times, by day.
 
     Args:
         intervals: those of its attempt, in their order.
-        held: the share; what no interval covers of it is `other`.
+        held: the share.
         start: the first moment that counts.
         end: the end of what counts.
+        rest: category of what no interval covers.
     """
     found: ByDay = {}
     for day, first, last in days(max(start, held.since), min(end, held.until)):
@@ -82,7 +90,7 @@ def spread(intervals: Sequence[Interval], held: Held, *, start: int, end: int) -
                 spent[category] += time * held.slots
                 left -= time
         if left:
-            spent[TimeCategory.OTHER] += left * held.slots
+            spent[rest] += left * held.slots
         found[day] = spent
     return found
 

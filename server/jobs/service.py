@@ -9,7 +9,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from server.attempts.finish import order
-from server.attempts.launch import newest_attempt_id, read_launch, refuse_while_held
+from server.attempts.launch import (
+    newest_attempt_id,
+    newest_launch,
+    refuse_while_held,
+    release_kept,
+)
 from server.attempts.parent import parent_checkpoint
 from server.checkpoints.deletion import remove_with_job
 from server.checkpoints.guards import refuse_while_needed
@@ -227,9 +232,7 @@ def end_running(
         connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(**values))
     else:
         moves = [job_to(job.id, JobState.STOPPING, **values)]
-    attempt_id = newest_attempt_id(connection, job.id)
-    assert attempt_id is not None, "an active job has an attempt"
-    launch = read_launch(connection, attempt_id)
+    launch = newest_launch(connection, job.id)
     order(context, connection, launch, desired, actor=actor, reason=reason, moves=moves, lost=lost)
 
 
@@ -255,6 +258,7 @@ def _end(
         message = f"{job.name} {state} while it waited" + (f": {reason}" if reason else "")
         event = NewEvent(JobEnded(state=state, reason=reason), actor, Subject(job.id), message)
         values: dict[str, Any] = {"pending": None, "not_before": None, "reason": reason or None}
+        release_kept(context, connection, job)
         move(context, connection, event, job_to(job.id, state, ended_at=context.now(), **values))
         return
     again = job.state == JobState.STOPPING and job.desired == desired and job.stored_pending is None

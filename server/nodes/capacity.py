@@ -10,19 +10,23 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Table, Text, select, type_coerce
+from sqlalchemy import Connection, Table, Text, select, type_coerce, union_all
 
 from server.database.column_types import Json
+from server.database.held import IS_KEPT
 from server.database.rows import TypedRow
 from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.nodes.slots import withheld_from_placement
 from server.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
-from trainyard.protocol.states import DesiredState, JobState
+from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
 from trainyard.spec.auto import DeviceKind
 
 OFFERS_KEPT = 8192
 """Offers that are kept, a kilobyte each: a round makes those anew whose nodes have changed."""
+
+TAKES_JOBS = nodes.c.offline_since.is_(None) & nodes.c.drain.is_(None) & nodes.c.notice.is_(None)
+"""The condition of the nodes that are online and not draining."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,14 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class _Held(TypedRow):
-    """A share that has not ended, with its job."""
+    """A share that holds its slots, with its job."""
 
     table: ClassVar[Table] = attempt_nodes
     attempt_id: str
     node: str
     slots: Annotated[str, type_coerce(attempt_nodes.c.slots, Text)]
     """Their indices, as stored."""
+    state: AttemptNodeState
     lost_at: datetime | None
     unreachable_since: datetime | None
     desired: Annotated[DesiredState, attempts.c.desired]
@@ -79,13 +84,13 @@ def read_capacity(connection: Connection, now: datetime) -> Capacity:
 
 
 def _read_held(connection: Connection) -> Sequence[_Held]:
-    return _Held.all(
-        connection,
+    shares = (
         _Held.select()
         .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
         .join(jobs, jobs.c.id == attempts.c.job_id)
-        .where(HOLDS_SLOTS),
     )
+    # As two queries, each of which has an index.
+    return _Held.all(connection, union_all(shares.where(HOLDS_SLOTS), shares.where(IS_KEPT)))
 
 
 def _offers(
@@ -94,14 +99,15 @@ def _offers(
     shares: defaultdict[str, list[_HeldSlots]] = defaultdict(list)
     for share in held:
         counts = share.lost_at is not None or share.job_id != without_job
-        shares[share.node].append(_HeldSlots(share.job_name, share.slots, counts))
+        has_ranks = share.state != AttemptNodeState.SPARE
+        shares[share.node].append(_HeldSlots(share.job_name, share.slots, counts, has_ranks))
     node = nodes.c
     texts = (node.roots, node.partitions, node.worker_labels, node.set_labels, node.withheld)
     rows = connection.execute(
         select(
             *(node.name, node.device, node.slots, node.protocol),
             *(type_coerce(column, Text) for column in texts),
-        ).where(nodes.c.offline_since.is_(None), nodes.c.drain.is_(None), nodes.c.notice.is_(None))
+        ).where(TAKES_JOBS)
     )
     return [_offer(*row, held=tuple(sorted(shares.get(row[0], ())))) for row in rows]
 
@@ -114,6 +120,8 @@ class _HeldSlots(NamedTuple):
     """Their indices, as stored."""
     counts: bool
     """Whether they count as held."""
+    has_ranks: bool
+    """Whether a program there may be one of its ranks."""
 
 
 @lru_cache(maxsize=OFFERS_KEPT)
@@ -136,7 +144,8 @@ def _offer(
     in_use: set[int] = set()
     for share in held:
         indices = _indices(share.slots)
-        in_use.update(indices)
+        if share.has_ranks:
+            in_use.update(indices)
         if share.counts:
             holders[share.job_name] += len(indices)
             taken.update(indices)
@@ -164,11 +173,12 @@ def _indices(slots: str) -> tuple[int, ...]:
 def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
     """Return what an attempt holds, with its expected end: the steps left at its own pace.
 
-    No end is known of an attempt with a silent share, nor of one that has not followed an order for
-    long, and no further order makes either leave.
+    No end is known of an attempt with a silent share, of one that has not followed an order for
+    long, nor of the slots that a queued job keeps, and no further order makes any of them leave.
     """
     first, seconds_left = shares[0], None
-    silent = any(share.lost_at or share.unreachable_since for share in shares)
+    kept = first.job_state == JobState.QUEUED
+    silent = kept or any(share.lost_at or share.unreachable_since for share in shares)
     ordered = first.desired != DesiredState.RUN
     overdue = first.ordered_at is not None and now >= first.ordered_at + OVERDUE_AFTER
     if ordered and not silent and not overdue:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, or_, select, update
 
+from server.database.held import HAS_RANKS
 from server.database.tables import attempt_nodes, attempts, nodes
 
 CHECKED_FOR = timedelta(days=1)
@@ -31,7 +32,7 @@ def record_check(connection: Connection, attempt_id: str, now: datetime) -> None
         select(nodes.c.name)
         .join(attempt_nodes, attempt_nodes.c.node == nodes.c.name)
         .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
-        .where(attempts.c.id == attempt_id, attempts.c.check_network)
+        .where(attempts.c.id == attempt_id, attempts.c.check_network, HAS_RANKS)
         .order_by(nodes.c.name)
     )
     names = connection.scalars(checked.with_for_update(of=nodes, key_share=True)).all()

@@ -61,7 +61,7 @@ class Keeper:
         events = [(_AT_ONCE, {}), *sorted(events, key=lambda event: event[0])]
         free = sum(len(offer.free) for group in self.groups for offer in group)
         totals = accumulate((sum(gain.values()) for _, gain in events), initial=free)
-        enough = bisect_left(list(totals)[1:], self.demand.world_size)
+        enough = bisect_left(list(totals)[1:], self.demand.slots)
 
         def fits(number: int) -> bool:
             freed: Counter[str] = Counter()

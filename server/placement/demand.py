@@ -40,6 +40,15 @@ class Demand:
     """Labels that each node must have, by key."""
     exclude_nodes: tuple[str, ...] = ()
     """Names of nodes that it never runs on, in order."""
+    spare_nodes: int = 0
+    """Further nodes that are reserved with the share of each of its `nodes`."""
+
+    @property
+    def slots(self) -> int:
+        """Slots that it holds once it is placed, those on spare nodes included."""
+        if self.nodes is None:
+            return self.world_size
+        return self.world_size + self.spare_nodes * (self.world_size // self.nodes)
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,13 @@ class NodeShare(NamedTuple):
 
 def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
     """Return whether a demand could start at once, were it the only one that waits."""
+    return allocate(demand, offers) is not None
+
+
+def allocate(demand: Demand, offers: Sequence[Offer]) -> tuple[NodeAllocation, ...] | None:
+    """Return the allocation of a demand that alone waits; None where it could not start at once."""
     spanned = groups(demand, offers)
-    units = [unit_on(demand, group) for group in spanned]
-    return choose(demand, spanned, units=units) is not None
+    return choose(demand, spanned, units=[unit_on(demand, group) for group in spanned])
 
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
@@ -87,7 +91,7 @@ def choose(
     """Return the allocation on the fewest nodes; None when none fits.
 
     Of those on equally few nodes it is one within a block, if any is, then one within a rack, then
-    one with the least to spare.
+    one with the least to spare. The last shares are those of the spare nodes.
 
     Args:
         demand: what is placed, of one slot or more.
@@ -152,7 +156,7 @@ def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[l
             places.setdefault(offer.place, []).append(offer)
             places.setdefault(offer.place[:1], []).append(offer)
     for place in places.values():
-        if sum(map(free, place)) >= demand.world_size:
+        if sum(map(free, place)) >= demand.slots:
             within = _spread(demand, place, unit, free)
             if within is not None:
                 yield within
@@ -172,7 +176,7 @@ def _spread(
 
     The shares are equal where so many nodes allow it. Else the larger nodes are filled, and the
     last one holds the rest. Of several sets of nodes it is one with little to spare: the least
-    for equal shares.
+    for equal shares. Spare nodes follow, each with a share of its own.
 
     Args:
         demand: what is placed, of one slot or more.
@@ -186,11 +190,11 @@ def _spread(
 
     size, most = demand.world_size, len(by_free)
     fewest = _fewest(size, by_free, room=room) if demand.nodes is None else demand.nodes
-    if fewest is None or fewest > most:
+    if fewest is None or (reserved := fewest + demand.spare_nodes) > most:
         return None
     share = size // fewest
-    if size % (fewest * unit) == 0 and room(by_free[-fewest]) >= share:
-        return _even(by_free, share, count=fewest, room=room)
+    if size % (fewest * unit) == 0 and room(by_free[-reserved]) >= share:
+        return _even(by_free, share, count=fewest, spares=demand.spare_nodes, room=room)
     if demand.nodes is not None:
         return None
     uneven = [offer for offer in by_free if offer.protocol == PROTOCOL]
@@ -203,12 +207,18 @@ def _spread(
 
 
 def _even(
-    by_room: Sequence[Offer], share: int, *, count: int, room: Callable[[Offer], int]
+    by_room: Sequence[Offer],
+    share: int,
+    *,
+    count: int,
+    spares: int = 0,
+    room: Callable[[Offer], int],
 ) -> list[NodeShare]:
     """Return equal shares on the nodes with the least room for them; so many nodes have some."""
     first = bisect_left(by_room, share, key=room)
-    roomy = sorted(by_room[first : first + count], key=lambda offer: offer.node)
-    return [NodeShare(offer, share) for offer in roomy]
+    last = first + count
+    ranks = sorted(by_room[first:last], key=lambda offer: offer.node)
+    return [NodeShare(offer, share) for offer in (*ranks, *by_room[last : last + spares])]
 
 
 def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]) -> int | None:

@@ -98,7 +98,7 @@ def victims(
     if not candidates or fits(()) or not fits(candidates):
         return ()
     free = sum(len(offer.free) for group in groups for offer in group) + freed.total()
-    found = _fewest(candidates, fits, missing=demand.world_size - free)
+    found = _fewest(candidates, fits, missing=demand.slots - free)
     return [candidate.holding for candidate in found]
 
 

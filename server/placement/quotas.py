@@ -13,11 +13,15 @@ class Quota:
     """What a project may hold, and what it holds."""
 
     held: int = 0
-    """Slots of its jobs that start, run or stop."""
+    """Slots of its jobs that hold some."""
     max_slots: int | None = None
     """Slots that it holds at most; unlimited when None."""
     used_up: str | None = None
     """Why none of its jobs starts, where its slot-hours of the month are used."""
+
+    def has_room(self, slots: int) -> bool:
+        """Return whether its jobs may hold so many more slots."""
+        return self.max_slots is None or self.held + slots <= self.max_slots
 
 
 class Quotas:
@@ -44,7 +48,7 @@ class Quotas:
         """
         if self.allows(project, demand):
             return None
-        quota, needs = self._quotas[project], demand.world_size
+        quota, needs = self._quotas[project], demand.slots
         if quota.used_up is not None:
             return quota.used_up
         most = quota.max_slots
@@ -68,14 +72,14 @@ class Quotas:
         if quota.used_up is not None or quota.max_slots is None or project in self._first:
             return False
         counted = self._held[project] + self._kept.get(project, 0)
-        return counted + demand.world_size <= quota.max_slots
+        return counted + demand.slots <= quota.max_slots
 
     def hold(self, project: str, demand: Demand) -> None:
         """Count the slots of a job that starts."""
         if project in self._held:
-            self._held[project] += demand.world_size
+            self._held[project] += demand.slots
 
     def keep(self, project: str, demand: Demand) -> None:
         """Count the slots of a job that waits for them."""
         if project in self._held:
-            self._kept[project] = self._kept.get(project, 0) + demand.world_size
+            self._kept[project] = self._kept.get(project, 0) + demand.slots

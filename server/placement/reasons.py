@@ -75,6 +75,8 @@ def _needs(demand: Demand, *, unit: int = 1) -> str:
     needs += "slot" if demand.world_size == 1 else "slots"
     if demand.nodes is not None:
         needs += f" on {demand.nodes} node{'' if demand.nodes == 1 else 's'}"
+    if demand.spare_nodes:
+        needs += f" and {demand.spare_nodes} spare node{'' if demand.spare_nodes == 1 else 's'}"
     return needs if unit == 1 else f"{needs} in units of {unit}"
 
 

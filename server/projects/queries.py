@@ -10,6 +10,7 @@ from typing import ClassVar
 from sqlalchemy import Connection, Table, func, or_, select
 
 from server.context import Context
+from server.database.held import HELD_SLOTS, HOLDS
 from server.database.project_tables import projects
 from server.database.rows import TypedRow
 from server.database.tables import jobs
@@ -18,8 +19,6 @@ from server.projects.usage import read_usage
 from trainyard.protocol.rest.projects import ProjectSettings, ProjectView
 from trainyard.protocol.states import JobState
 
-HOLDING = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
-"""States in which a job holds slots: as many as its world size."""
 HAS_QUOTA = or_(projects.c.max_slots.is_not(None), projects.c.slot_hours_per_month.is_not(None))
 """The condition of the projects that have a quota."""
 
@@ -64,8 +63,8 @@ def keep_quotas(connection: Connection, names: Collection[str]) -> frozenset[str
 
 def held_slots(connection: Connection) -> Mapping[str, int]:
     """Return the slots that the jobs of each project hold, of those that hold any."""
-    held = func.sum(jobs.c.world_size)
-    query = select(jobs.c.project, held).where(jobs.c.state.in_(HOLDING)).group_by(jobs.c.project)
+    held = func.sum(HELD_SLOTS)
+    query = select(jobs.c.project, held).where(HOLDS).group_by(jobs.c.project)
     return {project: int(slots) for project, slots in connection.execute(query)}
 
 

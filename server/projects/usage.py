@@ -14,6 +14,7 @@ from typing import Protocol
 from sqlalchemy import Connection, insert, select
 
 from server.context import Context
+from server.database.held import HELD_SINCE
 from server.database.project_tables import project_usage
 from server.database.slot_tables import HOLDS_SLOTS, holdings
 from server.database.tables import attempt_nodes, attempts, jobs
@@ -40,6 +41,8 @@ class EndedShare:
     since: datetime
     until: datetime
     """Never before `since`."""
+    spare: bool = False
+    """Whether it had no ranks."""
 
 
 class ReadUsage(Protocol):
@@ -105,7 +108,7 @@ def read_usage(
         project_usage.c.month == month
     )
     live = (
-        select(jobs.c.project, attempts.c.created_at, attempt_nodes.c.slots)
+        select(jobs.c.project, HELD_SINCE, attempt_nodes.c.slots)
         .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
         .join(jobs, jobs.c.id == attempts.c.job_id)
         .where(HOLDS_SLOTS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Collection, Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
@@ -47,7 +47,7 @@ from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
 from trainyard.protocol.rest.events import NOTICE_KIND_OF
 from trainyard.protocol.rest.jobs import PendingLaunch
-from trainyard.protocol.states import JobState
+from trainyard.protocol.states import AttemptCause, JobState
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
@@ -89,7 +89,9 @@ def lasts_of(seconds: float | None) -> timedelta | None:
 @lru_cache(maxsize=1024)
 def demand_of_shape(shape: str) -> Demand:
     """Return a demand from the JSON text of its fields, in their order."""
-    size, nodes, device, roots, storage, new_fields, units, selector, exclude = orjson.loads(shape)
+    size, nodes, device, roots, storage, new_fields, units, selector, exclude, spares = (
+        orjson.loads(shape)
+    )
     return Demand(
         size,
         nodes,
@@ -100,6 +102,7 @@ def demand_of_shape(shape: str) -> Demand:
         tuple(units),
         tuple((key, value) for key, value in selector),
         tuple(exclude),
+        spares,
     )
 
 
@@ -125,6 +128,7 @@ def demand_of(
         units=layout.node_units,
         node_selector=tuple(sorted(spec.resources.node_selector.items())),
         exclude_nodes=tuple(sorted({*spec.resources.exclude_nodes})),
+        spare_nodes=spec.resources.spare_nodes,
     )
 
 
@@ -142,6 +146,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
     new = (
         NewJob.select()
         .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None), due)
+        .where(jobs.c.spare_slots == 0)  # else it is placed on the slots that it keeps
         .where(jobs.c.id.not_in(without))
         .order_by(*ARRIVAL)
         .limit(GROUPED_AT_ONCE)
@@ -267,4 +272,6 @@ def demand_of_new(row: NewJob) -> Demand:
     pending = row.pending.read(f"launch of job {row.id}")
     # A job that saved, or that starts from a checkpoint, is bound to the storage that holds it.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
-    return demand_of(submitted, pending.overrides, pending.layout, bound=bound)
+    demand = demand_of(submitted, pending.overrides, pending.layout, bound=bound)
+    # A retry waits for no spare node: the one that it would wait for may be broken.
+    return replace(demand, spare_nodes=0) if pending.cause == AttemptCause.RETRY else demand

@@ -29,9 +29,10 @@ from sqlalchemy import (
     select,
 )
 
+from server.database.held import HELD_SLOTS, HOLDS
 from server.database.project_tables import projects
 from server.database.tables import jobs, nodes
-from server.projects.queries import HOLDING, held_slots
+from server.projects.queries import held_slots
 from trainyard.protocol.states import JobState
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
@@ -188,9 +189,7 @@ def key_of_candidate(
     if not order.is_fair:
         return QueueKey(priority, 0.0, now, _LAST_ID)
     of_project = jobs.c.project == project
-    held = select(func.coalesce(func.sum(jobs.c.world_size), 0)).where(
-        jobs.c.state.in_(HOLDING), of_project
-    )
+    held = select(func.coalesce(func.sum(HELD_SLOTS), 0)).where(HOLDS, of_project)
     ahead = (
         select(func.coalesce(func.sum(_COUNTED), 0))
         .select_from(jobs)
@@ -209,9 +208,8 @@ def _arrival_line() -> Subquery:
 
 def _fair_line() -> Subquery:
     """Return the jobs with their tags."""
-    holding = jobs.c.state.in_(HOLDING)
-    slots = func.sum(jobs.c.world_size).label("slots")
-    held = select(jobs.c.project, slots).where(holding).group_by(jobs.c.project).subquery("held")
+    slots = func.sum(HELD_SLOTS).label("slots")
+    held = select(jobs.c.project, slots).where(HOLDS).group_by(jobs.c.project).subquery("held")
     ahead = func.sum(_COUNTED).over(partition_by=jobs.c.project, order_by=ARRIVAL, rows=(None, -1))
     in_turn = func.coalesce(held.c.slots, 0) + func.coalesce(ahead, 0)
     tag = in_turn / func.coalesce(projects.c.weight, 1.0)

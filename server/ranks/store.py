@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 from sqlalchemy import Connection, Table, distinct, func, or_, select, update
 
 from server.context import Context
+from server.database.held import HAS_RANKS
 from server.database.metric_and_log_tables import stragglers
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
@@ -85,9 +86,10 @@ def straggler_words(found: StragglerFound | StoredStraggler) -> str:
 
 def places_of(connection: Connection, attempt_id: str) -> Sequence[tuple[str, int]]:
     """Return node and slot of each rank of an attempt, by global rank."""
-    query = _Share.select().where(attempt_nodes.c.attempt_id == attempt_id)
-    shares = _Share.all(connection, query.order_by(attempt_nodes.c.node_rank))
-    return [(share.node, slot) for share in shares for slot in share.slots]
+    share = attempt_nodes.c
+    query = _Share.select().where(share.attempt_id == attempt_id, HAS_RANKS)
+    shares = _Share.all(connection, query.order_by(share.node_rank))
+    return [(found.node, slot) for found in shares for slot in found.slots]
 
 
 def record_found(

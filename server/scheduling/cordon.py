@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 from sqlalchemy import Connection, Table, exists, select
 
 from server.context import Context
+from server.database.held import HAS_RANKS
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, nodes
 from server.nodes.drain import cordon_by_server
@@ -116,7 +117,7 @@ class NodeWatch:
 def _trained_without(connection: Connection, job_ids: Collection[str], node: str) -> bool:
     """Return whether one of the jobs made a step in an attempt that did not use a node."""
     share = attempt_nodes.c
-    on_node = exists().where(share.attempt_id == attempts.c.id, share.node == node)
+    on_node = exists().where(share.attempt_id == attempts.c.id, share.node == node, HAS_RANKS)
     trained = select(attempts.c.id).where(
         attempts.c.job_id.in_(job_ids), attempts.c.last_step > attempts.c.start_step, ~on_node
     )

@@ -6,6 +6,7 @@ from sqlalchemy import or_, select
 
 from server.attempts.finish import preempt
 from server.context import Context
+from server.database.held import HAS_RANKS
 from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.lifecycle import lock_job
@@ -29,6 +30,7 @@ def run_drain(context: Context) -> int:
             .join(nodes, nodes.c.name == share.node)
             .where(
                 HOLDS_SLOTS,
+                HAS_RANKS,
                 attempt.state != AttemptState.ENDED,  # a lost share outlives its attempt
                 attempt.desired == DesiredState.RUN,
                 or_(nodes.c.drain.is_not(None), nodes.c.notice.is_not(None)),

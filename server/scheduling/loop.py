@@ -21,6 +21,7 @@ from server.scheduling.leader import Leader, leading
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
+from server.scheduling.spares import SpareKeeper
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Scheduler:
             lambda: run_drain(context),
             lambda: run_slot_hours(context, usage),
             NodeWatch(context).run,
+            SpareKeeper(context, self._dispatcher, usage).run,
             placer.run,
             SizeFitter(context, placer.queue, usage).run,
             placer.preempt,

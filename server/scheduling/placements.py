@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, insert, or_, select, text
 
+from server.attempts.launch import Launch, newest_launch, release_kept, release_spares
 from server.attempts.parent import ParentCheckpoint, parent_of_launch
 from server.attempts.rollback import windows_left_out
 from server.context import Context
+from server.database.held import IS_KEPT
 from server.database.rows import Job
 from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs
@@ -53,6 +55,7 @@ class Placement:
     queued_at: datetime | None
     """Since when it was queued when it was read."""
     allocation: Sequence[NodeAllocation]
+    """The shares after those of `resources.nodes` are spare nodes."""
     backfilled_before: str | None = None
     """Name of the waiting job on whose nodes it starts."""
 
@@ -65,6 +68,8 @@ class _Start:
     shares: list[dict[str, Any]]
     job: dict[str, Any]
     """Columns of the job."""
+    former: Launch | None
+    """The launch whose spare nodes it has kept, where it has."""
     event: NewEvent
 
 
@@ -85,11 +90,12 @@ def place(
     by_job = {each.job_id: each for each in placements}
     by_name = {offer.node: offer for offer in offers}
     with context.database.write() as connection:
-        _lock_placement(context, connection)
+        lock_placement(context, connection)
         # By id, as every statement that locks several jobs: no two wait crosswise.
         locked = Job.select().where(jobs.c.id.in_(by_job)).order_by(jobs.c.id)
         rows = Job.all(connection, locked.with_for_update(key_share=True))
-        held = _held(connection, placements)
+        names = {share.node for each in placements for share in each.allocation}
+        held = held_on(connection, names, but_for=by_job)
         starts: list[_Start] = []
         unreadable: list[tuple[Job, str]] = []
         refused: list[tuple[Job, list[Problem]]] = []
@@ -113,17 +119,25 @@ def place(
         for job, problems in refused:
             _end_not_allowed(context, connection, job, problems)
         if starts:
-            connection.execute(insert(attempts), [start.attempt for start in starts])
-            shares = [share for start in starts for share in start.shares]
-            connection.execute(insert(attempt_nodes), shares)
-            changed = [start.job for start in starts]
-            events = [start.event for start in starts]
-            move_jobs(context, connection, JobState.STARTING, changed, events)
+            _write(context, connection, starts)
     return [
         LaunchMessage(attempt_id=share["attempt_id"], node=share["node"])
         for start in starts
         for share in start.shares
+        if share["spare_since"] is None
     ]
+
+
+def _write(context: Context, connection: Connection, starts: Sequence[_Start]) -> None:
+    """Write attempts with their shares, and the moves of their jobs."""
+    for start in starts:
+        if start.former is not None:
+            release_spares(context, connection, start.former)
+    connection.execute(insert(attempts), [start.attempt for start in starts])
+    shares = [share for start in starts for share in start.shares]
+    connection.execute(insert(attempt_nodes), shares)
+    changed, events = [start.job for start in starts], [start.event for start in starts]
+    move_jobs(context, connection, JobState.STARTING, changed, events)
 
 
 def rendezvous_port(attempt_id: str) -> int:
@@ -132,7 +146,7 @@ def rendezvous_port(attempt_id: str) -> int:
     return PORTS[int.from_bytes(digest[:8]) % len(PORTS)]
 
 
-def _lock_placement(context: Context, connection: Connection) -> None:
+def lock_placement(context: Context, connection: Connection) -> None:
     """Serialize placements, also those that hold no lead.
 
     Taken before the job's lock, in every placement, so that the two locks have one order.
@@ -141,12 +155,25 @@ def _lock_placement(context: Context, connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": PLACEMENT_LOCK})
 
 
-def _held(connection: Connection, placements: Sequence[Placement]) -> set[tuple[str, int]]:
-    """Return the slots that are held on the nodes of some placements."""
+def held_on(
+    connection: Connection, names: Collection[str], *, but_for: Collection[str] = ()
+) -> set[tuple[str, int]]:
+    """Return the slots that are held on some nodes.
+
+    Args:
+        connection: a transaction.
+        names: the nodes.
+        but_for: jobs whose kept slots do not count, as they are placed on these (lifecycle, 54).
+    """
+    share = attempt_nodes.c
+    kept = share.state.in_((AttemptNodeState.SPARE, AttemptNodeState.ENDED))
     rows = connection.execute(
-        select(attempt_nodes.c.node, attempt_nodes.c.slots).where(
-            attempt_nodes.c.node.in_({s.node for each in placements for s in each.allocation}),
-            HOLDS_SLOTS,
+        select(share.node, share.slots)
+        .join(attempts, attempts.c.id == share.attempt_id)
+        .where(
+            share.node.in_(names),
+            or_(HOLDS_SLOTS, IS_KEPT),
+            ~(kept & attempts.c.job_id.in_(but_for)),
         )
     )
     return {(row.node, slot) for row in rows for slot in row.slots}
@@ -159,12 +186,14 @@ def _order_checks(
 
     Decided once for all nodes of an attempt: ranks that differ would wait for each other for ever.
     """
-    spanning = [start for start in starts if len(start.shares) > 1]
-    named = {share["node"] for start in spanning for share in start.shares}
+    names_of = [
+        [share["node"] for share in start.shares if share["spare_since"] is None]
+        for start in starts
+    ]
+    named = {name for names in names_of if len(names) > 1 for name in names}
     unchecked = unchecked_nodes(connection, named, context.now())
-    for start in spanning:
-        names = [share["node"] for share in start.shares]
-        able = all(offers[name].protocol == PROTOCOL for name in names)
+    for start, names in zip(starts, names_of, strict=True):
+        able = len(names) > 1 and all(offers[name].protocol == PROTOCOL for name in names)
         start.attempt["check_network"] = able and not unchecked.isdisjoint(names)
 
 
@@ -175,6 +204,7 @@ def _slots(placement: Placement) -> set[tuple[str, int]]:
 def _end_not_allowed(
     context: Context, connection: Connection, job: Job, problems: Sequence[Problem]
 ) -> None:
+    release_kept(context, connection, job)
     reason = FailureReason.NOT_ALLOWED
     what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
     why = f"{reason}: {what}. {REMEDIES[reason].text}"
@@ -213,7 +243,9 @@ def _start(
     parent = ParentCheckpoint()
     if job.attempt > 0 or job.forked_from is not None:
         parent = parent_of_launch(connection, job.id, pending, forked_from=job.forked_from)
-    allocation, first = placement.allocation, offers[placement.allocation[0].node]
+    first = offers[placement.allocation[0].node]
+    ranks = placement.allocation[: spec.resources.nodes]
+    spares = placement.allocation[len(ranks) :]
     now, attempt_id, number = context.now(), context.new_id(), job.attempt + 1
     attempt = {
         "id": attempt_id,
@@ -243,10 +275,12 @@ def _start(
             "node": share.node,
             "node_rank": share.node_rank,
             "slots": share.slots,
-            "state": AttemptNodeState.PLACED.value,
-            "sent_at": now,
+            "state": state.value,
+            "sent_at": None if state == AttemptNodeState.SPARE else now,
+            "spare_since": now if state == AttemptNodeState.SPARE else None,
         }
-        for share in allocation
+        for state, part in ((AttemptNodeState.PLACED, ranks), (AttemptNodeState.SPARE, spares))
+        for share in part
     ]
     values = {
         "id": job.id,
@@ -258,16 +292,19 @@ def _start(
         "world_size": pending.layout.world_size,
         "min_world_size": spec.resources.min_world_size,
         "max_world_size": spec.resources.max_world_size,
+        "spare_nodes": spec.resources.spare_nodes,
+        "spare_slots": sum(len(share.slots) for share in spares),
         "layout": str(pending.layout),
         "storage": first.roots.get(spec.checkpoint.root),
         "started_at": job.started_at or now,
         "progress": Progress(step=parent.step, steps=spec.training.steps),
     }
-    nodes = tuple(share.node for share in allocation)
+    nodes, reserved = (tuple(share.node for share in part) for part in (ranks, spares))
     event = NewEvent(
         Placed(
             layout=str(pending.layout),
             nodes=nodes,
+            spares=reserved,
             parent_checkpoint_id=parent.id,
             start_step=parent.step,
             backfilled_before=placement.backfilled_before,
@@ -275,9 +312,11 @@ def _start(
         SCHEDULER,
         Subject(job.id, attempt=number),
         f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}"
+        + (f", with {', '.join(reserved)} in reserve" if reserved else "")
         + (f", backfilled before {before}" if (before := placement.backfilled_before) else ""),
     )
-    return _Start(attempt, shares, values, event)
+    former = newest_launch(connection, job.id) if job.spare_slots else None
+    return _Start(attempt, shares, values, former, event)
 
 
 def _is_named(pending: PendingLaunch) -> bool:

@@ -68,7 +68,6 @@ class SilentShare(TypedRow):
     number: Annotated[int, attempts.c.number]
     overrides: Annotated[StoredRecord[Overrides], attempts.c.overrides]
     spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
-    min_world_size: Annotated[int | None, jobs.c.min_world_size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +177,7 @@ class Reconciler:
     def _expire(self, share: SilentShare, heard: Hearing) -> None:
         """Mark a silent share as unreachable; end it after the job's `node_lost_after_seconds`.
 
-        An elastic job continues without it after `shrink_after_seconds`.
+        An elastic job, and one with spare nodes, continues without it after `shrink_after_seconds`.
         """
         silence = heard.silence(share.heard_at)
         spec = _effective_spec(share)
@@ -187,7 +186,7 @@ class Reconciler:
             self._end_lost(share, silence)
         elif share.unreachable_since is None:
             self._mark_unreachable(share, silence)
-        elif spec is not None and share.lost_at is None and share.min_world_size is not None:
+        elif spec is not None and share.lost_at is None and spec.resources.continues_without_node:
             limit = spec.resources.shrink_after_seconds or 0.0  # the lease has run out already
             if silence >= timedelta(seconds=limit):
                 self._continue_without(share, silence)

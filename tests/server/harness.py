@@ -35,6 +35,7 @@ from server.scheduling.drain import run_drain
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
+from server.scheduling.spares import SpareKeeper
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter, checkpoint_path
@@ -121,6 +122,7 @@ class Harness:
         self.placer = Placer(context, self.dispatcher)
         self.reconciler = Reconciler(context, self.dispatcher)
         self.fitter = SizeFitter(context, self.placer.queue)
+        self.spares = SpareKeeper(context, self.dispatcher)
         self.keeper = OperationKeeper(context, self.dispatcher)
 
     def add_node(
@@ -209,7 +211,7 @@ class Harness:
         return job_id, supervisors
 
     def claim_all(self, job_id: str) -> list[Supervisor]:
-        """Claim all shares of the newest attempt, by node rank, as the workers of their nodes."""
+        """Claim the shares of the newest attempt, by node rank, as the workers of their nodes."""
         attempt = self.attempt(job_id)
         with self.context.database.read() as connection:
             rows = connection.execute(select(nodes.c.name, nodes.c.worker))
@@ -217,6 +219,7 @@ class Harness:
         return [
             Supervisor(self, attempt.id, share.node, worker=workers[share.node])
             for share in self.shares(job_id)
+            if share.spare_since is None
         ]
 
     def commit_checkpoint(

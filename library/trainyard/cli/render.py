@@ -10,9 +10,9 @@ from rich.text import Text
 from trainyard.cli import formats
 from trainyard.cli.output import facts, heading, state_text
 from trainyard.cli.table import Listing
-from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
 from trainyard.protocol.rest.jobs import JobSummary, JobView, Progress
-from trainyard.protocol.states import AttemptOutcome, JobState
+from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, JobState
 from trainyard.spec.job import DEFAULT_PROJECT
 from trainyard.spec.sections.resources import priority_words
 
@@ -130,10 +130,15 @@ def _attempts(attempts: Sequence[AttemptView], job_id: str) -> Listing:
             attempt.outcome or attempt.state,
             _parent(attempt, job_id),
             _checked(attempt),
-            ", ".join(f"{node.node} ({len(node.slots)})" for node in attempt.nodes),
+            ", ".join(map(_share, attempt.nodes)),
             style="" if attempt.on_lineage else "dim",
         )
     return rows
+
+
+def _share(share: AttemptNodeView) -> str:
+    spare = ", spare" if share.state == AttemptNodeState.SPARE else ""
+    return f"{share.node} ({len(share.slots)}{spare})"
 
 
 def _parent(attempt: AttemptView, job_id: str) -> str:

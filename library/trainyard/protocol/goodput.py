@@ -28,6 +28,7 @@ class TimeCategory(StrEnum):
     REQUEUED = "requeued"
     BACKOFF = "backoff"
     PAUSED = "paused"
+    SPARE = "spare"
     IDLE = "idle"
     DRAINED = "drained"
     WITHHELD = "withheld"
@@ -41,13 +42,14 @@ _WITHOUT_SLOTS = (
     TimeCategory.BACKOFF,
     TimeCategory.PAUSED,
 )
-_WITHOUT_A_JOB = (
+_OF_SLOTS_ALONE = (
+    TimeCategory.SPARE,
     TimeCategory.IDLE,
     TimeCategory.DRAINED,
     TimeCategory.WITHHELD,
     TimeCategory.OFFLINE,
 )
-JOB_CATEGORIES = tuple(each for each in TimeCategory if each not in _WITHOUT_A_JOB)
+JOB_CATEGORIES = tuple(each for each in TimeCategory if each not in _OF_SLOTS_ALONE)
 """Categories of the time of a job."""
 SLOT_CATEGORIES = tuple(each for each in TimeCategory if each not in _WITHOUT_SLOTS)
 """Categories of the time of a slot: those of the attempt that holds it, or why none does."""
@@ -68,6 +70,7 @@ WORDS: Mapping[TimeCategory, str] = {
     TimeCategory.REQUEUED: "later waits for slots",
     TimeCategory.BACKOFF: "pause before a retry",
     TimeCategory.PAUSED: "stopped by a person",
+    TimeCategory.SPARE: "on spare nodes",
     TimeCategory.IDLE: "idle",
     TimeCategory.DRAINED: "on nodes that take no jobs",
     TimeCategory.WITHHELD: "withheld from placement",

@@ -41,6 +41,7 @@ class AttemptNodeState(StrEnum):
     PLACED = "placed"
     CLAIMED = "claimed"
     RUNNING = "running"
+    SPARE = "spare"
     ENDED = "ended"
 
 
@@ -113,6 +114,7 @@ ATTEMPT_NODE_MOVES: Mapping[AttemptNodeState, frozenset[AttemptNodeState]] = {
     AttemptNodeState.PLACED: frozenset({AttemptNodeState.CLAIMED, AttemptNodeState.ENDED}),
     AttemptNodeState.CLAIMED: frozenset({AttemptNodeState.RUNNING, AttemptNodeState.ENDED}),
     AttemptNodeState.RUNNING: frozenset({AttemptNodeState.ENDED}),
+    AttemptNodeState.SPARE: frozenset(),  # its row is deleted with its release
     AttemptNodeState.ENDED: frozenset(),
 }
 

@@ -113,13 +113,13 @@ def budget(spec: JobSpec) -> Iterator[Problem]:
 
 
 def shrinking(spec: JobSpec) -> Iterator[Problem]:
-    """A job of a fixed size waits for a lost node."""
+    """A job of a fixed size without spare nodes waits for a lost node."""
     seconds = spec.resources.shrink_after_seconds
-    if seconds is not None and spec.resources.size_range is None:
+    if seconds is not None and not spec.resources.continues_without_node:
         yield Problem(
             pointer="/resources/shrink_after_seconds",
-            detail=f"{named('shrink_after_seconds', seconds)} does nothing without min_world_size "
-            "or max_world_size",
+            detail=f"{named('shrink_after_seconds', seconds)} does nothing without "
+            "min_world_size, max_world_size or spare_nodes",
         )
 
 

@@ -233,6 +233,12 @@ def _resources(spec: JobSpec) -> Iterator[Problem]:
             detail=f"nodes={nodes} does not divide world_size={slots}; "
             f"{nearest(nodes, divisors(slots))}",
         )
+    if nodes is None and spec.resources.spare_nodes:
+        yield Problem(
+            pointer="/resources/spare_nodes",
+            detail=f"spare_nodes={spec.resources.spare_nodes} needs nodes: a spare node has the "
+            "slots of one node of equal shares",
+        )
     if spec.resources.size_range is None:
         return
     low, high = spec.resources.size_range

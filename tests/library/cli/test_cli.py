@@ -193,6 +193,12 @@ def test_show_tells_the_story_of_a_job(yard: Yard, run: Run) -> None:
     assert "story (4)" in run("nodes").stdout
 
 
+def test_show_tells_spare_nodes_from_those_with_ranks(yard: Yard, run: Run) -> None:
+    yard.harness.add_node("other", slots=1)
+    yard.harness.launched(name="safe", resources={"nodes": 1, "spare_nodes": 1})
+    assert "other (1), node-1 (1, spare)" in run("show", "safe").stdout
+
+
 def test_a_dry_run_compares_and_changes_nothing(yard: Yard, run: Run) -> None:
     job_id, supervisors = yard.harness.running(name="dry", resources={"world_size": 2})
     yard.harness.commit_checkpoint(job_id, 1)

@@ -122,9 +122,11 @@ def test_a_fixed_size_that_never_shrinks_is_said() -> None:
     check_new_job(parse_job_spec(given))
     assert warnings_of(given) == {
         "/resources/shrink_after_seconds": "shrink_after_seconds=30 does nothing without "
-        "min_world_size or max_world_size"
+        "min_world_size, max_world_size or spare_nodes"
     }
     assert warnings_of({"resources": {"shrink_after_seconds": 30.0, "max_world_size": 2}}) == {}
+    spare = {"nodes": 1, "spare_nodes": 1}
+    assert warnings_of({"resources": {"shrink_after_seconds": 30.0} | spare}) == {}
 
 
 def test_a_budget_that_no_mode_keeps_is_said() -> None:

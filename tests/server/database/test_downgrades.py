@@ -15,7 +15,16 @@ from server.checkpoints import service
 from server.context import Context
 from server.database.engine import Database
 from server.database.migrate import alembic_config, upgrade
-from server.database.tables import attempts, checkpoints, events, jobs, notices, operations
+from server.database.slot_tables import holdings
+from server.database.tables import (
+    attempts,
+    checkpoints,
+    events,
+    jobs,
+    notices,
+    operations,
+    spool_offsets,
+)
 from server.events.notices import notify
 from server.events.store import NewEvent, append_event
 from server.jobs.resume import resume
@@ -37,11 +46,13 @@ from trainyard.protocol.rest.projects import ProjectRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import AttemptCause
 from trainyard.protocol.worker_messages import ClockReading
+from trainyard.run.failures import FailureReason
 from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.resources import ResourcesSection
 
 RANGE = {"min_world_size", "max_world_size", "shrink_after_seconds"}
 SELECTORS = {"node_selector", "exclude_nodes"}
+RESOURCES_OF_0037 = {*ResourcesSection.model_fields} - {"spare_nodes"}
 RESOURCES = {"world_size", "nodes", "device", "priority"}
 SPEC = {*JobSpec.model_fields} - {"project"}
 """Fields of a spec at revision 0026; those of its section `resources` are above."""
@@ -54,6 +65,7 @@ SPEC = {*JobSpec.model_fields} - {"project"}
         ("0029", {*JobSpec.model_fields}, RESOURCES),
         ("0030", {*JobSpec.model_fields}, RESOURCES | RANGE),
         ("0031", {*JobSpec.model_fields}, RESOURCES | RANGE | SELECTORS),
+        ("0037", {*JobSpec.model_fields}, RESOURCES_OF_0037),
     ],
 )
 def test_every_stored_spec_has_the_fields_of_the_former_version(
@@ -70,7 +82,7 @@ def test_every_stored_spec_has_the_fields_of_the_former_version(
     upgrade(database)
     section = harness.job(job_id).spec.resources
     assert (section.world_size, section.priority) == (2, 7)
-    assert section.node_selector == ({"zone": "a"} if revision == "0031" else {})
+    assert section.node_selector == ({"zone": "a"} if revision >= "0031" else {})
 
 
 def test_events_and_notices_of_stragglers_are_deleted(
@@ -88,6 +100,37 @@ def test_events_and_notices_of_stragglers_are_deleted(
         assert connection.scalars(kinds).all() == before
         assert "rank_times" not in connection.scalars(sa.select(notices.c.kind)).all()
     upgrade(database)
+
+
+def test_spare_nodes_are_forgotten(database: Database, harness: Harness) -> None:
+    """The former version takes each share for one with ranks, and refuses the field."""
+    for name in "abc":
+        harness.add_node(name, slots=2)
+    resources = {"world_size": 4, "nodes": 2, "spare_nodes": 1}
+    job_id, (supervisor, _) = harness.running(resources=resources)
+    supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    job = harness.job(job_id)
+    launch = {"cause": AttemptCause.RESUME, "actor": "ada", "layout": job.spec.layout()}
+    chosen = PendingLaunch(overrides=Overrides(resources=job.spec.resources), **launch)
+    spare = sa.text("UPDATE attempt_nodes SET state = 'spare' WHERE node = 'a'")
+    with database.write() as connection:
+        connection.execute(sa.update(jobs).values(chosen=chosen))
+        offsets = {"attempt_id": harness.attempt(job_id).id, "file": "metrics", "acknowledged": 7}
+        connection.execute(sa.insert(spool_offsets).values(node="a", **offsets))
+        command.downgrade(alembic_config(connection), "0038")
+        shares = connection.exec_driver_sql("SELECT node FROM attempt_nodes ORDER BY node_rank")
+        assert shares.scalars().all() == ["a", "b"]
+        assert connection.exec_driver_sql("SELECT node FROM holdings").scalars().all() == ["a"]
+        text = connection.exec_driver_sql("SELECT chosen FROM jobs").scalar_one()
+        section = json.loads(text)["overrides"]["resources"]
+        assert section.keys() == RESOURCES_OF_0037
+    with pytest.raises(sa.exc.IntegrityError), database.write() as connection:
+        connection.execute(spare)
+    upgrade(database)
+    with database.write() as connection:
+        connection.execute(spare)
+        assert connection.scalar(sa.select(spool_offsets.c.acknowledged)) == 7
+        assert connection.scalars(sa.select(holdings.c.node)).all() == ["a"]
 
 
 def test_the_launch_of_a_person_is_found_in_the_attempts(

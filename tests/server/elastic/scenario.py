@@ -58,7 +58,8 @@ def shrunk(harness: Harness, names: str = "ab", **sections: Any) -> tuple[str, l
 
 def lose(harness: Harness, living: list[Supervisor], *, seconds: int = LEASE + 1) -> None:
     """Let the other nodes be silent for so long, while these report."""
-    of_job = {share.node for share in harness.shares(living[0].reply.attempt.job_id)}
+    shares = harness.shares(living[0].reply.attempt.job_id)
+    of_job = {share.node for share in shares if share.spare_since is None}
     pass_time(harness, seconds, silent=of_job - {supervisor.node for supervisor in living})
     for supervisor in living:
         supervisor.train(10)

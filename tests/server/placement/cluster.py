@@ -87,6 +87,7 @@ jobs_strategy = st.lists(
         st.sampled_from(["auto", "cpu", "cuda"]),
         st.none() | st.just(("checkpoints", "uuid-2")),
         st.sampled_from([(), (2,), (3,), (4,), (4, 2), (6, 2), (6, 3)]),
+        st.integers(0, 2),
     ),
     max_size=8,
 ).map(
@@ -98,19 +99,30 @@ jobs_strategy = st.lists(
             device=device,
             storage=storage,
             units=units,
+            spare_nodes=0 if nodes is None else spares,
         )
-        for i, (count, nodes, device, storage, units) in enumerate(rows)
+        for i, (count, nodes, device, storage, units, spares) in enumerate(rows)
     ]
 )
+
+
+def node_counts(demand: Demand, offers: Sequence[Offer]) -> Sequence[int]:
+    """Return how many nodes a demand may have, its spare ones included, the fewest first."""
+    if demand.nodes is not None:
+        return [demand.nodes + demand.spare_nodes]
+    return range(1, len(offers) + 1)
 
 
 def holds(
     demand: Demand, chosen: Sequence[Offer], *, unit: int, free: Callable[[Offer], int]
 ) -> bool:
-    """Return whether a demand fits on exactly these nodes, in shares of whole units."""
+    """Return whether a demand fits on exactly these nodes, in shares of whole units.
+
+    So many as `node_counts` has; any of them may be a spare one.
+    """
     rooms = [free(o) // unit for o in chosen]
     whole = demand.world_size // unit
-    share, rest = divmod(whole, len(chosen))
+    share, rest = divmod(whole, demand.nodes or len(chosen))
     even = rest == 0 and all(room >= share for room in rooms)
     if even or demand.nodes is not None:
         return even

@@ -15,6 +15,7 @@ from tests.server.placement.cluster import (
     holds,
     job,
     jobs_strategy,
+    node_counts,
     nodes_of,
     offer,
     offers_strategy,
@@ -38,8 +39,7 @@ def test_the_fewest_nodes_and_the_fullest_first() -> None:
 def least_nodes(demand: Demand, offers: Sequence[Offer]) -> int | None:
     """Return the fewest nodes of one group that could hold a demand, by looking at every set."""
     spanned = [(group, unit_of(demand, group)) for group in groups(demand, offers)]
-    counts = range(1, len(offers) + 1) if demand.nodes is None else [demand.nodes]
-    for count in counts:
+    for count in node_counts(demand, offers):
         for group, unit in spanned:
             for chosen in combinations(group, count):
                 if holds(demand, chosen, unit=unit, free=lambda o: len(o.free)):
@@ -52,8 +52,11 @@ def test_an_allocation_is_found_where_there_is_one_and_has_the_fewest_nodes(
     jobs: Sequence[QueuedJob], offers: Sequence[Offer]
 ) -> None:
     for wanted in jobs:
-        found = decide([wanted], offers).placed.get(wanted.id)
-        assert (found and len(found)) == least_nodes(wanted.demand, offers)
+        demand, found = wanted.demand, decide([wanted], offers).placed.get(wanted.id)
+        assert (found and len(found)) == least_nodes(demand, offers)
+        if found and demand.nodes is not None:  # so a spare node stands in for any other
+            assert {len(share.slots) for share in found} == {demand.world_size // demand.nodes}
+            assert len({share.node for share in found}) == demand.nodes + demand.spare_nodes
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from server.placement.decide import QueuedJob, decide
 from server.placement.demand import Demand, Offer
 from server.placement.fit import groups
-from tests.server.placement.cluster import holds, job, nodes_of, offer, unit_of
+from tests.server.placement.cluster import holds, job, node_counts, nodes_of, offer, unit_of
 
 LABELS = st.fixed_dictionaries(
     {},
@@ -66,8 +66,7 @@ def test_an_attempt_has_the_labels_that_it_selects_and_spans_one_fabric(
 
 def smallest_sets(demand: Demand, offers: Sequence[Offer]) -> list[tuple[Offer, ...]]:
     """Return every set of as few nodes as can hold a demand, by looking at all sets."""
-    counts = range(1, len(offers) + 1) if demand.nodes is None else [demand.nodes]
-    for count in counts:
+    for count in node_counts(demand, offers):
         found = [
             chosen
             for group in groups(demand, offers)

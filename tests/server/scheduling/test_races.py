@@ -10,14 +10,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import event, select, update
 
 from server.attempts.claim import claim
 from server.attempts.node_heartbeat import node_heartbeat
 from server.auth.tokens import make_secret
 from server.checkpoints.service import export
 from server.context import Context
-from server.database.tables import attempt_nodes, attempts, events, jobs
+from server.database.slot_tables import holdings
+from server.database.tables import attempt_nodes, attempts, events, jobs, nodes
 from server.errors import ConflictError, RefusalError
 from server.events.store import NewEvent, append_event
 from server.jobs.service import cancel, stop, submit
@@ -176,6 +177,79 @@ def test_a_last_report_and_a_verdict_of_silence(harness: Harness, context: Conte
         race(reconciler.run, ending(supervisor))
         assert harness.job(job_id).state in {JobState.SUCCEEDED, JobState.FAILED}
         assert harness.kinds(job_id).count("attempt_ended") == 1
+
+
+def held_on(harness: Harness, node: str) -> list[int]:
+    """Return each slot of a node as often as shares hold it."""
+    live = attempt_nodes.c.state != AttemptNodeState.ENDED
+    with harness.context.database.read() as connection:
+        rows = connection.scalars(
+            select(attempt_nodes.c.slots).where(attempt_nodes.c.node == node, live)
+        )
+        return sorted(slot for slots in rows for slot in slots)
+
+
+def test_a_spare_node_and_a_job_get_no_slot_twice(harness: Harness, context: Context) -> None:
+    beat(context)
+    for name in "abc":
+        harness.add_node(name, slots=2)
+    job_id, _ = harness.running(resources={"world_size": 4, "nodes": 2, "spare_nodes": 1})
+    on_c = update(nodes).where(nodes.c.name == "c")
+
+    def submit_and_place() -> None:
+        harness.submit(resources={"world_size": 2})
+        Placer(context, RecordingDispatcher()).run()
+
+    for _ in range(ROUNDS):
+        with context.database.write() as connection:
+            connection.execute(on_c.values(offline_since=context.now()))
+        harness.spares.run()
+        assert held_on(harness, "c") == []
+        with context.database.write() as connection:
+            connection.execute(on_c.values(offline_since=None))
+        harness.clock.advance(5)
+        race(harness.spares.run, submit_and_place)
+        assert held_on(harness, "c") in ([], [0, 1])
+        with context.database.read() as connection:
+            others = connection.scalars(
+                select(jobs.c.id).where(jobs.c.id != job_id, jobs.c.state != JobState.CANCELLED)
+            ).all()
+        for other in others:
+            cancel(context, other, actor=ADA, reason="")
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+def test_a_replacement_and_a_cancel(harness: Harness, context: Context, round_number: int) -> None:
+    beat(context)
+    for name in "abc":
+        harness.add_node(name, slots=2)
+    resources = {"world_size": 4, "nodes": 2, "spare_nodes": 1}
+    job_id, (first, second) = harness.running(resources=resources)
+    second.end("failed", FailureReason.NODE_LOST)
+    first.end("cancelled")
+    race(harness.spares.run, lambda: cancel(context, job_id, actor=ADA, reason=""))
+    harness.spares.run()
+    assert harness.job(job_id).state == JobState.CANCELLED
+    assert harness.job(job_id).spare_slots == 0
+    assert [held_on(harness, name) for name in "abc"] == [[], [], []]
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+def test_a_release_and_the_end_of_the_attempt_count_a_spare_node_once(
+    harness: Harness, context: Context, round_number: int
+) -> None:
+    beat(context)
+    for name in "ab":
+        harness.add_node(name, slots=1)
+    resources = {"world_size": 1, "nodes": 1, "spare_nodes": 1}
+    job_id, (supervisor,) = harness.running(resources=resources)
+    with context.database.write() as connection:
+        connection.execute(update(nodes).where(nodes.c.name == "b").values(notice="spot"))
+    race(harness.spares.run, ending(supervisor))
+    assert harness.job(job_id).spare_slots == 0
+    with context.database.read() as connection:
+        counted = connection.scalars(select(holdings.c.node).where(holdings.c.spare)).all()
+    assert counted == ["b"]
 
 
 def test_one_key_makes_one_job(context: Context) -> None:

@@ -98,6 +98,8 @@ class Placed(EventData):
     """Layout in words."""
     nodes: tuple[str, ...]
     """Nodes, in order of their rank."""
+    spares: tuple[str, ...] = ()
+    """Nodes that are reserved as spares."""
     parent_checkpoint_id: str | None
     """Checkpoint that it loads."""
     start_step: int

@@ -72,11 +72,14 @@ class ResourcesSection(SpecModel):
     shrink_after_seconds: (
         Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] | None
     ) = None
-    """Silence of a node after which an elastic job continues without it, never before the node's
-    lease has run out; when absent as soon as it has."""
+    """Silence of a node after which an elastic job, or one with spare nodes, continues without it,
+    never before the node's lease has run out; when absent as soon as it has."""
     nodes: Annotated[int, Field(ge=1, le=8192)] | None = None
     """Number of nodes over which the slots are spread evenly; when absent as few as fit, evenly
     where so many nodes allow it."""
+    spare_nodes: Annotated[int, Field(ge=0, le=100)] = 0
+    """Nodes that are reserved next to `nodes`, each with as many slots as one of them, and take the
+    place of lost ones. The job starts with all of them; a retry also starts with fewer."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of slot; `auto` takes what the nodes offer, but never a mixture."""
     priority: Priority = 0
@@ -108,3 +111,8 @@ class ResourcesSection(SpecModel):
         if self.min_world_size is None or self.max_world_size is None:
             return None
         return self.min_world_size, self.max_world_size
+
+    @property
+    def continues_without_node(self) -> bool:
+        """Whether the job continues without a silent node: on another one, or on fewer slots."""
+        return self.size_range is not None or self.spare_nodes > 0

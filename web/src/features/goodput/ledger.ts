@@ -22,6 +22,7 @@ const GROUPS: Record<Category, number> = {
   idle_after_failure: 6,
   unreachable: 6,
   other: 4,
+  spare: 2,
   idle: 7,
   drained: 2,
   withheld: 2,

@@ -33,7 +33,9 @@ export function JobHeader({ job }: { job: Job }) {
 
 function JobFacts({ job }: { job: Job }) {
   const attempt = job.current_attempt;
-  const nodes = attempt?.nodes.map((node) => node.node) ?? [];
+  const shares = attempt?.nodes ?? [];
+  const nodes = shares.filter(({ state }) => state !== "spare").map(({ node }) => node);
+  const spares = shares.filter(({ state }) => state === "spare").map(({ node }) => node);
   return (
     <ul className="job-facts" aria-label="About the job">
       {job.attempt > 0 && <li>attempt {job.attempt}</li>}
@@ -54,6 +56,9 @@ function JobFacts({ job }: { job: Job }) {
         <li title={nodes.join(", ")}>
           on {nodes.length > 2 ? `${count(nodes.length)} nodes` : nodes.join(" and ")}
         </li>
+      )}
+      {spares.length > 0 && (
+        <li title={spares.join(", ")}>{plural(spares.length, "spare node")}</li>
       )}
       <li>
         submitted <RelativeTime at={job.created_at} isSentence />

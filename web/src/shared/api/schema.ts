@@ -1622,7 +1622,7 @@ export interface components {
          * @description State of one node's share of an attempt.
          * @enum {string}
          */
-        AttemptNodeState: "placed" | "claimed" | "running" | "ended";
+        AttemptNodeState: "placed" | "claimed" | "running" | "spare" | "ended";
         /**
          * AttemptNodeView
          * @description One node's share of an attempt.
@@ -6206,6 +6206,7 @@ export interface components {
              * @description Where it runs.
              * @default {
              *       "world_size": 1,
+             *       "spare_nodes": 0,
              *       "device": "auto",
              *       "priority": 0,
              *       "node_selector": {},
@@ -6422,6 +6423,7 @@ export interface components {
              * @description Where it runs.
              * @default {
              *       "world_size": 1,
+             *       "spare_nodes": 0,
              *       "device": "auto",
              *       "priority": 0,
              *       "node_selector": {},
@@ -9395,6 +9397,12 @@ export interface components {
              */
             nodes: string[];
             /**
+             * Spares
+             * @description Nodes that are reserved as spares.
+             * @default []
+             */
+            spares?: string[];
+            /**
              * Parent Checkpoint Id
              * @description Checkpoint that it loads.
              */
@@ -10465,8 +10473,8 @@ export interface components {
             max_world_size: number | null;
             /**
              * Shrink After Seconds
-             * @description Silence of a node after which an elastic job continues without it, never before the node's
-             *     lease has run out; when absent as soon as it has.
+             * @description Silence of a node after which an elastic job, or one with spare nodes, continues without it,
+             *     never before the node's lease has run out; when absent as soon as it has.
              */
             shrink_after_seconds: number | null;
             /**
@@ -10475,6 +10483,13 @@ export interface components {
              *     where so many nodes allow it.
              */
             nodes: number | null;
+            /**
+             * Spare Nodes
+             * @description Nodes that are reserved next to `nodes`, each with as many slots as one of them, and take the
+             *     place of lost ones. The job starts with all of them; a retry also starts with fewer.
+             * @default 0
+             */
+            spare_nodes: number;
             /**
              * Device
              * @description Kind of slot; `auto` takes what the nodes offer, but never a mixture.
@@ -10528,8 +10543,8 @@ export interface components {
             max_world_size?: number | null;
             /**
              * Shrink After Seconds
-             * @description Silence of a node after which an elastic job continues without it, never before the node's
-             *     lease has run out; when absent as soon as it has.
+             * @description Silence of a node after which an elastic job, or one with spare nodes, continues without it,
+             *     never before the node's lease has run out; when absent as soon as it has.
              */
             shrink_after_seconds?: number | null;
             /**
@@ -10538,6 +10553,13 @@ export interface components {
              *     where so many nodes allow it.
              */
             nodes?: number | null;
+            /**
+             * Spare Nodes
+             * @description Nodes that are reserved next to `nodes`, each with as many slots as one of them, and take the
+             *     place of lost ones. The job starts with all of them; a retry also starts with fewer.
+             * @default 0
+             */
+            spare_nodes?: number;
             /**
              * Device
              * @description Kind of slot; `auto` takes what the nodes offer, but never a mixture.
@@ -11419,7 +11441,7 @@ export interface components {
          * @description What the time of a job or of a slot was spent on; docs/goodput.md has the source of each.
          * @enum {string}
          */
-        TimeCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "other" | "lost" | "unreachable" | "idle_after_failure" | "queued" | "requeued" | "backoff" | "paused" | "idle" | "drained" | "withheld" | "offline";
+        TimeCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "other" | "lost" | "unreachable" | "idle_after_failure" | "queued" | "requeued" | "backoff" | "paused" | "spare" | "idle" | "drained" | "withheld" | "offline";
         /**
          * TokenRequest
          * @description Body of a new token.
@@ -17226,7 +17248,7 @@ export const pathsApiV1StreamGetResponses200ContentTextEventStreamEventValues: R
 export const activationCheckpointSectionModeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ActivationCheckpointSection"]["mode"]> = ["none", "selective", "full", "memory_budget"];
 export const activationCheckpointSectionInputModeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ActivationCheckpointSectionInput"]["mode"]> = ["none", "selective", "full", "memory_budget"];
 export const attemptCauseValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptCause"]> = ["submit", "resume", "resize", "retry"];
-export const attemptNodeStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptNodeState"]> = ["placed", "claimed", "running", "ended"];
+export const attemptNodeStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptNodeState"]> = ["placed", "claimed", "running", "spare", "ended"];
 export const attemptOutcomeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptOutcome"]> = ["succeeded", "stopped", "failed", "cancelled"];
 export const attemptSpecDeviceAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptSpec"]["device"]> = ["cpu", "cuda"];
 export const attemptStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptState"]> = ["placed", "starting", "running", "stopping", "ended"];
@@ -17358,7 +17380,7 @@ export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["s
 export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api"];
 export const stragglerFoundKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerFound"]["kind"]> = ["compute", "data"];
 export const stragglerViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerView"]["kind"]> = ["compute", "data"];
-export const timeCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TimeCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "other", "lost", "unreachable", "idle_after_failure", "queued", "requeued", "backoff", "paused", "idle", "drained", "withheld", "offline"];
+export const timeCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TimeCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "other", "lost", "unreachable", "idle_after_failure", "queued", "requeued", "backoff", "paused", "spare", "idle", "drained", "withheld", "offline"];
 export const tokenRequestKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenRequest"]["kind"]> = ["api", "join", "login"];
 export const tokenViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenView"]["kind"]> = ["admin", "api", "join", "login", "node"];
 export const trainingSectionParam_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSection"]["param_dtype"]> = ["float32", "bfloat16"];

@@ -34,7 +34,11 @@ export const STATE_TONES: Record<JobState, Tone> = {
   cancelled: "neutral",
 };
 
-const ATTEMPT_TONES: Partial<Record<StateWord, Tone>> = { placed: "neutral", ended: "neutral" };
+const ATTEMPT_TONES: Partial<Record<StateWord, Tone>> = {
+  placed: "neutral",
+  ended: "neutral",
+  spare: "neutral",
+};
 
 /** A state as glyph and word; both differ, so that colour is never needed to tell them apart. */
 export function StateBadge({ state, large }: { state: StateWord; large?: boolean }) {

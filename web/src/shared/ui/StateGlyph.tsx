@@ -2,7 +2,7 @@
 import type { ReactNode } from "react";
 import type { Attempt, JobState } from "@/shared/api/types";
 
-export type StateWord = JobState | Attempt["state"];
+export type StateWord = JobState | Attempt["state"] | "spare";
 
 const RING = <circle cx="6" cy="6" r="4.75" fill="none" stroke="currentColor" strokeWidth="1.5" />;
 
@@ -31,6 +31,17 @@ const GLYPHS: Record<StateWord, ReactNode> = {
     </>
   ),
   ended: <circle cx="6" cy="6" r="2.5" fill="currentColor" />,
+  spare: (
+    <circle
+      cx="6"
+      cy="6"
+      r="4.75"
+      fill="none"
+      stroke="currentColor"
+      strokeWidth="1.5"
+      strokeDasharray="2.5 2"
+    />
+  ),
 };
 
 export function StateGlyph({ state }: { state: StateWord }) {
