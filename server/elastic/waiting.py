@@ -59,6 +59,11 @@ class SizeFitter:
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
         self._hopeless_until = datetime.min.replace(tzinfo=UTC)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the next tick goes on with the search."""
+        return self._steps.is_paused
+
     def run(self) -> int:
         """Change the pending launch of a job that fits in another size; return the number of jobs.
 

@@ -70,6 +70,12 @@ class Scheduler:
         context = leading(self._context, self._leader, epoch)
         usage = RecentUsage().read
         placer = Placer(context, self._dispatcher, usage)
+        fitter = SizeFitter(context, placer.queue, usage)
+
+        def preempt() -> None:
+            if not fitter.is_paused:  # else a job may need no victims: its search is not at its end
+                placer.preempt()
+
         return (
             Reconciler(context, self._dispatcher).run,
             lambda: run_drain(context),
@@ -77,8 +83,8 @@ class Scheduler:
             NodeWatch(context).run,
             SpareKeeper(context, self._dispatcher, usage).run,
             placer.run,
-            SizeFitter(context, placer.queue, usage).run,
-            placer.preempt,
+            fitter.run,
+            preempt,
             Growth(context, usage).run,
             OperationKeeper(context, self._dispatcher).run,
             CapacityKeeper(context).run,
