@@ -98,5 +98,5 @@ def packages() -> str:
 def _starts_for_others(path: str) -> bool:
     # By way of a shell: setpriv itself still passes through folders that are closed to the user.
     start = ["/bin/sh", "-c", f"exec {path} -c 'import ctypes, ssl'"]
-    words = ["setpriv", "--reuid=61901", "--regid=61901", "--clear-groups", *start]
+    words = ["setpriv", "--reuid=61998", "--regid=61998", "--clear-groups", *start]
     return subprocess.run(words, capture_output=True, check=False).returncode == 0

@@ -22,7 +22,7 @@ from worker.node.node_store import AttemptLock
 from worker.node.process_tree import end_user
 from worker.node.users import RankUser, RunAs
 
-RUN_AS = "nobody:61900-8"
+RUN_AS = "nobody:61920-8"
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
 ) -> None:
     attempt, run, user = launched.attempt, launched.attempt.run, launched.user
     with open_place.node.users() as taken:
-        assert taken == {user.uid} == {61_901}
-        assert RunAs.parse(RUN_AS).free(taken).uid == 61_902
+        assert taken == {user.uid} == {61_921}
+        assert RunAs.parse(RUN_AS).free(taken).uid == 61_922
     assert run.writer == user.uid
     modes = {path.name: path.stat().st_mode & 0o7777 for path in run.root.iterdir()}
     assert (run.root.stat().st_mode & 0o7777, run.root.stat().st_gid) == (0o1770, user.uid)
@@ -97,7 +97,7 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
     assert "supervisor.secret: PermissionError" in said
     assert "spec.json: '{\\n '" in said
     assert "removed" not in said
-    assert any(line.startswith("uid 61901 groups [") and "home True" in line for line in said)
+    assert any(line.startswith("uid 61921 groups [") and "home True" in line for line in said)
     assert "events" not in attempt.seen.files, "a link to the token is not served"
     assert alive(user.uid) == [], "the daemon of the rank has ended"
     assert attempt.processes == []
