@@ -30,6 +30,8 @@ FLIGHT_RECORDER = {
 }
 SAVING_TIMEOUT_SECONDS = 3600.0
 """Timeout of the CPU group, on which ranks wait while others read and write files."""
+STARTING_SECONDS = 600.0
+"""The supervisor's limit without a heartbeat before ranks read data or weights."""
 COMPILING_SECONDS = 3600.0
 """The supervisor's limit without a heartbeat while ranks compile."""
 

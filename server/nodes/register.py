@@ -202,6 +202,8 @@ def _store(
         "heartbeat_at": now,
         "offline_since": None,
     }
+    if before is not None and _moved(before, registration):
+        row["network_checked_at"] = None
     if before is None:
         connection.execute(insert(nodes).values(name=name, registered_at=now, **row))
     else:
@@ -218,6 +220,12 @@ def _store(
             f"{name} offers {slots} {hardware.device} slots{note}",
         )
         append_event(context, connection, event)
+
+
+def _moved(before: Node, registration: Registration) -> bool:
+    """Return whether a check of the node's network may hold no more."""
+    boot_id = None if before.worker is None else before.worker.boot_id
+    return boot_id != registration.worker.boot_id or before.address != registration.address
 
 
 def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> list[str]:

@@ -9,22 +9,25 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from trainer.distributed import Ranks
+from trainer.distributed import STARTING_SECONDS, Ranks, collective_timeout
 from trainer.errors import SilentRankError
 from trainer.run import Run
 
 logger = logging.getLogger("trainer")
 
 CHECK_SECONDS = 60.0
-"""Time in which all ranks must arrive; they have met at the rendezvous already."""
+"""Time of each all-reduce, once all ranks have arrived."""
 FIRST_SECONDS = 5.0
 """Time by which rank 0 fails before the others, whose failures may follow from its end."""
 CHECKED_BYTES = 16 * 2**20
 """Bytes of each rank: a quarter of a second at 1 Gbit/s."""
 POLL_SECONDS = 0.0001
+ARRIVAL_POLL_SECONDS = 0.05
 ARRIVED = "network_check/{}"
 """Key of a rank in the store. torch's monitored barrier, which names ranks too, is not bounded by
 its timeout while gloo connects lazily."""
+ALL_ARRIVED = "network_check/all"
+"""Key that rank 0 sets: the others look for one key, not for one of each rank."""
 REMEDY = (
     "Let the nodes reach each other at all ports (TRAINYARD_ADDRESS, firewalls, the interface in "
     "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME), or give nodes of another network another label "
@@ -39,24 +42,28 @@ def check_network(run: Run, ranks: Ranks) -> float | None:
     2 (n - 1) / n x bytes / seconds, the least of all ranks.
 
     Raises:
-        SilentRankError: a rank did not arrive, or the all-reduce did not end; nodes are named.
+        SilentRankError: a rank did not arrive, or the all-reduce failed or did not end; nodes are
+            named.
     """
     if not run.attempt.check_network:
         return None
-    store = distributed_c10d._get_default_store()  # of the rendezvous, which all ranks have reached
-    store.set(ARRIVED.format(ranks.rank), "1")
+    _await_ranks(run, ranks)
     values = torch.ones(CHECKED_BYTES // 4, device=ranks.device)
     try:
         _reduce(values[:1], run, ranks)  # opens the connections
         started = time.perf_counter()
         _reduce(values, run, ranks)
+        seconds = torch.tensor([time.perf_counter() - started], dtype=torch.float64)
+        # A collective of NCCL that failed is completed too, and its `wait` raises nothing.
+        if (total := values[-1].item()) != ranks.world_size:
+            raise RuntimeError(f"a sum over {ranks.world_size} ranks is {total:g}")
+        # Opens the connections of the CPU group, whose own timeout is an hour.
+        _reduce(seconds, run, ranks, dist.ReduceOp.MAX, ranks.cpu_group)
     except RuntimeError as error:
         if not ranks.leads:
             time.sleep(FIRST_SECONDS)  # the failure that reaches the server first is shown
         message = f"an all-reduce between {_nodes(run)} failed on rank {ranks.rank}: {error}"
         raise SilentRankError(message, remedy=REMEDY) from error
-    seconds = torch.tensor([time.perf_counter() - started], dtype=torch.float64)
-    dist.all_reduce(seconds, dist.ReduceOp.MAX, group=ranks.cpu_group)
     speed = 2 * (ranks.world_size - 1) / ranks.world_size * CHECKED_BYTES / seconds.item()
     if ranks.leads:
         shown = f"{1000 * seconds.item():.1f} ms, {speed / 1e9:.2f} GB/s"
@@ -64,30 +71,57 @@ def check_network(run: Run, ranks: Ranks) -> float | None:
     return speed
 
 
-def _reduce(values: torch.Tensor, run: Run, ranks: Ranks) -> None:
-    """Add `values` up over all ranks; a collective on a device would wait far longer by itself."""
+def _await_ranks(run: Run, ranks: Ranks) -> None:
+    """Wait until each rank has come here, nearly as long as the supervisor lets this phase last.
+
+    Ranks import torch after the rendezvous, and storage may be slow on some nodes.
+    """
+    limit = collective_timeout(max(STARTING_SECONDS, run.spec.guard.hang_seconds)).total_seconds()
+    deadline = time.monotonic() + limit + (0 if ranks.leads else FIRST_SECONDS)
+    store = distributed_c10d._get_default_store()  # of the rendezvous
+    store.set(ARRIVED.format(ranks.rank), "1")
+    every = [ARRIVED.format(rank) for rank in range(ranks.world_size)]
+    while not store.check(every if ranks.leads else [ALL_ARRIVED]):
+        if time.monotonic() > deadline and (absent := _absent(ranks)):
+            where = ", ".join(sorted({str(run.attempt.node_of(rank)) for rank in absent}))
+            message = f"ranks {absent} on {where} did not arrive at the first collective"
+            raise SilentRankError(f"{message} in {limit:g} s", remedy=REMEDY)
+        time.sleep(ARRIVAL_POLL_SECONDS)
+    if ranks.leads:
+        store.set(ALL_ARRIVED, "1")
+
+
+def _reduce(
+    values: torch.Tensor,
+    run: Run,
+    ranks: Ranks,
+    operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Reduce `values` over all ranks; the timeouts of the groups are far longer.
+
+    Raises:
+        SilentRankError: it did not end.
+        RuntimeError: it failed on gloo.
+    """
     limit = CHECK_SECONDS if ranks.leads else CHECK_SECONDS + FIRST_SECONDS
     deadline = time.monotonic() + limit
-    work = dist.all_reduce(values, async_op=True)
+    work = dist.all_reduce(values, operation, group=group, async_op=True)
     assert work is not None
     while not work.is_completed():
         if time.monotonic() > deadline:
-            raise SilentRankError(_silent(run, ranks, limit), remedy=REMEDY)
+            message = (
+                f"an all-reduce between {_nodes(run)} did not end on rank {ranks.rank} in "
+                f"{limit:g} s, although every rank had arrived"
+            )
+            raise SilentRankError(message, remedy=REMEDY)
         time.sleep(POLL_SECONDS)
     work.wait()
 
 
-def _silent(run: Run, ranks: Ranks, seconds: float) -> str:
-    """Return which ranks did not arrive within the time; where all did, the network failed."""
+def _absent(ranks: Ranks) -> list[int]:
     store = distributed_c10d._get_default_store()
-    missing = [r for r in range(ranks.world_size) if not store.check([ARRIVED.format(r)])]
-    if missing:
-        where = ", ".join(sorted({str(run.attempt.node_of(rank)) for rank in missing}))
-        return f"ranks {missing} on {where} did not arrive at the first collective in {seconds:g} s"
-    return (
-        f"an all-reduce between {_nodes(run)} did not end on rank {ranks.rank} in {seconds:g} s, "
-        "although every rank had arrived"
-    )
+    return [r for r in range(ranks.world_size) if not store.check([ARRIVED.format(r)])]
 
 
 def _nodes(run: Run) -> str:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import update
 
+from server.auth.service import Principal
+from server.auth.tokens import TokenKind
 from server.context import Context
+from server.database.rows import Node
 from server.database.tables import nodes
-from server.nodes.network import CHECKED_FOR
-from tests.server.harness import Harness, Supervisor
-from trainyard.protocol.worker_messages import PROTOCOL
+from server.nodes.network import CHECKED_FOR, unchecked_nodes
+from server.nodes.register import register
+from tests.server.harness import WORKER, Harness, Supervisor
+from trainyard.protocol.worker_messages import PROTOCOL, Registration
 from trainyard.run.directory import Phase
 
 TWO = {"world_size": 2}
@@ -71,6 +77,39 @@ def test_an_attempt_on_one_node_neither_checks_nor_counts(harness: Harness) -> N
         assert not checks(supervisors)
         end(supervisors)
     assert checks(harness.launched(resources=TWO)[1])
+
+
+@pytest.mark.parametrize(
+    ("changed", "unchecked"),
+    [
+        ({}, set()),
+        ({"address": "10.0.0.2"}, {"node-2"}),
+        ({"worker": WORKER.model_copy(update={"boot_id": "b007-1111"})}, {"node-2"}),
+    ],
+    ids=["as before", "other address", "rebooted"],
+)
+def test_a_node_that_comes_back_otherwise_is_checked_again(
+    harness: Harness, context: Context, changed: dict[str, Any], unchecked: set[str]
+) -> None:
+    end(harness.running(resources=TWO)[1])
+    with context.database.read() as connection:
+        found = Node.select().where(nodes.c.name == "node-2")
+        before = Node.one_or_none(connection, found)
+    assert before is not None
+    harness.clock.advance(60)
+    registration = Registration(
+        protocol=PROTOCOL,
+        node=before.name,
+        address=before.address,
+        hardware=before.hardware,
+        roots={},
+        worker=WORKER,
+        version="0",
+    ).model_copy(update=changed)
+    principal = Principal("node-2", TokenKind.NODE, "token", node="node-2")
+    register(context, registration, principal=principal)
+    with context.database.read() as connection:
+        assert unchecked_nodes(connection, {"node-1", "node-2"}, context.now()) == unchecked
 
 
 def test_a_worker_of_an_older_protocol_gets_no_check(harness: Harness, context: Context) -> None:

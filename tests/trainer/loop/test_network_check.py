@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import time
+from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+from unittest.mock import patch
 
+import pytest
+import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from tests.trainer.ranks import run_ranks, started_ranks
 from tests.trainer.runs import SmallJob
-from trainer.distributed import joined
+from trainer.distributed import STARTING_SECONDS, joined
 from trainer.errors import SilentRankError
 from trainer.loop import network_check
 from trainer.loop.network_check import ARRIVED, check_network
@@ -21,9 +27,11 @@ from trainer.process import leave
 from trainer.run import Run, open_run
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
 from trainyard.protocol.record_parser import parse_record
+from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure
 from trainyard.run.record_base import to_json
 from trainyard.spec.layout import Layout
+from worker.supervisor.hang import PHASE_SECONDS
 
 SIZES = (1, 2)
 RANKS = sum(SIZES)
@@ -38,19 +46,69 @@ def check(folder: str) -> float | None:
         return check_network(opened(folder), ranks)
 
 
-def fail(folder: str, arrives: bool) -> NoReturn:
-    """Check while rank 1 never comes to the all-reduce; end as ranks of an attempt do."""
-    rank = int(os.environ["RANK"])
-    # Rank 2 is slower to fail than the test lasts.
-    network_check.CHECK_SECONDS, network_check.FIRST_SECONDS = 1.0, 60.0
-    with joined("cpu", hang_seconds=60) as ranks:
+def reduces_after_arrival(folder: str) -> bool:
+    """Check while rank 1 comes last; return whether rank 1 saw a collective before it came."""
+    reduce, began = network_check._reduce, "reduces"
+
+    def noted(*given: Any) -> None:
+        distributed_c10d._get_default_store().set(began, "1")
+        reduce(*given)
+
+    with joined("cpu", hang_seconds=60) as ranks, patch.object(network_check, "_reduce", noted):
         store = distributed_c10d._get_default_store()
+        early = False
+        if ranks.rank == 1:
+            store.wait([ARRIVED.format(0), ARRIVED.format(2)])
+            time.sleep(1)
+            early = store.check([began])
+        assert check_network(opened(folder), ranks) is not None
+    return early
+
+
+class Failed:
+    """A collective of NCCL that failed: it is completed, and `wait` raises nothing."""
+
+    def is_completed(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+def fail_on_devices(folder: str) -> str:
+    network_check.FIRST_SECONDS = 0.0
+    with (
+        joined("cpu", hang_seconds=60) as ranks,
+        patch.object(dist, "all_reduce", return_value=Failed()),
+        pytest.raises(SilentRankError) as caught,
+    ):
+        check_network(opened(folder), ranks)
+    return str(caught.value)
+
+
+def fail(folder: str, reduces: int | None) -> NoReturn:
+    """Check while rank 1 joins some all-reduces, or does not arrive; end as ranks of an attempt do.
+
+    Rank 2 is slower to fail than the test lasts.
+    """
+    rank = int(os.environ["RANK"])
+    network_check.CHECK_SECONDS, network_check.FIRST_SECONDS = 5.0, 60.0
+    with joined("cpu", hang_seconds=60) as ranks:
         if rank == 1:
-            if arrives:
-                store.set(ARRIVED.format(rank), "1")
-            signal.pause()  # until the test ends
-        if rank == 0:
-            store.wait([ARRIVED.format(other) for other in ((1, 2) if arrives else (2,))])
+            if reduces is None:
+                signal.pause()  # until the test ends
+            reduce, calls = network_check._reduce, itertools.count()
+
+            def some(*given: Any) -> None:
+                if next(calls) == reduces:
+                    signal.pause()
+                reduce(*given)
+
+            patch.object(network_check, "_reduce", some).start()
+        if rank == 0 and reduces is None:
+            distributed_c10d._get_default_store().wait([ARRIVED.format(2)])
+            at_once = timedelta(seconds=1)
+            patch.object(network_check, "collective_timeout", return_value=at_once).start()
         try:
             check_network(opened(folder), ranks)
         except SilentRankError as error:
@@ -74,10 +132,10 @@ def prepare(folder: Path, *, sizes: tuple[int, ...] = SIZES, check_network: bool
     return run
 
 
-def failure_of_rank_0(folder: Path, *, arrives: bool) -> Failure:
+def failure_of_rank_0(folder: Path, *, reduces: int | None) -> Failure:
     """Return the failure of rank 0, which waits for rank 1."""
     run = prepare(folder)
-    with started_ranks(RANKS, fail, str(run), arrives, initialize=False) as started:
+    with started_ranks(RANKS, fail, str(run), reduces, initialize=False) as started:
         assert wait([started.processes[0].sentinel], timeout=90), "rank 0 waits for ever"
     return parse_record(Failure, (run / "failure.json").read_bytes())
 
@@ -94,16 +152,31 @@ def test_an_attempt_without_a_check_has_none(tmp_path: Path) -> None:
 
 
 def test_ranks_that_do_not_arrive_are_named(tmp_path: Path) -> None:
-    failure = failure_of_rank_0(tmp_path, arrives=False)
+    failure = failure_of_rank_0(tmp_path, reduces=None)
     assert failure.reason == "hang"
     assert "ranks [1] on gpu-1 did not arrive at the first collective in 1 s" in failure.message
     assert failure.remedy.text == network_check.REMEDY
 
 
-def test_an_all_reduce_that_does_not_end_is_bounded(tmp_path: Path) -> None:
-    failure = failure_of_rank_0(tmp_path, arrives=True)
+def test_a_slow_start_of_a_rank_is_no_part_of_the_all_reduce(tmp_path: Path) -> None:
+    run = prepare(tmp_path)
+    early = run_ranks(RANKS, reduces_after_arrival, str(run), initialize=False)
+    assert early == [False] * RANKS
+    assert PHASE_SECONDS[Phase.STARTING] == STARTING_SECONDS
+
+
+@pytest.mark.parametrize("reduces", [0, 2], ids=["default group", "CPU group"])
+def test_an_all_reduce_that_does_not_end_is_bounded(tmp_path: Path, reduces: int) -> None:
+    failure = failure_of_rank_0(tmp_path, reduces=reduces)
     assert failure.reason == "hang"
-    assert "between gpu-0, gpu-1 did not end on rank 0 in 1 s" in failure.message
+    assert "between gpu-0, gpu-1 did not end on rank 0 in 5 s" in failure.message
+
+
+def test_a_collective_that_failed_without_an_exception_is_a_failure(tmp_path: Path) -> None:
+    run = prepare(tmp_path)
+    for rank, message in enumerate(run_ranks(RANKS, fail_on_devices, str(run), initialize=False)):
+        between = f"an all-reduce between gpu-0, gpu-1 failed on rank {rank}"
+        assert message == f"{between}: a sum over 3 ranks is 1"
 
 
 def test_the_bandwidth_is_a_metric_of_the_first_step(tmp_path: Path) -> None:
