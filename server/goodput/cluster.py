@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from traceback import clear_frames
 
 from sqlalchemy import Connection, Subquery, func, select
 
@@ -134,8 +135,10 @@ class ClusterLedger:
     def _answer(self, asked: _Asked) -> ClusterGoodputView:
         try:
             view = self._computed(asked)
-        except Exception:
+        except Exception as error:
             logger.exception("the slot-time of %s to %s (project %s) cannot be computed", *asked)
+            # The failure is kept, and the frames of its traceback hold a snapshot.
+            clear_frames(error.__traceback__)
             self._end(asked, self._failed)
             raise
         self._end(asked, self._kept)
@@ -146,10 +149,13 @@ class ClusterLedger:
         # Ages count from the end, or a computation longer than `KEPT` would serve no request.
         now = self._context.now()
         with self._lock:
-            answers.pop(asked, None)
-            served = list(_within(SERVED, answers, now).items())[1 - MOST_KEPT :]
-            answers.clear()
-            answers |= dict(served) | {asked: (now, self._running.pop(asked))}
+            answers.pop(asked, None)  # the newest answer is the last one
+            for each in (self._kept, self._failed):
+                for old in each.keys() - _within(SERVED, each, now).keys():
+                    del each[old]
+            for oldest in list(answers)[: 1 - MOST_KEPT]:
+                del answers[oldest]
+            answers[asked] = (now, self._running.pop(asked))
 
     def _computed(self, asked: _Asked) -> ClusterGoodputView:
         now, snapshot = self._context.now(), self._snapshot

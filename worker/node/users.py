@@ -17,6 +17,8 @@ from trainyard.protocol.worker_messages import Isolation
 from worker.node.process_identity import status_field
 
 RUN_AS = re.compile(r"(?P<user>[a-z_][a-z0-9_-]{0,31}):(?P<first>[0-9]{1,9})-(?P<count>[0-9]{1,4})")
+LEAST_ID = 1000
+"""Least user id of ranks: those below it belong to the system."""
 NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}
 """Capabilities of a worker that starts ranks as other users; linux/capability.h."""
 
@@ -38,6 +40,8 @@ class RankUser(RecordModel):
     def of_run(cls, run_directory: Path) -> RankUser | None:
         """Return the user of the attempt of a run directory; None where it has none of its own.
 
+        An id of the system is none: every process of the user is ended after the attempt.
+
         The folder itself names the user, by its group: a record in it may be damaged. `give` alone
         makes a run directory sticky, and no rank can change a folder of the worker.
         """
@@ -45,7 +49,8 @@ class RankUser(RecordModel):
             status = run_directory.stat()
         except FileNotFoundError:
             return None
-        return cls(uid=status.st_gid, groups=()) if status.st_mode & stat.S_ISVTX else None
+        has_own = status.st_mode & stat.S_ISVTX and status.st_gid >= LEAST_ID
+        return cls(uid=status.st_gid, groups=()) if has_own else None
 
     def give(self, path: Path, mode: int) -> None:
         """Let the user's group into a file or folder of the worker."""
@@ -75,8 +80,8 @@ class RunAs:
         if match is None:
             raise ValueError(f"{text!r} is not user:first-count, as in trainyard:200000-65")
         found = cls(match["user"], int(match["first"]), int(match["count"]))
-        if found.first < 1000 or found.count < 2:
-            raise ValueError(f"{text!r} needs a first id of 1000 or more, and at least 2 ids")
+        if found.first < LEAST_ID or found.count < 2:
+            raise ValueError(f"{text!r} needs a first id of {LEAST_ID} or more, and at least 2 ids")
         return found
 
     @property

@@ -34,8 +34,9 @@ def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
     supervisors = NodeStore(Path(launch.data_dir)).supervisors
     try:
         samples = without_own(sample_once(seconds=ANSWER_SECONDS), supervisors)
-    except OSError as error:
-        logger.error("%s: %s", DRIVER_SILENT, error)
+    except Exception:
+        # Values that no sample can hold are a fault of the driver too, and none of the ranks.
+        logger.exception("%s", DRIVER_SILENT)
         return dict.fromkeys(given, DRIVER_SILENT)
     found = {sample.uuid: sample.why_unusable for sample in samples}
     reasons = {uuid: found.get(uuid, unlisted(uuid)) for uuid in given}

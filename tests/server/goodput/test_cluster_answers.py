@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Collection
 from datetime import date, datetime, timedelta
 from threading import Event, Timer
+from traceback import walk_tb
 from typing import Any, NoReturn
 
 import pytest
@@ -149,6 +152,27 @@ def test_a_computation_that_failed_is_logged_and_repeated_after_a_minute(
         ledger.view(today, today).result()
     harness.clock.advance(1)
     assert spent(ledger.view(today, today).result()) == {"idle": 4 * (5.0 + KEPT.total_seconds())}
+
+
+def test_a_failure_that_is_kept_holds_no_snapshot_and_goes_with_its_age(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, today = ClusterLedger(context), context.now().date()
+    with monkeypatch.context() as patch:
+        patch.setattr("server.goodput.cluster.read_capacity", raising)
+        answer = ledger.view(today, today)
+        failure = answer.exception(30)
+        assert failure is not None
+    assert not any("snapshot" in frame.f_locals for frame, _ in walk_tb(failure.__traceback__))
+    kept = weakref.ref(answer)
+    del answer, failure
+    gc.collect()
+    assert kept() is not None
+    harness.clock.advance(SERVED.total_seconds())
+    ledger.view(LONG_AGO, LONG_AGO).result(30)
+    gc.collect()
+    assert kept() is None
+    ledger.close()
 
 
 def test_an_answer_is_given_while_the_next_one_fails(

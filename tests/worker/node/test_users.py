@@ -58,6 +58,17 @@ def test_ids_of_accounts_and_too_few_ids_are_refused(tmp_path: Path) -> None:
         RunAs.parse("nobody:61900-4").prepare_node(slots=4, data_dir=tmp_path, shared=[])
 
 
+@needs_root
+@pytest.mark.parametrize(("group", "uid"), [(0, None), (999, None), (1000, 1000)])
+def test_a_run_directory_names_no_user_of_the_system(
+    tmp_path: Path, group: int, uid: int | None
+) -> None:
+    os.chown(tmp_path, -1, group)
+    tmp_path.chmod(0o1770)
+    found = RankUser.of_run(tmp_path)
+    assert (found and found.uid) == uid
+
+
 # ---- one process --------------------------------------------------------------------------------
 
 

@@ -49,8 +49,12 @@ def start(place: Place, nvml: FakeNvml) -> Start:
             {**GPUS, "init_error": 18},
             dict.fromkeys(("GPU-0", "GPU-1"), "the driver does not answer"),
         ),
+        (
+            {**GPUS, "1.utilization": 250},
+            dict.fromkeys(("GPU-0", "GPU-1"), "the driver does not answer"),
+        ),
     ],
-    ids=["lost", "gone", "no driver"],
+    ids=["lost", "gone", "no driver", "no value"],
 )
 def test_a_gpu_that_cannot_be_used_puts_the_launch_back(
     start: Start, lines: dict[str, object], unusable: dict[str, str]
@@ -88,3 +92,7 @@ def test_a_launch_needs_its_own_gpus_alone(place: Place, start: Start) -> None:
     attempt = start(others)
     assert attempt.exit().outcome == "succeeded"
     assert all(report.unusable == {} for report in attempt.seen.reports)
+
+
+def test_a_library_that_fails_to_close_has_given_its_samples(start: Start) -> None:
+    assert start({**GPUS, "shutdown_error": 999}).exit().outcome == "succeeded"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -109,7 +110,8 @@ class Nvml:
             OSError: there is no driver, or it fails for every GPU.
         """
         samples = cls(xids=False).sample()
-        nvml.nvmlShutdown()
+        with contextlib.suppress(nvml.NVMLError):  # the samples are complete
+            nvml.nvmlShutdown()
         return samples
 
     def devices(self) -> tuple[Accelerator, ...]:

@@ -79,7 +79,10 @@ int nvmlInitWithFlags(u32 flags) {
     return look("init_error", value, sizeof value) ? atoi(value) : OK;
 }
 
-int nvmlShutdown(void) { return OK; }
+int nvmlShutdown(void) {
+    char value[256];
+    return look("shutdown_error", value, sizeof value) ? atoi(value) : OK;
+}
 
 const char *nvmlErrorString(int code) { return code == 15 ? "GPU is lost" : "some error"; }
 
