@@ -175,10 +175,10 @@ def _bare_attempt(spec: JobSpec, world_size: int) -> AttemptSpec:
 
 
 def _as_launched(spec: JobSpec, layout: Layout) -> JobSpec:
-    """Return the spec for the launched ranks; placement is already fixed, so without `nodes`."""
+    """Return the spec for the launched ranks; placement is already fixed, so without nodes."""
     moved = spec.on_layout(layout)
     return moved.model_copy(
-        update={"resources": moved.resources.model_copy(update={"nodes": None})}
+        update={"resources": moved.resources.model_copy(update={"nodes": None, "spare_nodes": 0})}
     )
 
 

@@ -22,7 +22,7 @@ from trainyard.client.sdk import Client
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.event_data import StopAgreed
 from trainyard.protocol.rest.events import AnyEvent
-from trainyard.protocol.states import AttemptState, JobState
+from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SOON_SECONDS = 15.0
@@ -41,13 +41,16 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         made.end()
 
 
-def submit(yard: Client, name: str) -> str:
-    """Submit a job of 4 to 6 ranks that lasts longer than a change of its size is worth."""
+ELASTIC = {"world_size": 6, "min_world_size": 4}
+
+
+def submit(yard: Client, name: str, **resources: int) -> str:
+    """Submit a job that lasts longer than a change of its size is worth."""
     wanted = spec(
         name,
         training={"steps": 100_000, "global_batch_size": 24},
         checkpoint={"interval_steps": 50},
-        resources={"world_size": 6, "min_world_size": 4},
+        resources=resources,
     )
     return yard.submit(wanted).id
 
@@ -117,7 +120,7 @@ def test_a_job_shrinks_without_a_lost_node_and_grows_when_it_is_back(
         joined_node(plane, yard, tmp_path / "b", TRAINYARD_SLOTS="2"),
         joined_node(plane, yard, data, TRAINYARD_SLOTS="2") as doomed,
     ):
-        job_id = submit(yard, "elastic")
+        job_id = submit(yard, "elastic", **ELASTIC)
         assert trains(yard, job_id, 1).layout.world_size == 6
         reaches(yard, job_id, 60)
         lost_at = datetime.now(UTC)
@@ -154,7 +157,7 @@ def test_a_free_node_takes_the_place_of_a_lost_one(
         joined_node(plane, yard, tmp_path / "b", TRAINYARD_SLOTS="2"),
         joined_node(plane, yard, tmp_path / "c", TRAINYARD_SLOTS="2") as doomed,
     ):
-        job_id = submit(yard, "replaced")
+        job_id = submit(yard, "replaced", **ELASTIC)
         assert doomed.name in {node.node for node in trains(yard, job_id, 1).nodes}
         reaches(yard, job_id, 60)
         with joined_node(plane, yard, tmp_path / "d", TRAINYARD_SLOTS="2") as spare:
@@ -167,3 +170,28 @@ def test_a_free_node_takes_the_place_of_a_lost_one(
             assert_soon(yard, job_id, lost_at)
             reaches(yard, job_id, second.start_step + 20)
             assert_sample_exact(yard, job_id)
+
+
+def test_a_spare_node_takes_the_place_of_a_lost_one_at_the_same_size(
+    plane: ControlPlane, yard: Client, tmp_path: Path
+) -> None:
+    with (
+        joined_node(plane, yard, tmp_path / "b", TRAINYARD_SLOTS="2") as doomed,
+        joined_node(plane, yard, tmp_path / "c", TRAINYARD_SLOTS="2") as spare,
+    ):
+        job_id = submit(yard, "spared", world_size=2, nodes=2, spare_nodes=1)
+        first = trains(yard, job_id, 1)
+        reserved = {node.node: node.state == AttemptNodeState.SPARE for node in first.nodes}
+        assert reserved == {plane.node: False, doomed.name: False, spare.name: True}
+        waiting = yard.submit(spec("waits", resources={"world_size": 4, "nodes": 2})).id
+        reaches(yard, job_id, 60)
+        lost_at = datetime.now(UTC)
+        doomed.kill_all()
+        second = trains(yard, job_id, 2)
+        assert [node.node for node in second.nodes] == [plane.node, spare.name]
+        assert second.layout == first.layout
+        assert_soon(yard, job_id, lost_at)
+        reaches(yard, job_id, second.start_step + 20)
+        assert yard.job(waiting).state == JobState.QUEUED
+        yard.cancel(waiting, reason="the spare node was not given away")
+        assert_sample_exact(yard, job_id)

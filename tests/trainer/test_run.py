@@ -163,7 +163,8 @@ def test_a_layout_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None
 
 
 def test_the_launch_is_judged_and_not_what_the_spec_asks_for(tmp_path: Path) -> None:
-    wide = {"resources": {"world_size": 4, "nodes": 2}, "training": {"micro_batch_size": 16}}
+    resources = {"world_size": 4, "nodes": 2, "spare_nodes": 1}
+    wide = {"resources": resources, "training": {"micro_batch_size": 16}}
     assert opened(write(tmp_path, wide), 1).attempt.layout == Layout()
     with pytest.raises(LaunchError, match="dp=2 is more than the 1 micro-batches"):
         opened(tmp_path, 2)
