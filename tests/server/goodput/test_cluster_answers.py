@@ -26,9 +26,14 @@ from trainyard.protocol.goodput import ClusterGoodputView
 LONG_AGO = date(2020, 1, 1)
 
 
-def test_one_computation_serves_a_minute(harness: Harness, context: Context) -> None:
+@pytest.fixture(autouse=True)
+def _four_slots(harness: Harness, context: Context) -> None:
+    """A node with four slots from now on."""
     harness.add_node(slots=4)
     CapacityKeeper(context).run()
+
+
+def test_one_computation_serves_a_minute(harness: Harness, context: Context) -> None:
     ledger, today = ClusterLedger(context), context.now().date()
     harness.clock.advance(10)
     first = ledger.view(today, today).result()
@@ -48,8 +53,6 @@ def test_one_computation_serves_a_minute(harness: Harness, context: Context) -> 
 def test_answers_of_a_minute_read_the_ledger_of_a_job_once(
     harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness.add_node(slots=4)
-    CapacityKeeper(context).run()
     job_id, _ = harness.launched(resources={"world_size": 2})
     harness.clock.advance(7)
     read: list[str] = []
@@ -78,8 +81,6 @@ def test_answers_of_a_minute_read_the_ledger_of_a_job_once(
 def test_requests_share_a_slow_computation_and_kept_answers_do_not_wait(
     harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness.add_node(slots=4)
-    CapacityKeeper(context).run()
     harness.launched()
     harness.clock.advance(5)
     ledger, today = ClusterLedger(context), context.now().date()
@@ -113,8 +114,6 @@ def test_an_end_awaits_what_is_computed(
     harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A computation that outlives the application would find its database closed."""
-    harness.add_node(slots=4)
-    CapacityKeeper(context).run()
     ledger, today = ClusterLedger(context), context.now().date()
     may_end = Event()
 
@@ -136,8 +135,6 @@ def test_a_computation_that_failed_is_logged_and_repeated_after_a_minute(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    harness.add_node(slots=4)
-    CapacityKeeper(context).run()
     harness.clock.advance(5)
     ledger, today = ClusterLedger(context), context.now().date()
     with monkeypatch.context() as patch:
@@ -181,8 +178,6 @@ def test_an_answer_is_given_while_the_next_one_fails(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    harness.add_node(slots=4)
-    CapacityKeeper(context).run()
     harness.clock.advance(5)
     ledger, today = ClusterLedger(context), context.now().date()
     kept = ledger.view(today, today).result()
@@ -200,8 +195,6 @@ def test_an_answer_is_given_while_the_next_one_fails(
 def test_scrapes_compute_each_five_minutes_and_have_values_meanwhile(
     harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness.add_node(slots=4)
-    CapacityKeeper(context).run()
     harness.clock.advance(5)
     began: list[datetime] = []
 
@@ -229,8 +222,6 @@ def test_scrapes_compute_each_five_minutes_and_have_values_meanwhile(
 def test_a_scrape_after_midnight_has_the_values_of_the_day_before(
     harness: Harness, context: Context
 ) -> None:
-    harness.add_node(slots=4)
-    CapacityKeeper(context).run()
     harness.clock.advance(86_400 - 10)
     ledger, today = ClusterLedger(context), context.now().date()
     yesterday = today - timedelta(days=1)
