@@ -287,6 +287,7 @@ def test_a_waiting_job_has_its_place_and_its_priority_can_be_changed(
     dialog.get_by_role("button", name="Change").click()
     expect(page.get_by_role("button", name="priority high")).to_be_visible()
     watched.keep("queue-place")
+    page.close()  # else it may read the job between its stop and its deletion: 404
     with theatre.api() as api:
-        api.post(f"/jobs/{job_id}/stop", json={})
-        api.delete(f"/jobs/{job_id}")
+        api.post(f"/jobs/{job_id}/stop", json={}).raise_for_status()
+        api.delete(f"/jobs/{job_id}").raise_for_status()
