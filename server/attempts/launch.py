@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, func, select, type_coerce, update
 
+from server.attempts.retry_policy import MOST_PUT_BACKS
 from server.context import Context
+from server.database.column_types import Json
 from server.database.rows import Attempt, AttemptNode, Job
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import ConflictError
@@ -18,9 +21,6 @@ from trainyard.protocol.states import AttemptCause, AttemptNodeState
 from trainyard.run.failures import Failure
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec
-
-MOST_PUT_BACKS = 20
-"""Put-backs that are counted: the pause after so many is the longest."""
 
 
 @dataclass(frozen=True)
@@ -153,13 +153,18 @@ def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure |
     first = started or newest
     if failure is None or not failure.free_retry:
         return newest - first + 1
+    # Not validated: one that another version wrote must not end the job.
     before = connection.scalars(
-        select(attempts.c.failure)
+        select(type_coerce(attempts.c.failure, Json))
         .where(attempts.c.job_id == job, attempts.c.number.between(first, newest - 1))
         .order_by(attempts.c.number.desc())
         .limit(MOST_PUT_BACKS)
     )
-    return 1 + sum(1 for _ in takewhile(lambda each: each and each.free_retry, before))
+    return 1 + sum(1 for _ in takewhile(_is_put_back, before))
+
+
+def _is_put_back(failure: Any) -> bool:
+    return isinstance(failure, dict) and failure.get("free_retry") is True
 
 
 def newest_launch(connection: Connection, job_id: str) -> Launch:

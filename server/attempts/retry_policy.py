@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ PUT_BACK_SECONDS = 1.0
 """Pause after a launch that was put back: the next one avoids what refused it, such as a port."""
 QUICK_PUT_BACKS = 5
 """Put-backs in a row that this pause follows; after further ones, whose cause lasts, it doubles."""
+MOST_PUT_BACKS = QUICK_PUT_BACKS + math.ceil(math.log2(LONGEST_BACKOFF_SECONDS / PUT_BACK_SECONDS))
+"""Put-backs in a row from which on the pause is the longest: no more of them are counted."""
 
 
 @dataclass(frozen=True)

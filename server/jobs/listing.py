@@ -24,10 +24,10 @@ from sqlalchemy import (
 )
 
 from server.context import Context
+from server.database.job_reasons import shown_reason
 from server.database.rows import TypedRow
 from server.database.tables import jobs
 from server.errors import InvalidRequestError
-from server.jobs.queries import shown_reason
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 

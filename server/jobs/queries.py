@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from sqlalchemy import Connection, case, select
+from sqlalchemy import Connection, select
 
 from server.attempts.queries import attempt_views
 from server.context import Context
+from server.database.job_reasons import shown_reason
 from server.database.rows import Attempt, Job
-from server.database.tables import attempts, demands, events, jobs
+from server.database.tables import attempts, events, jobs
 from server.errors import NotFoundError
 from server.events.tail import StoredEvent
 from server.lifecycle import check_job
@@ -35,14 +36,6 @@ VERBS: dict[JobState, tuple[Verb, ...]] = {
     JobState.STOPPED: ("resume", "delete"),
     JobState.CANCELLED: ("resume", "delete"),
 }
-
-reason_of_group = (
-    select(demands.c.reason).where(demands.c.key == jobs.c.demand).correlate(jobs).scalar_subquery()
-)
-"""Why the jobs of a job's group wait."""
-
-shown_reason = case((jobs.c.demand.is_(None), jobs.c.reason), else_=reason_of_group).label("reason")
-"""The reason of a job: that of its group while it is in one, else its own."""
 
 
 def job_row(connection: Connection, job_id: str) -> Job:

@@ -20,6 +20,7 @@ from server.checkpoints.deletion import remove_with_job
 from server.checkpoints.guards import refuse_while_needed
 from server.context import Context
 from server.database import tables
+from server.database.job_reasons import reason_of_group
 from server.database.rows import Job
 from server.database.tables import attempts, jobs, requests
 from server.errors import ConflictError
@@ -27,7 +28,6 @@ from server.events.notices import forget
 from server.events.store import NewEvent, append_event
 from server.jobs.checks import check_hardware, check_spec, check_world_size
 from server.jobs.idempotency import job_of_key, submission_digest
-from server.jobs.queries import reason_of_group
 from server.lifecycle import job_to, lock_job, move
 from server.projects.service import keep_project
 from server.subject import SCHEDULER, Actor, Subject

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, delete, exists, select, update
 
 from server.context import Context
+from server.database.job_reasons import reason_of_group
 from server.database.project_tables import project_usage, projects
 from server.database.tables import jobs
 from server.database.upsert import insert_absent
@@ -121,12 +122,17 @@ def _has_quota(settings: ProjectSettings) -> bool:
 
 
 def _leave_groups(connection: Connection, name: str) -> None:
-    """Take the queued jobs of a project out of their groups; the next rounds assign them anew."""
-    waiting = (jobs.c.project == name, jobs.c.state == JobState.QUEUED)
+    """Take the queued jobs of a project out of their groups; the next rounds assign them anew.
+
+    Until then each has the reason of the group that it leaves.
+    """
+    grouped = jobs.c.demand.is_not(None)
+    waiting = (jobs.c.project == name, jobs.c.state == JobState.QUEUED, grouped)
     # By id, as every statement that locks several jobs: no two wait crosswise.
     locked = select(jobs.c.id).where(*waiting).order_by(jobs.c.id)
     connection.execute(locked.with_for_update(key_share=True))
-    connection.execute(update(jobs).where(*waiting).values(demand=None))
+    left = update(jobs).where(*waiting).values(demand=None, reason=reason_of_group)
+    connection.execute(left)
 
 
 def _record(

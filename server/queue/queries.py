@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Table, func, select
 
+from server.database.job_reasons import shown_reason
 from server.database.rows import TypedRow
 from server.database.tables import jobs
-from server.jobs.queries import shown_reason
 from server.queue.order import TAG, QueueKey, QueueOrder
 
 

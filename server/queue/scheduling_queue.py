@@ -117,8 +117,7 @@ class SchedulingQueue:
             connection: a transaction.
             sizes: number of the jobs of each group, read after the last `enter`.
         """
-        entered, self._entered = self._entered, set()
-        self._read(connection, entered)
+        self._read(connection, self._entered)
         groups = sizes.keys() | self._groups.keys()
         changed = [group for group in groups if sizes.get(group, 0) != self.size(group)]
         known = {(job_id, group) for group in changed for job_id in self._groups.get(group, ())}
@@ -128,6 +127,7 @@ class SchedulingQueue:
             present |= {(row.id, row.demand) for row in connection.execute(query)}
         self.leave(job_id for job_id, _ in known - present)
         self._read(connection, [job_id for job_id, _ in present - known])
+        self._entered.clear()  # last: after an error the next update reads them again
 
     def size(self, group: str) -> int:
         """Return the number of jobs of a group."""

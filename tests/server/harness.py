@@ -13,6 +13,7 @@ from sqlalchemy import Row, insert, select, text
 from server.attempts.claim import claim
 from server.auth.tokens import hash_token
 from server.context import Context
+from server.database.job_reasons import shown_reason
 from server.database.rows import Attempt, Job
 from server.database.tables import (
     attempt_nodes,
@@ -26,7 +27,6 @@ from server.database.tables import (
 from server.elastic.growth import Growth
 from server.elastic.waiting import SizeFitter
 from server.ingest.receive import store_report
-from server.jobs.queries import shown_reason
 from server.jobs.service import submit
 from server.liveness import beat
 from server.protocol_2 import ChoreMessage

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from server.attempts.claim import claim
 from server.context import Context
@@ -323,6 +323,27 @@ def test_only_put_backs_in_a_row_wait_longer(harness: Harness) -> None:
         (supervisor,) = harness.claim_all(job_id)
     assert waits == [1, 1, 1, 1, 1, 2, 0, 1, 1]
     assert harness.job(job_id).retries_used == 1
+
+
+@pytest.mark.parametrize(("free_retry", "wait"), [("true", 2), ("false", 1), ("null", 1)])
+def test_put_backs_that_a_later_version_recorded_end_no_job(
+    harness: Harness, context: Context, free_retry: str, wait: int
+) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.launched()
+    for _ in range(5):
+        supervisor.end("failed", FailureReason.LAUNCH_ERROR, free_retry=True)
+        harness.clock.advance(1)
+        assert harness.place() == 1
+        (supervisor,) = harness.claim_all(job_id)
+    later = '{"reason": "of_a_later_version", "free_retry": ' + free_retry + "}"
+    with context.database.write() as connection:
+        fourth = "UPDATE attempts SET failure = :later WHERE number = 4"
+        connection.execute(text(fourth), {"later": later})
+    supervisor.end("failed", FailureReason.LAUNCH_ERROR, free_retry=True)
+    job = harness.job(job_id)
+    assert job.state == JobState.QUEUED
+    assert job.not_before == harness.clock.now() + timedelta(seconds=wait)
 
 
 def test_a_retry_goes_on_from_the_newest_checkpoint_of_its_lineage(harness: Harness) -> None:

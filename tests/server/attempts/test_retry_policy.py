@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from server.attempts.retry_policy import (
     LONGEST_BACKOFF_SECONDS,
+    MOST_PUT_BACKS,
     Fallback,
     FollowUp,
     NodeEnd,
@@ -130,6 +131,12 @@ def test_put_backs_in_a_row_wait_longer_whatever_the_backoff(
 ) -> None:
     retry = RetrySection(backoff_seconds=seconds)
     assert follow(PUT_BACK, failures_in_a_row=in_a_row, retry=retry).delay_seconds == delay
+
+
+def test_put_backs_are_counted_up_to_the_longest_pause() -> None:
+    counts = (MOST_PUT_BACKS - 1, MOST_PUT_BACKS)
+    pauses = [follow(PUT_BACK, failures_in_a_row=count).delay_seconds for count in counts]
+    assert pauses[0] < pauses[1] == LONGEST_BACKOFF_SECONDS
 
 
 @pytest.mark.parametrize("reason", FailureReason)

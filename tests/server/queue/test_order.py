@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,12 +16,13 @@ from server.context import Context
 from server.database.project_tables import projects
 from server.database.tables import demands, jobs
 from server.jobs.service import cancel
+from server.placement.demand import Demand
 from server.projects.service import change_project, create_project
 from server.queue import heads
 from server.queue.groups import enter_groups
 from server.queue.order import QueueKey, key_of_candidate, read_order, read_shares
 from server.queue.queries import count_up_to, read_waiting
-from server.queue.scheduling_queue import SchedulingQueue, group_sizes
+from server.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
 from server.scheduling import round as round_of_placement
 from tests.actors import ADA
 from tests.server.harness import Harness
@@ -62,7 +64,7 @@ def store(context: Context, like: str, rows: Sequence[Waiting], held: Mapping[st
             {"id": context.new_id(), "project": project, "world_size": slots, "state": "running"}
             for project, slots in held.items()
         ]
-        shape = [1, None, "auto", ["checkpoints"], None, [], [], [], []]
+        shape = astuple(Demand(1))
         keys = {f"group-{job.project}" for job in rows}
         connection.execute(insert(demands), [{"key": key, "shape": shape} for key in sorted(keys)])
         connection.execute(insert(jobs), [row | each for each in waiting])
@@ -205,6 +207,28 @@ def test_a_job_that_returns_to_its_group_has_its_new_place(
     assert kept(context, queue)[0] == [rows[2].id, rows[0].id, rows[1].id]
 
 
+def test_a_job_that_an_update_could_not_read_is_read_by_the_next(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [Waiting(context.new_id(), "default", 1, queued_at=float(at)) for at in range(2)]
+    store(context, harness.submit(), rows, {"default": 1})
+    queue = SchedulingQueue()
+    kept(context, queue)
+    with context.database.write() as connection:
+        last = update(jobs).where(jobs.c.id == rows[1].id)
+        connection.execute(last.values(priority=50))
+    queue.enter([rows[1].id])
+
+    def lose_the_reply(*_: object) -> None:
+        raise OSError("the reply was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupedJob, "all", lose_the_reply)
+        with pytest.raises(OSError, match="the reply was lost"):
+            kept(context, queue)
+    assert kept(context, queue)[0] == [rows[1].id, rows[0].id]
+
+
 @pytest.mark.parametrize(("limit", "of_group"), [(0, 1), (3, 2), (5, 4), (10, 1), (50, 1)])
 def test_the_first_jobs_are_those_of_the_queue_and_of_each_group(
     harness: Harness, context: Context, limit: int, of_group: int
@@ -284,6 +308,8 @@ def test_projects_without_a_quota_share_groups(harness: Harness, context: Contex
     change_project(context, "vision", ProjectSettings(max_slots=1), actor=ADA)
     assert harness.job(one).demand is not None
     change_project(context, "vision", ProjectSettings(max_slots=None), actor=ADA)
+    assert harness.job(one).demand is None
+    assert harness.job(one).reason == "needs 1, and project vision may hold 0 slots"
     assert harness.place() == 0
     assert harness.job(one).demand == harness.job(other).demand
     assert harness.job(one).reason == "no node is online that takes new work"
