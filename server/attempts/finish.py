@@ -305,7 +305,7 @@ def _follow_up(
         failures_in_a_row=failures_in_a_row(connection, launch, failure),
         at_once=attempt.preempted is not None
         or any(node.lost_at for node in launch.nodes)
-        or (_is_lost(failure) and bool(launch.spares)),
+        or (_is_lost(failure) and bool(launch.spares) and attempt.last_step > attempt.start_step),
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, func, or_, select, union_all
 
+from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs
 from trainyard.protocol.states import AttemptNodeState, JobState
 
@@ -39,3 +41,11 @@ HELD_SINCE: ColumnElement[datetime] = func.coalesce(
     attempt_nodes.c.spare_since, attempts.c.created_at
 )
 """The time from which a share holds its slots; the query joins attempts."""
+
+
+def of_held(shares: Select[*tuple[Any, ...]]) -> CompoundSelect[*tuple[Any, ...]]:
+    """Return a query of shares, narrowed to those whose slots are held or kept.
+
+    As two queries, each of which has an index.
+    """
+    return union_all(shares.where(HOLDS_SLOTS), shares.where(IS_KEPT))

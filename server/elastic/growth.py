@@ -74,11 +74,10 @@ class Room:
     closed: Collection[str]
     """Projects whose jobs do not grow."""
 
-    def allows(self, project: str, slots: int) -> bool:
-        """Return whether jobs of a project may hold so many more slots, within its quota."""
-        if slots > 0 and project in self.closed:
-            return False
-        return self.quotas.get(project, Quota()).has_room(slots)
+    def left(self, project: str) -> float:
+        """Return how many more slots jobs of a project may hold, within its quota."""
+        left = self.quotas.get(project, Quota()).left
+        return min(left, 0) if project in self.closed else left
 
     def without(self, node: str, *, project: str, slots: int) -> Room:
         """Return what is left once a job of a project holds so many more slots, on a node."""
@@ -142,10 +141,11 @@ class Growth:
 
         def fits_now(layout: Layout) -> bool:
             demand = demand_on(job, baseline, layout)
-            return room.allows(row.project, demand.slots - row.held_slots) and fits(demand, offers)
+            return demand.slots - row.held_slots <= room.left(row.project) and fits(demand, offers)
 
+        most = int(min(high, free, row.world_size + room.left(row.project)))
         size = yield from search_best_size(
-            baseline, range(row.world_size + 1, min(high, free) + 1), fits=fits_now, slots=slots
+            baseline, range(row.world_size + 1, most + 1), fits=fits_now, slots=slots
         )
         present = fastest(baseline, row.world_size, slots=slots)
         if size is None or present is None:
@@ -169,7 +169,7 @@ class Growth:
         """Return whether a job still fits: the search may have taken several ticks."""
         with self._context.database.read() as connection:
             room = read_room(connection, self._context.now(), self._usage)
-            if room is None or not room.allows(row.project, demand.slots - row.held_slots):
+            if room is None or demand.slots - row.held_slots > room.left(row.project):
                 return False
             return fits(demand, _with_own(connection, row.attempt_id, room.offers))
 

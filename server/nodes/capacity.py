@@ -10,12 +10,11 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Table, Text, select, type_coerce, union_all
+from sqlalchemy import Connection, Table, Text, select, type_coerce
 
 from server.database.column_types import Json
-from server.database.held import IS_KEPT
+from server.database.held import of_held
 from server.database.rows import TypedRow
-from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.nodes.slots import withheld_from_placement
 from server.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
@@ -89,8 +88,7 @@ def _read_held(connection: Connection) -> Sequence[_Held]:
         .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
         .join(jobs, jobs.c.id == attempts.c.job_id)
     )
-    # As two queries, each of which has an index.
-    return _Held.all(connection, union_all(shares.where(HOLDS_SLOTS), shares.where(IS_KEPT)))
+    return _Held.all(connection, of_held(shares))
 
 
 def _offers(
@@ -99,8 +97,10 @@ def _offers(
     shares: defaultdict[str, list[_HeldSlots]] = defaultdict(list)
     for share in held:
         counts = share.lost_at is not None or share.job_id != without_job
-        has_ranks = share.state != AttemptNodeState.SPARE
-        shares[share.node].append(_HeldSlots(share.job_name, share.slots, counts, has_ranks))
+        has_ended = share.state == AttemptNodeState.ENDED
+        has_ranks = not has_ended and share.state != AttemptNodeState.SPARE
+        held_slots = _HeldSlots(share.job_name, share.slots, counts, has_ranks, has_ended)
+        shares[share.node].append(held_slots)
     node = nodes.c
     texts = (node.roots, node.partitions, node.worker_labels, node.set_labels, node.withheld)
     rows = connection.execute(
@@ -121,7 +121,9 @@ class _HeldSlots(NamedTuple):
     counts: bool
     """Whether they count as held."""
     has_ranks: bool
-    """Whether a program there may be one of its ranks."""
+    """Whether its ranks use them."""
+    has_ended: bool
+    """Whether it had ranks, which the newest sample may still show."""
 
 
 @lru_cache(maxsize=OFFERS_KEPT)
@@ -142,14 +144,17 @@ def _offer(
     holders: Counter[str] = Counter()
     taken: set[int] = set()
     in_use: set[int] = set()
+    used: set[int] = set()
     for share in held:
         indices = _indices(share.slots)
         if share.has_ranks:
             in_use.update(indices)
+        if share.has_ended:
+            used.update(indices)
         if share.counts:
             holders[share.job_name] += len(indices)
             taken.update(indices)
-    reasons = withheld_from_placement(orjson.loads(withheld), in_use)
+    reasons = withheld_from_placement(orjson.loads(withheld), in_use, used=used)
     usable = [slot for slot in range(slots) if slot not in reasons]
     return Offer(
         node=name,

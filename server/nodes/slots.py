@@ -9,6 +9,7 @@ from trainyard.protocol.node_samples import (
     DATA_DIR_BYTES,
     DATA_DIR_FULL,
     DRIVER_SILENT,
+    PROCESS,
     Accelerator,
     AcceleratorSample,
     NodeSample,
@@ -112,7 +113,9 @@ def withheld_by_launch(
     }
 
 
-def withheld_from_placement(withheld: Mapping[str, str], held: Collection[int]) -> dict[int, str]:
+def withheld_from_placement(
+    withheld: Mapping[str, str], held: Collection[int], *, used: Collection[int] = ()
+) -> dict[int, str]:
     """Return the withheld slots that no attempt holds, with their reasons.
 
     From inside a container the ranks of an attempt may look like foreign processes.
@@ -120,8 +123,13 @@ def withheld_from_placement(withheld: Mapping[str, str], held: Collection[int]) 
     Args:
         withheld: the reasons of a node's withheld slots, by their number as text.
         held: slots that attempts hold on the node.
+        used: slots whose ranks have ended, and which the newest sample may have seen there.
     """
-    return {int(slot): why for slot, why in withheld.items() if int(slot) not in held}
+    return {
+        int(slot): why
+        for slot, why in withheld.items()
+        if int(slot) not in held and not (int(slot) in used and why.startswith(PROCESS))
+    }
 
 
 def _is_full(sample: NodeSample | None, *, before: bool) -> bool:

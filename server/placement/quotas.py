@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,9 +20,14 @@ class Quota:
     used_up: str | None = None
     """Why none of its jobs starts, where its slot-hours of the month are used."""
 
+    @property
+    def left(self) -> float:
+        """Slots that its jobs may hold further: negative where the limit was lowered."""
+        return math.inf if self.max_slots is None else self.max_slots - self.held
+
     def has_room(self, slots: int) -> bool:
         """Return whether its jobs may hold so many more slots."""
-        return self.max_slots is None or self.held + slots <= self.max_slots
+        return slots <= self.left
 
 
 class Quotas:

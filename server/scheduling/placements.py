@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, or_, select, text
+from sqlalchemy import Connection, insert, select, text
 
 from server.attempts.launch import Launch, newest_launch, release_kept, release_spares
 from server.attempts.parent import ParentCheckpoint, parent_of_launch
 from server.attempts.rollback import windows_left_out
 from server.context import Context
-from server.database.held import IS_KEPT
+from server.database.held import of_held
 from server.database.rows import Job
-from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import UnreadableError
 from server.events.store import NewEvent
@@ -167,15 +166,12 @@ def held_on(
     """
     share = attempt_nodes.c
     kept = share.state.in_((AttemptNodeState.SPARE, AttemptNodeState.ENDED))
-    rows = connection.execute(
+    shares = (
         select(share.node, share.slots)
         .join(attempts, attempts.c.id == share.attempt_id)
-        .where(
-            share.node.in_(names),
-            or_(HOLDS_SLOTS, IS_KEPT),
-            ~(kept & attempts.c.job_id.in_(but_for)),
-        )
+        .where(share.node.in_(names), ~(kept & attempts.c.job_id.in_(but_for)))
     )
+    rows = connection.execute(of_held(shares))
     return {(row.node, slot) for row in rows for slot in row.slots}
 
 

@@ -32,6 +32,7 @@ from server.scheduling.dispatch import Dispatcher
 from server.scheduling.placements import Placement, held_on, lock_placement, place
 from server.scheduling.recovery_wait import held_back
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState, JobState
+from trainyard.run.failures import FailureReason
 
 LOOK_EVERY = timedelta(seconds=5)
 """Pause between two searches for nodes that could be reserved."""
@@ -92,7 +93,7 @@ class SpareKeeper:
         """
         ends_at = perf_counter() + steps.SECONDS_A_TICK
         with self._context.database.read() as connection:
-            spares = Spare.all(connection, _concerned())
+            spares = Spare.all(connection, _concerned(self._context.now()))
         round_ = self._read_round() if spares and spares[0].of_ended else _Round()
         placed, left_out = 0, self._isolation.left_out()
         for job_id, of_job in groupby(spares, key=lambda spare: spare.job_id):
@@ -150,15 +151,17 @@ class SpareKeeper:
             row = NewJob.one_or_none(connection, NewJob.select().where(jobs.c.id == job_id))
             if row is None:
                 return False
-            demand, offers = demand_of_new(row), _kept(connection, job_id, round_.offers)
+            demand = demand_of_new(row)
+            sound, kept = _kept(connection, job_id, round_.offers)
         quota = round_.quotas.get(row.project, Quota())
         if quota.used_up is not None or not quota.has_room(0):  # what it keeps is held already
             return False
-        sizes = (replace(demand, spare_nodes=count) for count in range(spare_nodes, -1, -1))
-        found = next(filter(None, (allocate(size, offers) for size in sizes)), None)
+        sizes = [replace(demand, spare_nodes=count) for count in range(spare_nodes, -1, -1)]
+        allocations = (allocate(size, offers) for offers in (sound, kept) for size in sizes)
+        found = next(filter(None, allocations), None)
         if found is None:
             return False
-        messages = place(self._context, [Placement(job_id, row.queued_at, found)], offers)
+        messages = place(self._context, [Placement(job_id, row.queued_at, found)], kept)
         for message in messages:
             self._dispatcher.send(message)
         return bool(messages)
@@ -221,10 +224,10 @@ def spare_among(
     return min(able, key=lambda offer: offer.by_free, default=None)
 
 
-def _concerned() -> Select[Any]:
+def _concerned(now: datetime) -> Select[Any]:
     """Return the query of the spares of attempts that have ended, then those that may be of no use.
 
-    In most rounds there is none.
+    In most rounds there is none. A job in the pause before its next attempt keeps its own.
     """
     share = attempt_nodes.c
     return (
@@ -235,6 +238,7 @@ def _concerned() -> Select[Any]:
         .where(
             HOLDS,
             jobs.c.spare_slots > 0,
+            or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now),
             share.state == AttemptNodeState.SPARE,
             or_(_ENDED, ~TAKES_JOBS, nodes.c.withheld != {}),
         )
@@ -263,7 +267,7 @@ def _lacking() -> Select[str]:
 def _spare_share(launch: Launch, room: Room) -> dict[str, Any] | None:
     """Return the share of a spare node that a job may reserve, within the quota of its project."""
     job, attempt, share = launch.job, launch.attempt, len(launch.nodes[0].slots)
-    if not room.allows(job.project, share):
+    if share > room.left(job.project):
         return None
     demand = demand_of(job.spec, attempt.overrides, attempt.layout, bound=job.storage)
     shares = [*launch.nodes, *launch.spares]
@@ -280,13 +284,21 @@ def _spare_share(launch: Launch, room: Room) -> dict[str, Any] | None:
     }
 
 
-def _kept(connection: Connection, job_id: str, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the nodes with the slots that a queued job keeps since its attempt lost a node."""
+def _kept(
+    connection: Connection, job_id: str, offers: Sequence[Offer]
+) -> tuple[list[Offer], list[Offer]]:
+    """Return the nodes with the slots that a queued job keeps since its attempt lost a node.
+
+    First without the lost ones, one of which may be online again, then all.
+    """
     launch = newest_launch(connection, job_id)
     ended = [share for share in launch.nodes if share.state == AttemptNodeState.ENDED]
-    kept = {share.node: share.slots for share in (*ended, *launch.spares)}
-    return [
-        replace(offer, free=tuple(slot for slot in kept[offer.node] if slot in offer.indices))
+    slots = {share.node: share.slots for share in (*ended, *launch.spares)}
+    kept = [
+        replace(offer, free=tuple(slot for slot in slots[offer.node] if slot in offer.indices))
         for offer in offers
-        if offer.node in kept
+        if offer.node in slots
     ]
+    failures = {share.node: share.failure for share in ended if share.failure is not None}
+    lost = {node for node, each in failures.items() if each.reason == FailureReason.NODE_LOST}
+    return [offer for offer in kept if offer.node not in lost], kept

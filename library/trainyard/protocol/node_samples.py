@@ -23,6 +23,8 @@ DATA_DIR_FULL = f"the data folder of the node has less than {DATA_DIR_BYTES >> 2
 """Why no launch fits on a node."""
 DRIVER_SILENT = "the driver does not answer"
 """Why no rank can use a device while the driver gives no sample of any."""
+PROCESS = "process "
+"""Beginning of why no rank can use a device whose memory foreign processes hold."""
 MAX_PROCESSES = 16
 """Most foreign processes of a device in a sample."""
 XIDS_KEPT = 16
@@ -135,7 +137,7 @@ class AcceleratorSample(RecordModel):
         more = len(self.foreign) - 1
         others = f" and {more} other{'s' if more > 1 else ''}" if more else ""
         hold = "hold" if more else "holds"
-        return f"process {process.pid}{command}{user}{others} {hold} its memory"
+        return f"{PROCESS}{process.pid}{command}{user}{others} {hold} its memory"
 
 
 class DiskSample(RecordModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from server.context import Context
 from server.database.tables import jobs, nodes
 from server.elastic import growth, steps
 from server.elastic.growth import Growth, room_among
+from server.elastic.sizes import search_best_size
 from server.jobs.resume import resume
 from server.jobs.service import cancel, stop
 from server.placement.demand import Demand
@@ -93,6 +94,24 @@ def test_a_job_grows_within_the_quota_of_its_project_alone(
     assert grown(harness) == 0, "its slot-hours of this month are used"
     change_project(context, vision, ProjectSettings(slot_hours_per_month=None), actor=ADA)
     assert grown(harness) == 1
+
+
+def test_only_sizes_within_the_quota_are_planned(
+    harness: Harness, context: Context, vision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[list[int]] = []
+
+    def search(baseline: Any, sizes: Iterable[int], **named: Any) -> object:
+        planned.append([*sizes])
+        return search_best_size(baseline, planned[-1], **named)
+
+    monkeypatch.setattr(growth, "search_best_size", search)
+    shrunk(harness, project=vision)
+    harness.add_node("c", slots=2)
+    assert grown(harness) == 0
+    change_project(context, vision, ProjectSettings(max_slots=5), actor=ADA)
+    grown(harness)
+    assert planned == [[], [5]]
 
 
 def test_a_job_leaves_the_quota_to_jobs_of_its_project_that_wait(

@@ -2,71 +2,41 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
 from server.database.slot_tables import holdings
-from server.database.tables import nodes
 from server.errors import NotFoundError
 from server.goodput.holdings import read_holdings, spent_by_day
 from server.goodput.queries import milliseconds
 from server.jobs.service import cancel
 from server.nodes.capacity import read_capacity
+from server.nodes.slots import CLOCK
 from server.projects.queries import held_slots
 from server.projects.service import create_project
 from server.projects.usage import read_usage
 from tests.actors import ADA
 from tests.server.elastic.scenario import end_all, free_on, lose, pass_time, run_round
+from tests.server.elastic.spare_nodes import (
+    FOUR,
+    change,
+    go_offline,
+    ranks_and_spares,
+    with_spare,
+)
 from tests.server.harness import WORKER, Harness, Supervisor
 from tests.server.jobs.test_environment import EXPLOIT, store_env
-from tests.server.queue.test_groups import statements
+from tests.server.nodes.gpu_node import FOREIGN
 from trainyard.protocol.goodput import TimeCategory
-from trainyard.protocol.rest.nodes import Drain
+from trainyard.protocol.node_samples import DATA_DIR_FULL, DRIVER_SILENT
 from trainyard.protocol.rest.projects import ProjectRequest
-from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
+from trainyard.protocol.states import JobState
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 from trainyard.run.failures import FailureReason
-
-FOUR: dict[str, Any] = {
-    "training": {"global_batch_size": 24, "micro_batch_size": 4, "steps": 1000},
-    "resources": {"world_size": 4, "nodes": 2, "spare_nodes": 1},
-}
-
-
-def with_spare(
-    harness: Harness, names: str = "abc", **sections: Any
-) -> tuple[str, list[Supervisor]]:
-    """Return a job of 4 ranks on two of some nodes of two slots, with a third one in reserve."""
-    for name in names:
-        harness.add_node(name, slots=2)
-    return harness.running(**FOUR | sections)
-
-
-def ranks_and_spares(harness: Harness, job_id: str) -> tuple[list[str], list[str]]:
-    """Return the nodes of the newest attempt that have ranks, and those reserved now."""
-    shares = harness.shares(job_id)
-    ranks = [share.node for share in shares if share.spare_since is None]
-    return ranks, [share.node for share in shares if share.state == AttemptNodeState.SPARE]
-
-
-def change(harness: Harness, node: str, **values: Any) -> None:
-    with harness.context.database.write() as connection:
-        connection.execute(update(nodes).where(nodes.c.name == node).values(**values))
-
-
-def go_offline(harness: Harness, node: str) -> None:
-    change(harness, node, offline_since=harness.context.now())
-
-
-def look_for_spares(harness: Harness) -> None:
-    """Let the pause between two searches pass, and search."""
-    pass_time(harness, 5)
-    harness.spares.run()
 
 
 def test_a_job_starts_with_a_spare_node_that_gets_no_launch(harness: Harness) -> None:
@@ -115,10 +85,49 @@ def test_a_node_that_proves_its_end_is_replaced_without_a_pause(harness: Harness
     job_id, supervisors = with_spare(harness)
     supervisors[1].end("failed", FailureReason.NODE_LOST)
     end_all(supervisors[:1])
-    go_offline(harness, "b")
     assert harness.job(job_id).not_before is None
     assert harness.spares.run() == 1
-    assert ranks_and_spares(harness, job_id)[0] == ["a", "c"]
+    assert ranks_and_spares(harness, job_id) == (["a", "c"], [])
+
+
+def test_a_node_that_proves_its_end_before_a_step_is_replaced_after_a_pause(
+    harness: Harness,
+) -> None:
+    for name in "abc":
+        harness.add_node(name, slots=2)
+    job_id, supervisors = harness.launched(**FOUR, retry={"backoff_seconds": 20})
+    supervisors[1].end("failed", FailureReason.NODE_LOST)
+    end_all(supervisors[:1])
+    assert harness.job(job_id).not_before == harness.clock.now() + timedelta(seconds=20)
+    harness.clock.advance(19)
+    assert harness.spares.run() == 0
+    assert ranks_and_spares(harness, job_id)[1] == ["c"]
+    harness.clock.advance(1)
+    assert harness.spares.run() == 1
+    assert ranks_and_spares(harness, job_id) == (["a", "c"], [])
+
+
+def test_a_lost_node_has_ranks_again_where_no_spare_node_is_left(harness: Harness) -> None:
+    job_id, supervisors = with_spare(harness)
+    supervisors[1].end("failed", FailureReason.NODE_LOST)
+    end_all(supervisors[:1])
+    go_offline(harness, "c")
+    assert harness.spares.run() == 1
+    assert ranks_and_spares(harness, job_id) == (["a", "b"], [])
+
+
+@pytest.mark.parametrize(
+    ("reason", "placed"), [(FOREIGN, 1), (DRIVER_SILENT, 0), (DATA_DIR_FULL, 0), (CLOCK, 0)]
+)
+def test_a_slot_that_a_job_keeps_is_withheld_unless_its_ranks_were_seen_there(
+    harness: Harness, reason: str, placed: int
+) -> None:
+    job_id, (first, _) = with_spare(harness)
+    lose(harness, [first])
+    end_all([first])
+    change(harness, "a", withheld={"0": reason})
+    assert harness.spares.run() == placed
+    assert (harness.job(job_id).state == JobState.STARTING) == (placed == 1)
 
 
 def test_spares_that_are_left_over_stay_reserved(harness: Harness) -> None:
@@ -164,49 +173,6 @@ def test_a_second_loss_leaves_the_job_to_the_queue(harness: Harness) -> None:
     assert ranks_and_spares(harness, job_id) == (["a", "d"], [])
 
 
-def test_a_spare_node_that_leaves_is_replaced_while_training_goes_on(harness: Harness) -> None:
-    job_id, _ = with_spare(harness)
-    change(harness, "c", notice="spot")
-    assert harness.empty() == 0
-    harness.spares.run()
-    assert ranks_and_spares(harness, job_id)[1] == []
-    harness.add_node("d", slots=2)
-    look_for_spares(harness)
-    assert ranks_and_spares(harness, job_id)[1] == ["d"]
-    assert harness.attempt(job_id).state == AttemptState.RUNNING
-    look_for_spares(harness)
-    assert ranks_and_spares(harness, job_id)[1] == ["d"]
-
-
-@pytest.mark.parametrize(
-    ("column", "useless", "usable"),
-    [
-        ("drain", Drain(running="finish", by="ada", at=datetime(2026, 1, 1, tzinfo=UTC)), None),
-        ("withheld", {"1": "held by another program"}, {}),
-    ],
-)
-def test_a_spare_node_that_is_usable_again_is_reserved_again(
-    harness: Harness, column: str, useless: object, usable: object
-) -> None:
-    job_id, supervisors = with_spare(harness)
-    change(harness, "c", **{column: useless})
-    harness.clock.advance(7)
-    look_for_spares(harness)
-    assert ranks_and_spares(harness, job_id)[1] == []
-    assert harness.job(job_id).spare_slots == 0
-    change(harness, "c", **{column: usable})
-    look_for_spares(harness)
-    assert ranks_and_spares(harness, job_id)[1] == ["c"]
-    assert harness.job(job_id).spare_slots == 2
-    harness.clock.advance(9)
-    for supervisor in supervisors:
-        supervisor.end("succeeded")
-    with harness.context.database.read() as connection:
-        of_spares = holdings.c.spare & (holdings.c.job_id == job_id)
-        rows = connection.execute(select(holdings).where(of_spares).order_by(holdings.c.since))
-        assert [(row.until - row.since).total_seconds() for row in rows] == [7 + 5, 9]
-
-
 def test_a_spare_slot_that_another_program_holds_takes_no_place(harness: Harness) -> None:
     job_id, (first, _) = with_spare(harness)
     lose(harness, [first])
@@ -244,7 +210,7 @@ def test_the_slots_that_a_job_keeps_while_commits_are_searched_are_its_own(
     assert ranks_and_spares(harness, job_id) == (["b", "c"], [])
 
 
-def test_a_lost_node_that_proves_its_end_in_time_keeps_its_place(
+def test_a_lost_node_that_proves_its_end_leaves_its_place_to_the_spare(
     harness: Harness, context: Context
 ) -> None:
     job_id = searching(harness)
@@ -257,7 +223,7 @@ def test_a_lost_node_that_proves_its_end_in_time_keeps_its_place(
     assert (kept.ends_at, kept.first_step_at) == (None, None), "no end is near, and none preempts"
     pass_time(harness, 121)
     assert harness.spares.run() == 1
-    assert ranks_and_spares(harness, job_id) == (["a", "b"], ["c"])
+    assert ranks_and_spares(harness, job_id) == (["b", "c"], [])
 
 
 def test_a_job_that_cannot_be_placed_leaves_its_slots_to_others(harness: Harness) -> None:
@@ -299,33 +265,6 @@ def test_an_elastic_job_keeps_its_size_while_a_spare_node_is_left(harness: Harne
     assert harness.spares.run() == 0
     run_round(harness)
     assert harness.attempt(job_id).layout.world_size == 2
-
-
-def test_a_round_reads_once_where_no_spare_node_needs_anything(
-    harness: Harness, context: Context
-) -> None:
-    with_spare(harness)
-    harness.add_node("d", slots=4)
-    change(harness, "c", slots=4, withheld={"3": "held by another program"})
-    look_for_spares(harness)
-    with statements(context) as seen:
-        harness.spares.run()
-    assert len([each for each in seen if each.lstrip().startswith("SELECT")]) == 1
-    assert not [each for each in seen if each.lstrip().startswith(("INSERT", "UPDATE", "DELETE"))]
-
-
-def test_a_missing_spare_takes_no_node_that_a_waiting_job_needs(harness: Harness) -> None:
-    job_id, _ = with_spare(harness)
-    go_offline(harness, "c")
-    harness.spares.run()
-    harness.add_node("d", slots=2)
-    waiting = harness.submit(resources={"world_size": 6}, training=FOUR["training"])
-    harness.place()
-    look_for_spares(harness)
-    assert ranks_and_spares(harness, job_id)[1] == []
-    cancel(harness.context, waiting, actor=ADA, reason="")
-    look_for_spares(harness)
-    assert len(ranks_and_spares(harness, job_id)[1]) == 1
 
 
 def test_quotas_and_slot_hours_count_spare_slots(harness: Harness, context: Context) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import event, select, text, update
 
 from server.context import Context
 from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, nodes
 from server.nodes.capacity import read_offers
 from server.placement.demand import Offer
+from server.scheduling.placements import held_on
 from tests.server.harness import Harness
 
 
@@ -45,3 +47,17 @@ def test_shares_that_have_ended_are_not_read(context: Context) -> None:
     with context.database.read() as connection:
         plan = connection.execute(text(f"EXPLAIN QUERY PLAN {live}")).all()
     assert "ix_attempt_nodes_holding" in str(plan)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_placement_reads_no_shares_that_have_ended(context: Context) -> None:
+    plans: list[str] = []
+
+    def explain(_: object, cursor: Any, statement: str, values: Any, *__: object) -> None:
+        plans.append(str(cursor.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()))
+
+    with context.database.read() as connection:
+        event.listen(connection, "before_cursor_execute", explain)
+        assert held_on(connection, ["a", "b"]) == set()
+    _begin, plan = plans
+    assert "ix_attempt_nodes_holding" in plan
