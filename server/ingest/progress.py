@@ -11,6 +11,7 @@ from server.database.tables import attempts, jobs
 from server.ingest.report import IncomingReport
 from server.metrics import continuity
 from server.metrics.store import newest_values
+from server.placement.demand import expected_time
 from server.subject import SERVER
 from trainyard.protocol.rest.event_data import ContinuityChecked, MetricsStored
 from trainyard.protocol.rest.jobs import Progress
@@ -80,10 +81,11 @@ def advanced(
     """
     values = next((record.values for record in reversed(records) if record.values), {})
     per_device = values.get("perf/tokens_per_second_per_device")
-    durations = [seconds for seconds in step_seconds if math.isfinite(seconds)]
+    durations = [seconds for seconds in step_seconds if 0 <= seconds < math.inf]
     left = progress.seconds_left
     if durations:
-        left = max(progress.steps - progress.step, 0) * sum(durations) / len(durations)
+        pace = sum(durations) / len(durations)
+        left = expected_time(max(progress.steps - progress.step, 0) * pace).total_seconds()
     return progress.model_copy(
         update={
             "loss": values.get("train/loss", progress.loss),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -17,7 +17,13 @@ from server.database.held import of_held
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.nodes.slots import withheld_from_placement
-from server.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
+from server.placement.demand import (
+    LEAVES_WITHIN,
+    OVERDUE_AFTER,
+    Holding,
+    Offer,
+    expected_time,
+)
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
 from trainyard.spec.auto import DeviceKind
 
@@ -192,7 +198,7 @@ def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
         seconds_left = first.progress.get("seconds_left")
     return Holding(
         {share.node: _indices(share.slots) for share in shares},
-        None if seconds_left is None else now + timedelta(seconds=seconds_left),
+        None if seconds_left is None else now + expected_time(float(seconds_left)),
         first.attempt_id,
         first.job_id,
         first.priority,

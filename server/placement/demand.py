@@ -17,6 +17,18 @@ LEAVES_WITHIN = timedelta(seconds=60)
 """Expected time until an attempt that is ordered to leave has done so, its save included."""
 OVERDUE_AFTER = timedelta(minutes=5)
 """Time since that order after which no end of the attempt is expected: its save may hang."""
+LONGEST_EXPECTED = timedelta(days=10_000)
+"""Longest time that is expected of a job. Ranks report its pace, and a later year than 9999 is no
+`datetime`: one such job would fail the rounds of all."""
+
+
+def expected_time(seconds: float) -> timedelta:
+    """Return an expected time, at least zero and at most `LONGEST_EXPECTED`.
+
+    Args:
+        seconds: what the pace of a job gives: infinity too, and NaN, which counts as zero.
+    """
+    return timedelta(seconds=min(max(0.0, seconds), LONGEST_EXPECTED.total_seconds()))
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from server.database.upsert import insert_absent
 from server.errors import UnreadableError
 from server.events.notices import notify
 from server.jobs.checks import roots_of
-from server.placement.demand import Demand
+from server.placement.demand import Demand, expected_time
 from server.projects.queries import keep_quotas
 from server.protocol_2 import lacking
 from server.queue.duration import expected_duration
@@ -83,7 +83,7 @@ class NewJob(TypedRow):
 
 def lasts_of(seconds: float | None) -> timedelta | None:
     """Return an expected duration as it is stored."""
-    return None if seconds is None else timedelta(seconds=seconds)
+    return None if seconds is None else expected_time(seconds)
 
 
 @lru_cache(maxsize=1024)

@@ -17,6 +17,7 @@ from server.errors import InvalidRequestError
 from server.jobs.queries import job_view
 from server.logs.store import page
 from server.metrics.csv import csv_rows
+from server.placement.demand import LONGEST_EXPECTED
 from tests.server.harness import Harness, Launched
 from tests.server.reports import chunk, json_lines, kept_events, loss, metric_lines, send
 from trainyard.protocol.rest.attempts import AttemptView
@@ -47,6 +48,18 @@ def test_nan_and_infinity_survive_from_the_line_to_the_chart(
     assert line.last == [1.0, None, None, None, 2.0]
     rows = "".join(csv_rows(context, job_id, ["train/loss"])).split()[1:]
     assert [row.rsplit(",", 1)[1] for row in rows] == ["1.0", "nan", "inf", "-inf", "2.0"]
+
+
+@pytest.mark.parametrize("step_seconds", [1e300, 1.7e308, -1.0, math.nan], ids=str)
+def test_no_reported_pace_gives_an_impossible_time(
+    context: Context, launched: Launched, step_seconds: float
+) -> None:
+    job_id, supervisor = launched
+    lines = metric_lines(1, 3, perf__step_seconds=step_seconds)
+    send(context, supervisor, chunk("metrics", lines))
+    left = supervisor.harness.job(job_id).progress.seconds_left
+    expected = LONGEST_EXPECTED.total_seconds() if step_seconds > 0 else None
+    assert left == expected
 
 
 def test_progress_follows_the_lines(harness: Harness, context: Context) -> None:

@@ -137,3 +137,23 @@ def test_one_round_computes_a_bounded_number_of_durations(
     new = harness.submit()
     assert enter_groups(harness.context) == {again[0], new}
     assert durations(harness, again[1]) == (5 + 90 * 2.0, "cpu")
+
+
+@pytest.mark.parametrize("left", [1e12, 1e300, float("inf"), float("nan"), -1e300], ids=str)
+def test_the_pace_of_one_job_fails_no_round(harness: Harness, left: float) -> None:
+    harness.add_node(slots=2)
+    job_id, _ = harness.running()
+    set_left(harness, job_id, left)
+    harness.submit(name="other")
+    assert harness.place() == 1
+
+
+def test_a_job_that_would_take_thousands_of_years_starts(harness: Harness) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.running(training={"steps": 10**9})
+    harness.clock.advance(3600)
+    supervisor.train(2)
+    supervisor.end("failed", FailureReason.NODE_LOST)
+    harness.clock.advance(3600)
+    assert harness.place() == 1
+    assert harness.attempt(job_id).number == 2
