@@ -87,7 +87,9 @@ class SizeFitter:
             state = (sizes, offers, quotas)
             if state == self._hopeless and now < self._hopeless_until:
                 return
-            heads = read_heads(connection, self._queue, sizes=sizes, free_slots=free)
+            heads = read_heads(
+                connection, self._queue, sizes=sizes, with_quota=quotas.keys(), free_slots=free
+            )
         turns = Turns(offers, quotas=quotas)
         queue = [row.queued for row in heads.rows]
         elastic = {row.id: row for row in heads.rows if row.min_world_size is not None}

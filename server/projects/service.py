@@ -5,12 +5,12 @@ from __future__ import annotations
 from sqlalchemy import Connection, delete, exists, select, update
 
 from server.context import Context
-from server.database.job_reasons import reason_of_group
 from server.database.project_tables import project_usage, projects
 from server.database.tables import jobs
 from server.database.upsert import insert_absent
 from server.errors import ConflictError, InvalidRequestError
 from server.events.store import NewEvent, append_event
+from server.projects.groups import move_groups
 from server.projects.queries import Project, project_row, views
 from server.subject import Actor, Subject
 from trainyard.protocol.rest.projects import (
@@ -19,7 +19,6 @@ from trainyard.protocol.rest.projects import (
     ProjectSettings,
     ProjectView,
 )
-from trainyard.protocol.states import JobState
 from trainyard.spec.job import DEFAULT_PROJECT
 
 NAMES_LISTED = 20
@@ -64,7 +63,7 @@ def change_project(
             changed = update(projects).where(projects.c.name == name)
             connection.execute(changed.values(**after.model_dump()))
             if _has_quota(after) != _has_quota(before):
-                _leave_groups(connection, name)
+                move_groups(connection, name, has_quota=_has_quota(after))
             _record(context, connection, name, before, after, actor)
         return views(context, connection, [project_row(connection, name)])[0]
 
@@ -119,20 +118,6 @@ def _locked(connection: Connection, name: str) -> Project:
 
 def _has_quota(settings: ProjectSettings) -> bool:
     return settings.max_slots is not None or settings.slot_hours_per_month is not None
-
-
-def _leave_groups(connection: Connection, name: str) -> None:
-    """Take the queued jobs of a project out of their groups; the next rounds assign them anew.
-
-    Until then each has the reason of the group that it leaves.
-    """
-    grouped = jobs.c.demand.is_not(None)
-    waiting = (jobs.c.project == name, jobs.c.state == JobState.QUEUED, grouped)
-    # By id, as every statement that locks several jobs: no two wait crosswise.
-    locked = select(jobs.c.id).where(*waiting).order_by(jobs.c.id)
-    connection.execute(locked.with_for_update(key_share=True))
-    left = update(jobs).where(*waiting).values(demand=None, reason=reason_of_group)
-    connection.execute(left)
 
 
 def _record(

@@ -7,7 +7,6 @@ jobs as for ten. The group of a job is recorded when the job enters the queue.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Collection, Iterable
 from dataclasses import astuple, dataclass, replace
@@ -33,11 +32,11 @@ from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.rows import TypedRow
 from server.database.tables import checkpoints, demands, jobs, notices
-from server.database.upsert import insert_absent
 from server.errors import UnreadableError
 from server.events.notices import notify
 from server.jobs.checks import roots_of
 from server.placement.demand import Demand, expected_time
+from server.projects.groups import group_key, store_groups
 from server.projects.queries import keep_quotas
 from server.protocol_2 import lacking
 from server.queue.duration import expected_duration
@@ -179,7 +178,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
         with_quota = keep_quotas(connection, {row.project for row, _ in found})
         for row, demand in found:
             project = row.project if row.project in with_quota else None
-            key = hashlib.sha256(orjson.dumps([project, *astuple(demand)])).hexdigest()
+            key = group_key(project, astuple(demand))
             keys[key] = demand
             duration = durations.get(row.id)
             grouped.append(
@@ -193,8 +192,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
             )
         put_off(context, connection, unreadable)
         if grouped:
-            shapes = [{"key": key, "shape": astuple(demand)} for key, demand in keys.items()]
-            insert_absent(connection, demands, shapes)
+            store_groups(connection, {key: astuple(demand) for key, demand in keys.items()})
             entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
             connection.execute(
                 entered.values(
@@ -249,12 +247,15 @@ def _unchanged(job_id: Any, queued_at: Any) -> ColumnElement[bool]:
 def forget_groups(context: Context) -> int:
     """Delete groups without a queued job, and return their number.
 
-    A scheduler that took over may add a job to such a group at the same time; that job loses the
-    group here and gets it again in the next round.
+    A job may enter such a group at the same time, through a scheduler that took over or a change of
+    its project; it loses the group here and gets it again in the next round.
     """
     members = select(jobs.c.demand).where(GROUPED)
+    empty = select(demands.c.key).where(demands.c.key.not_in(members)).order_by(demands.c.key)
     with context.database.write() as connection:
-        forgotten = connection.execute(delete(demands).where(demands.c.key.not_in(members)))
+        # Locked by key, as `store_groups` does it: no two wait crosswise.
+        locked = empty.with_for_update()
+        forgotten = connection.execute(delete(demands).where(demands.c.key.in_(locked)))
         lost = jobs.c.demand.not_in(select(demands.c.key))
         connection.execute(update(jobs).where(GROUPED, lost).values(demand=None))
     return forgotten.rowcount

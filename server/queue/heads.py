@@ -42,7 +42,12 @@ class Heads:
 
 
 def read_heads(
-    connection: Connection, queue: SchedulingQueue, *, sizes: Mapping[str, int], free_slots: int
+    connection: Connection,
+    queue: SchedulingQueue,
+    *,
+    sizes: Mapping[str, int],
+    with_quota: Collection[str],
+    free_slots: int,
 ) -> Heads:
     """Return the first jobs of the queue and of each group, one more than could find a slot.
 
@@ -52,9 +57,10 @@ def read_heads(
         connection: a transaction.
         queue: the jobs as they were known; updated here.
         sizes: number of the jobs of each group.
+        with_quota: the projects that have a quota.
         free_slots: free slots of the cluster; no job needs fewer than one.
     """
-    queue.update(connection, sizes)
+    queue.update(connection, sizes, with_quota=with_quota)
     first = min(free_slots + 1, FIRST_AT_ONCE)
     most = min(max(free_slots + 1, NOTIFIED), GROUP_AT_ONCE, max(1, HEADS_AT_ONCE // len(sizes)))
     rows, complete = queue.first(read_shares(connection), limit=first, of_group=most)

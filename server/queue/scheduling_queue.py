@@ -1,8 +1,9 @@
 """The scheduling queue: the jobs in groups and their order, kept in memory by the leader.
 
-A round reads what has changed since the last one. Jobs enter groups through the leader alone, so
-its copy of a group has all jobs of that group, and where the table counts as many, the same ones.
-Where it counts fewer, some have left.
+A round reads what has changed since the last one. Jobs enter groups through the leader alone, and
+move to others where their project gets its first quota or loses its last one; the leader reads all
+jobs of such a project. So its copy of a group has all jobs of that group, and where the table
+counts as many, the same ones. Where it counts fewer, some have left.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class SchedulingQueue:
         self._groups: defaultdict[str, set[str]] = defaultdict(set)
         self._projects: defaultdict[str, dict[str, GroupedJob]] = defaultdict(dict)
         self._lines: dict[str, _Line] = {}
+        self._with_quota: frozenset[str] = frozenset()
 
     def enter(self, job_ids: Iterable[str]) -> None:
         """Note jobs that have entered groups; the next `update` reads them."""
@@ -110,13 +112,19 @@ class SchedulingQueue:
         self._entered.clear()
         self.leave(list(self._jobs))
 
-    def update(self, connection: Connection, sizes: Mapping[str, int]) -> None:
+    def update(
+        self, connection: Connection, sizes: Mapping[str, int], *, with_quota: Collection[str]
+    ) -> None:
         """Read what has changed.
 
         Args:
             connection: a transaction.
             sizes: number of the jobs of each group, read after the last `enter`.
+            with_quota: the projects that have a quota.
         """
+        for project in self._with_quota.symmetric_difference(with_quota):
+            self.enter(self._projects.get(project, ()))
+        self._with_quota = frozenset(with_quota)
         self._read(connection, self._entered)
         groups = sizes.keys() | self._groups.keys()
         changed = [group for group in groups if sizes.get(group, 0) != self.size(group)]

@@ -69,7 +69,9 @@ class Placer:
             if known and not new:
                 return 0
             free = sum(len(offer.free) for offer in offers)
-            heads = read_heads(connection, self.queue, sizes=sizes, free_slots=free)
+            heads = read_heads(
+                connection, self.queue, sizes=sizes, with_quota=quotas.keys(), free_slots=free
+            )
         queue = [row.queued for row in heads.rows]
         settings = context.settings
         decisions = decide(
