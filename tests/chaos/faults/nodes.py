@@ -16,6 +16,9 @@ from tests.e2e.control_plane import wait_for
 from trainyard.run.failures import FailureReason
 
 HANG_SECONDS = 20.0
+LOCKED_SECONDS, UNLOCKED_SECONDS = 0.1, 0.01
+"""Turns in which a save gets no lock, and gets it. The stand-in commits within a millisecond, so
+most of the time is locked; the trainer looks each 50 ms whether the lock is free."""
 
 
 @fault("`kill -9` of a worker; it is started again")
@@ -119,13 +122,25 @@ def _save_held(case: Case) -> Iterator[None]:
     """Hold a save of the first attempt right before its commit while the block runs."""
     job = case.cluster.checkpoints / case.job_id
 
-    def uncommitted() -> bool:
-        manifests = job.glob("a1/step-*/manifest.json")
-        return any(not path.with_name("COMMITTED").exists() for path in manifests)
+    def uncommitted(file: str = "") -> bool:
+        """Return whether a checkpoint has no marker yet, and has this file."""
+        steps = [folder for folder in job.glob("a1/step-*") if (folder / file).exists()]
+        return any(not (folder / "COMMITTED").exists() for folder in steps)
 
     with (job / "FENCE.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        wait_for(uncommitted, "save that waits for the lock of the fence")
+
+        def begun() -> bool:
+            # The trainer takes the lock before it makes the folder of a save, too: a lock that is
+            # held all the time would hold the save there.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            silence(LOCKED_SECONDS)
+            if uncommitted():
+                return True
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            return False
+
+        wait_for(begun, "save under way", every=UNLOCKED_SECONDS)
+        wait_for(lambda: uncommitted("manifest.json"), "save that waits for its commit")
         yield
 
 
