@@ -51,6 +51,10 @@ SERIES = frozenset(
 )
 """Names of all series."""
 
+MAX_VALUE = 2.0**64
+"""Values of a series are below it. What a driver reports beyond, NaN and infinity included, is no
+measurement, and a sum with it would spoil the rows of two weeks."""
+
 Summary = list[float]
 """Count, minimum, sum and maximum of a series; count and value alone while it is constant."""
 SeriesRow = tuple[int, Mapping[str, Summary]]
@@ -202,10 +206,10 @@ def _curve(hardware: Hardware, key: str, points: Sequence[object]) -> dict[str, 
 
 
 def _values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
-    yield from host_values(sample)
+    values = [*host_values(sample)]
     for device in sample.accelerators:
-        for name, value in device_values(device):
-            yield name, device.uuid, value
+        values += ((name, device.uuid, value) for name, value in device_values(device))
+    return (each for each in values if -MAX_VALUE < each[2] < MAX_VALUE)
 
 
 def _sum_up(connection: Connection, node: str, start: int) -> None:

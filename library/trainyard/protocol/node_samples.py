@@ -32,7 +32,7 @@ XIDS_KEPT = 16
 
 Name = Annotated[Text, Field(max_length=200)]
 Problem = Annotated[Text, Field(max_length=500)]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**64)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Reason = Annotated[Text, Field(max_length=1000)]
 UnusableDevices = Annotated[dict[Name, Reason], Field(max_length=MAX_ACCELERATORS)]
@@ -78,7 +78,7 @@ class XidError(RecordModel):
 
     code: Count
     """Its number in the catalog of Xid errors."""
-    age_seconds: Annotated[float, Field(ge=0)]
+    age_seconds: Annotated[float, Field(ge=0, le=10**8)]
     """Time since it was reported."""
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import select, update
 
 from server.attempts.node_heartbeat import node_heartbeat
@@ -198,3 +200,21 @@ def test_what_is_wrong_with_a_node_is_shown(harness: Harness) -> None:
         "slot 0: Xid 79",
         "slot 0: a reset is needed to replace a damaged row of memory",
     )
+
+
+@pytest.mark.usefixtures("gpu_node")
+@pytest.mark.parametrize("watts", [math.nan, math.inf, -math.inf, 1e308], ids=str)
+def test_what_is_no_measurement_is_left_out_of_the_curves(harness: Harness, watts: float) -> None:
+    for each in (100.0, watts, 200.0):
+        beat(harness, sample_of(each))
+    (point,) = power(harness).points
+    assert (point.min, point.mean, point.max) == (100.0, 150.0, 200.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("ecc_corrected", 2**64), ("xids", [{"code": 48, "age_seconds": 1e300}])]
+)
+def test_a_sample_with_an_impossible_number_is_no_sample(field: str, value: object) -> None:
+    sample_of(1.0, ecc_corrected=2**64 - 1)  # what some drivers give for "not known"
+    with pytest.raises(ValidationError, match=field):
+        sample_of(1.0, **{field: value})
