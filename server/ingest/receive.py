@@ -150,7 +150,8 @@ def _end_share(incoming: IncomingReport) -> None:
         failure = Failure(
             reason=FailureReason.TRAINER_ERROR, message="the supervisor named no reason"
         )
-    if failure is not None and failure.node is None:
+    if failure is not None:
+        # Whatever the sender names: no node makes failures count against another one.
         failure = replace(failure, node=share.node)
     end_nodes(
         incoming.context,

@@ -363,15 +363,18 @@ class Supervisor:
         bad_window: BadWindow | None = None,
         load: LoadFailure | None = None,
         names_node: bool = False,
+        names: str | None = None,
         node_at_fault: bool = False,
         free_retry: bool = False,
     ) -> None:
-        """Send the last report."""
+        """Send the last report, whose failure may name this node, or another one by its name."""
+        if names is None and (names_node or node_at_fault):
+            names = self.node
         failure = (
             Failure(
                 reason=reason,
                 message=f"{reason} on {self.node}",
-                node=self.node if names_node or node_at_fault else None,
+                node=names,
                 node_at_fault=node_at_fault,
                 free_retry=free_retry,
                 bad_window=bad_window,

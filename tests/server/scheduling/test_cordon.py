@@ -190,3 +190,20 @@ def test_failures_age(harness: Harness, context: Context, watch: NodeWatch) -> N
     harness.clock.advance(10)
     assert watch.run() == 0
     assert drain_of(context, "a") is None
+
+
+def test_no_node_has_another_one_cordoned(
+    harness: Harness, context: Context, watch: NodeWatch
+) -> None:
+    for name in ("a", "b"):
+        harness.add_node(name, slots=1)
+    for reason in (FailureReason.LAUNCH_ERROR, FailureReason.NODE_LOST) * 2:
+        job_id = harness.submit(resources={"exclude_nodes": ["b"]}, retry={"on": []})
+        assert harness.place() == 1
+        (supervisor,) = harness.claim_all(job_id)
+        supervisor.end("failed", reason, names="b", node_at_fault=True)
+        assert harness.attempt(job_id).failure.node == "a"
+    harness.clock.advance(6)
+    assert watch.run() == 1
+    assert drain_of(context, "b") is None
+    assert drain_of(context, "a") is not None
