@@ -11,6 +11,7 @@ from trainyard.base.labels import in_words
 from trainyard.protocol.worker_messages import PROTOCOL
 
 NO_NODE = "no node is online that takes new work"
+SIZES_NAMED = 8
 
 
 def why_job_waits(
@@ -116,9 +117,16 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
 
 
 def _by_node(slots: Iterable[int]) -> str:
-    """Return the slots of each of several nodes, the eight largest numbers, as in ` (4 + 2)`."""
-    largest = sorted(slots, reverse=True)[:8]
-    return f" ({' + '.join(map(str, largest))})" if len(largest) > 1 else ""
+    """Return the slots of each of several nodes, the largest first, as in ` (50 x 8 + 4 + 4)`."""
+    by_size = sorted(Counter(slots).items(), reverse=True)
+    nodes = sum(count for _, count in by_size)
+    if nodes < 2:
+        return ""
+    terms = [
+        f"{count} x {size}" if count > 2 else " + ".join([str(size)] * count)
+        for size, count in by_size[:SIZES_NAMED]
+    ]
+    return f" ({' + '.join(terms)}{' + ...' if len(by_size) > SIZES_NAMED else ''})"
 
 
 def _held(group: Sequence[Offer], most: int = 3) -> list[str]:

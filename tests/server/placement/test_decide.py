@@ -228,7 +228,12 @@ def test_auto_takes_the_gpus_where_there_are_any() -> None:
         (
             job("j", 56),
             [offer(f"n{slots}", slots) for slots in range(1, 11)],
-            "needs 56 slots, 55 are online (10 + 9 + 8 + 7 + 6 + 5 + 4 + 3)",
+            "needs 56 slots, 55 are online (10 + 9 + 8 + 7 + 6 + 5 + 4 + 3 + ...)",
+        ),
+        (
+            job("j", 512),
+            [offer(f"n{number}", 8 if number else 2) for number in range(51)],
+            "needs 512 slots, 402 are online (50 x 8 + 2)",
         ),
         (  # a node without a free slot is no part of the sum
             job("j", 4),
