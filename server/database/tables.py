@@ -109,6 +109,7 @@ demands = Table(
     metadata,
     Column("key", String(64), primary_key=True),
     Column("shape", Json, nullable=False),
+    Column("slots", Integer, nullable=False),  # of each job, those of its spare nodes included
     Column("reason", Text),  # why its jobs wait
 )
 

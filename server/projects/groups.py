@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -24,7 +24,7 @@ def group_key(project: str | None, shape: Sequence[Any]) -> str:
     return hashlib.sha256(orjson.dumps([project, *shape])).hexdigest()
 
 
-def store_groups(connection: Connection, shapes: Mapping[str, Sequence[Any]]) -> None:
+def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) -> None:
     """Store groups that jobs are about to enter; those that exist keep their reason.
 
     By key, as `forget_groups` locks them, which waits for the entry: it would else delete a group
@@ -32,10 +32,9 @@ def store_groups(connection: Connection, shapes: Mapping[str, Sequence[Any]]) ->
 
     Args:
         connection: a writing transaction.
-        shapes: the fields of the demand of each group, by its key.
+        groups: key, shape and slots of each.
     """
-    rows = [{"key": key, "shape": shape} for key, shape in sorted(shapes.items())]
-    insert_or_replace(connection, demands, rows)
+    insert_or_replace(connection, demands, sorted(groups, key=lambda group: str(group["key"])))
 
 
 def move_groups(connection: Connection, project: str, *, has_quota: bool) -> None:
@@ -62,7 +61,10 @@ def move_groups(connection: Connection, project: str, *, has_quota: bool) -> Non
     if not former:
         return
     key_of = {row.key: group_key(project if has_quota else None, row.shape) for row in former}
-    store_groups(connection, {key_of[row.key]: row.shape for row in former})
+    store_groups(
+        connection,
+        [{"key": key_of[row.key], "shape": row.shape, "slots": row.slots} for row in former],
+    )
     explained = update(demands).where(demands.c.key == bindparam("new"), demands.c.reason.is_(None))
     connection.execute(
         explained.values(reason=bindparam("because")),

@@ -192,7 +192,13 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
             )
         put_off(context, connection, unreadable)
         if grouped:
-            store_groups(connection, {key: astuple(demand) for key, demand in keys.items()})
+            store_groups(
+                connection,
+                (
+                    {"key": key, "shape": astuple(demand), "slots": demand.slots}
+                    for key, demand in keys.items()
+                ),
+            )
             entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
             connection.execute(
                 entered.values(

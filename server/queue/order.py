@@ -2,7 +2,7 @@
 
 Within a priority the next job is that of the project that holds the fewest slots for its weight,
 where jobs of the project that are ahead count as if they held theirs; then the oldest. As one sort
-key: (slots held by the project + world sizes of its jobs ahead) / weight. The keys of a project's
+key: (slots held by the project + slots that its jobs ahead take) / weight. The keys of a project's
 jobs rise, so that sorting by them is the same as choosing the next job again and again.
 """
 
@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from server.database.held import HELD_SLOTS, HOLDS
 from server.database.project_tables import projects
-from server.database.tables import jobs, nodes
+from server.database.tables import demands, jobs, nodes
 from server.projects.queries import held_slots
 from trainyard.protocol.states import JobState
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
@@ -44,14 +44,12 @@ ARRIVAL = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 """The order of the jobs of one project."""
 _ONLINE = select(func.sum(nodes.c.slots)).where(nodes.c.offline_since.is_(None))
 _LARGEST = (projects.c.max_slots, _ONLINE.scalar_subquery())
-_CAN_START = and_(
-    jobs.c.demand.is_not(None),
-    *(or_(most.is_(None), jobs.c.world_size <= most) for most in _LARGEST),
-)
-_COUNTED = case((_CAN_START, jobs.c.world_size), else_=0)
-"""Slots that a job adds to the tags of those behind it in its project. One that cannot start adds
-none, or it would keep them behind all other projects: it is not considered for slots, or is larger
-than the project's `max_slots` or than all nodes that are online."""
+_CAN_START = and_(*(or_(most.is_(None), demands.c.slots <= most) for most in _LARGEST))
+_COUNTED = case((_CAN_START, demands.c.slots), else_=0)
+"""Slots that a job adds to the tags of those behind it in its project, those of its spare nodes
+included; the query joins its group. One that cannot start adds none, or it would keep them behind
+all other projects: it is in no group, so it is not considered for slots, or is larger than the
+project's `max_slots` or than all nodes that are online."""
 _COLUMNS = (
     jobs.c.id,
     jobs.c.priority,
@@ -194,6 +192,7 @@ def key_of_candidate(
         select(func.coalesce(func.sum(_COUNTED), 0))
         .select_from(jobs)
         .join(projects, projects.c.name == jobs.c.project)
+        .join(demands, demands.c.key == jobs.c.demand)
         .where(GROUPED, of_project, jobs.c.priority >= priority)
     )
     weight = select(projects.c.weight).where(projects.c.name == project)
@@ -217,6 +216,7 @@ def _fair_line() -> Subquery:
         select(*_COLUMNS, tag.label("tag"))
         .outerjoin(held, held.c.project == jobs.c.project)
         .outerjoin(projects, projects.c.name == jobs.c.project)
+        .outerjoin(demands, demands.c.key == jobs.c.demand)
         .where(WAITS)
         .subquery("line")
     )

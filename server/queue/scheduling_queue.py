@@ -35,10 +35,11 @@ class GroupedJob(TypedRow):
     queued_at: datetime | None
     priority: int
     project: str
-    world_size: int
     min_world_size: int | None
     lasts_seconds: float | None
     lasts_on: str | None
+    slots: Annotated[int, demands.c.slots]
+    """Slots that it takes, those of its spare nodes included."""
     group: Annotated[str, jobs.c.demand.label("group")]
     shape: Annotated[str, type_coerce(demands.c.shape, Text).label("shape")]
     """Its demand, as stored."""
@@ -75,7 +76,7 @@ class _Line:
         for row in sorted(rows, key=lambda row: (-row.priority, row.queued_at, row.id)):
             self.all.append((ahead, row))
             self.by_group[row.group].append((ahead, row))
-            ahead += row.world_size if row.world_size <= largest else 0
+            ahead += row.slots if row.slots <= largest else 0
 
 
 class SchedulingQueue:

@@ -34,6 +34,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 WEIGHTS = {"default": 1.0, "speech": 3.0, "vision": 0.7}
 LARGEST = {"default": 6, "speech": 6, "vision": 2}
 """Largest jobs that can start: of vision by its quota, of the others by the slots of the node."""
+SIZES = (1, 2, 4, 8)
+"""Slots of jobs, those of their spare nodes included."""
 
 
 def make_projects(context: Context, weights: Mapping[str, float]) -> None:
@@ -44,6 +46,10 @@ def make_projects(context: Context, weights: Mapping[str, float]) -> None:
             create_project(context, ProjectRequest(name=name, weight=weight), actor=ADA)
 
 
+def key_of(project: str, size: int) -> str:
+    return f"group-{project}-{size}"
+
+
 def store(context: Context, like: str, rows: Sequence[Waiting], held: Mapping[str, int]) -> None:
     """Store queued jobs in groups, and a running job of so many slots for each project."""
     with context.database.write() as connection:
@@ -52,11 +58,11 @@ def store(context: Context, like: str, rows: Sequence[Waiting], held: Mapping[st
             {
                 "id": job.id,
                 "project": job.project,
-                "world_size": job.size,
+                "world_size": -(-job.size // 2),  # the other slots are those of spare nodes
                 "priority": job.priority,
                 "queued_at": START + timedelta(seconds=job.queued_at),
                 "state": JobState.QUEUED,
-                "demand": f"group-{job.project}",
+                "demand": key_of(job.project, job.size),
             }
             for job in rows
         ]
@@ -64,9 +70,12 @@ def store(context: Context, like: str, rows: Sequence[Waiting], held: Mapping[st
             {"id": context.new_id(), "project": project, "world_size": slots, "state": "running"}
             for project, slots in held.items()
         ]
-        shape = astuple(Demand(1))
-        keys = {f"group-{job.project}" for job in rows}
-        connection.execute(insert(demands), [{"key": key, "shape": shape} for key in sorted(keys)])
+        groups = [
+            {"key": key_of(project, size), "shape": astuple(Demand(1)), "slots": size}
+            for project in {*WEIGHTS, *(job.project for job in rows)}
+            for size in SIZES
+        ]
+        connection.execute(insert(demands), groups)
         connection.execute(insert(jobs), [row | each for each in waiting])
         connection.execute(insert(jobs), [row | each for each in running])
         connection.execute(update(jobs).where(jobs.c.id == like).values(state=JobState.SUCCEEDED))
@@ -78,7 +87,7 @@ def backlog(context: Context, seed: int, count: int = 40) -> list[Waiting]:
         Waiting(
             id=context.new_id(),
             project=choose.choice(list(WEIGHTS)),
-            size=choose.choice((1, 2, 4, 8)),
+            size=choose.choice(SIZES),
             queued_at=float(choose.randrange(20)),
             priority=choose.choice((-50, 0, 0, 50)),
         )
@@ -178,7 +187,7 @@ def test_the_scheduler_follows_all_changes_of_the_order(
             for job in back:
                 entered = {
                     "state": JobState.QUEUED,
-                    "demand": f"group-{choose.choice(list(WEIGHTS))}",
+                    "demand": key_of(choose.choice(list(WEIGHTS)), choose.choice(SIZES)),
                     "priority": choose.choice((-50, 0, 50)),
                 }
                 connection.execute(update(jobs).where(jobs.c.id == job.id).values(**entered))
@@ -238,7 +247,7 @@ def test_the_first_jobs_are_those_of_the_queue_and_of_each_group(
     store(context, harness.submit(), rows, held)
     with context.database.write() as connection:  # groups of several projects
         for number, job in enumerate(rows):
-            key = f"group-{list(WEIGHTS)[number % 3]}"
+            key = key_of(list(WEIGHTS)[number % 3], job.size)
             connection.execute(update(jobs).where(jobs.c.id == job.id).values(demand=key))
         group_of = dict(connection.execute(select(jobs.c.id, jobs.c.demand)).all())
     order, turn = listed(context), Counter[str | None]()
@@ -351,3 +360,31 @@ def test_a_round_sees_jobs_that_entered_groups_in_one_that_failed(
     harness.add_node(slots=2)
     assert harness.place() == 1
     assert harness.job(second).state == JobState.STARTING
+
+
+def test_a_job_counts_with_the_slots_of_the_spare_nodes_that_it_waits_for(
+    harness: Harness, context: Context
+) -> None:
+    make_projects(context, {"vision": 1.0})
+    harness.add_node(slots=8)
+    queued = []
+    for project, resources in (
+        ("vision", {"world_size": 2, "nodes": 1, "spare_nodes": 1}),
+        ("vision", {"world_size": 1}),
+        ("default", {"world_size": 1}),
+        ("default", {"world_size": 2}),
+        ("default", {"world_size": 1}),
+    ):
+        harness.clock.advance(1)
+        queued.append(harness.submit(project=project, resources=resources))
+    queue = SchedulingQueue()
+    queue.enter(enter_groups(context))
+    # The second one of vision has 4 slots ahead of it, the last one of default 3.
+    expected = [queued[each] for each in (0, 2, 3, 4, 1)]
+    assert listed(context) == kept(context, queue)[0] == expected
+    with context.database.read() as connection:
+        order = read_order(connection)
+        key = key_of_candidate(
+            connection, order, project="vision", priority=0, now=harness.clock.now()
+        )
+        assert key.tag == 5.0
