@@ -6,7 +6,7 @@ from alembic import context
 
 from server.database import (  # noqa: F401 - they fill the metadata
     metric_and_log_tables,
-    project_tables,
+    queue_tables,
     slot_tables,
     tables,
 )

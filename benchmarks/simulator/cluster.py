@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, insert, select, update
 
 from benchmarks.simulator.trace import SLOTS_PER_NODE, TracedJob
 from server.context import Context
-from server.database.project_tables import projects
+from server.database.queue_tables import projects
 from server.database.tables import attempt_nodes, attempts, events, jobs, nodes
 from server.subject import Actor
 from trainyard.base.ids import make_id

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, func, or_, select
 
 from server.context import Context
 from server.database.held import HELD_SLOTS, HOLDS
-from server.database.project_tables import projects
+from server.database.queue_tables import projects
 from server.database.rows import TypedRow
 from server.database.tables import jobs
 from server.errors import NotFoundError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, delete, exists, select, update
 
 from server.context import Context
-from server.database.project_tables import project_usage, projects
+from server.database.queue_tables import project_usage, projects
 from server.database.tables import jobs
 from server.database.upsert import insert_absent
 from server.errors import ConflictError, InvalidRequestError

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, select
 
 from server.context import Context
 from server.database.held import HELD_SINCE
-from server.database.project_tables import project_usage
+from server.database.queue_tables import project_usage
 from server.database.slot_tables import HOLDS_SLOTS, holdings
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.database.upsert import insert_or_add

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 
 from server.database.held import HELD_SLOTS, HOLDS
-from server.database.project_tables import projects
+from server.database.queue_tables import projects
 from server.database.tables import demands, jobs, nodes
 from server.projects.queries import held_slots
 from trainyard.protocol.states import JobState

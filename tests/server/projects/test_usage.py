@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from server.context import Context
 from server.database.migrate import alembic_config, upgrade
-from server.database.project_tables import project_usage
+from server.database.queue_tables import project_usage
 from server.database.slot_tables import holdings
 from server.jobs.service import cancel, delete
 from server.liveness import beat

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from server.context import Context
-from server.database.project_tables import projects
+from server.database.queue_tables import projects
 from server.database.tables import demands, jobs
 from server.jobs.service import cancel
 from server.placement.demand import Demand
