@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import case, select
 
-from server.database.tables import demands, jobs
+from server.database.queue_tables import demands
+from server.database.tables import jobs
 
 reason_of_group = (
     select(demands.c.reason).where(demands.c.key == jobs.c.demand).correlate(jobs).scalar_subquery()

@@ -1,10 +1,10 @@
-"""Tables of projects: their settings, and the slot-hours that their jobs used."""
+"""Tables of the queue: its groups, the projects that share it, the slot-hours that they used."""
 
 from __future__ import annotations
 
 from sqlalchemy import Column, Float, Integer, String, Table, Text
 
-from server.database.column_types import UtcDateTime
+from server.database.column_types import Json, UtcDateTime
 from server.database.schema import metadata
 
 # A job names its project without a foreign key: SQLite would copy all jobs to add one. A job is
@@ -29,4 +29,14 @@ project_usage = Table(
     Column("project", String(80), primary_key=True),
     Column("month", String(7), primary_key=True),  # of UTC, such as 2026-11
     Column("slot_seconds", Float, nullable=False),
+)
+
+# Queued jobs that need the same: they wait for the same reason, which is stored once.
+demands = Table(
+    "demands",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("shape", Json, nullable=False),
+    Column("slots", Integer, nullable=False),  # of each job, those of its spare nodes included
+    Column("reason", Text),  # why its jobs wait
 )

@@ -103,16 +103,6 @@ jobs = Table(
     Index("ix_jobs_search", "id", "state", "name", "tags"),  # all that a search looks at
 )
 
-# Queued jobs that need the same: they wait for the same reason, which is stored once.
-demands = Table(
-    "demands",
-    metadata,
-    Column("key", String(64), primary_key=True),
-    Column("shape", Json, nullable=False),
-    Column("slots", Integer, nullable=False),  # of each job, those of its spare nodes included
-    Column("reason", Text),  # why its jobs wait
-)
-
 attempts = Table(
     "attempts",
     metadata,

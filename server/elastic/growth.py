@@ -14,8 +14,9 @@ from sqlalchemy import Connection, Table, Text, or_, select, type_coerce
 
 from server.context import Context
 from server.database.held import HELD_SLOTS
+from server.database.queue_tables import demands
 from server.database.rows import Job, TypedRow
-from server.database.tables import attempt_nodes, attempts, checkpoints, demands, jobs
+from server.database.tables import attempt_nodes, attempts, checkpoints, jobs
 from server.elastic.jobs import (
     chosen_by_a_person,
     demand_on,

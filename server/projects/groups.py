@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, bindparam, select, update
 
-from server.database.tables import demands, jobs
+from server.database.queue_tables import demands
+from server.database.tables import jobs
 from server.database.upsert import insert_or_replace
 from trainyard.protocol.states import JobState
 

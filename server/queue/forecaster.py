@@ -12,7 +12,8 @@ from typing import Annotated, Self
 from sqlalchemy import Connection
 
 from server.context import Context
-from server.database.tables import demands, jobs
+from server.database.queue_tables import demands
+from server.database.tables import jobs
 from server.nodes.capacity import Capacity, read_capacity
 from server.placement.decide import QueuedJob
 from server.placement.forecast import FORECAST_JOBS, Forecast, forecast

@@ -30,8 +30,9 @@ from sqlalchemy import (
 
 from server.context import Context
 from server.database.column_types import StoredRecord
+from server.database.queue_tables import demands
 from server.database.rows import TypedRow
-from server.database.tables import checkpoints, demands, jobs, notices
+from server.database.tables import checkpoints, jobs, notices
 from server.errors import UnreadableError
 from server.events.notices import notify
 from server.jobs.checks import roots_of

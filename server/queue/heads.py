@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, bindparam, select, update
 
 from server.context import Context
-from server.database.tables import demands, jobs
+from server.database.queue_tables import demands
+from server.database.tables import jobs
 from server.events.notices import notify_all
 from server.queue.order import read_shares
 from server.queue.scheduling_queue import GroupedJob, SchedulingQueue

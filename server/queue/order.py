@@ -30,8 +30,8 @@ from sqlalchemy import (
 )
 
 from server.database.held import HELD_SLOTS, HOLDS
-from server.database.queue_tables import projects
-from server.database.tables import demands, jobs, nodes
+from server.database.queue_tables import demands, projects
+from server.database.tables import jobs, nodes
 from server.projects.queries import held_slots
 from trainyard.protocol.states import JobState
 from trainyard.spec.sections.resources import LOWEST_PRIORITY

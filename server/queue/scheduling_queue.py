@@ -18,8 +18,9 @@ from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Table, Text, func, select, type_coerce
 
+from server.database.queue_tables import demands
 from server.database.rows import TypedRow
-from server.database.tables import demands, jobs
+from server.database.tables import jobs
 from server.placement.decide import QueuedJob
 from server.queue.groups import demand_of_shape, lasts_of
 from server.queue.order import GROUPED, ProjectShare

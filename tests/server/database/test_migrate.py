@@ -17,8 +17,9 @@ from server.context import Context
 from server.database.engine import Database
 from server.database.metric_and_log_tables import metric_chunks
 from server.database.migrate import alembic_config, is_current, upgrade
+from server.database.queue_tables import demands
 from server.database.schema import metadata
-from server.database.tables import attempt_nodes, attempts, demands, events, jobs, nodes
+from server.database.tables import attempt_nodes, attempts, events, jobs, nodes
 from server.goodput.step_sums import RecordedSteps, read_trainings
 from server.jobs.service import set_priority
 from server.metrics.points import CHUNK_POINTS, Points

@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import event, select, update
 
 from server.context import Context
-from server.database.tables import demands, jobs
+from server.database.queue_tables import demands
+from server.database.tables import jobs
 from server.jobs.service import cancel
 from server.projects.queries import list_projects
 from server.projects.service import change_project, create_project

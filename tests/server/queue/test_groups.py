@@ -11,7 +11,8 @@ from sqlalchemy import Connection, event, func, insert, select, text, update
 
 from server.context import Context
 from server.database.migrate import alembic_config, upgrade
-from server.database.tables import demands, jobs, nodes, notices
+from server.database.queue_tables import demands
+from server.database.tables import jobs, nodes, notices
 from server.jobs.service import stop
 from server.queue import heads
 from server.queue.groups import forget_groups, put_off

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from server.context import Context
-from server.database.queue_tables import projects
-from server.database.tables import demands, jobs
+from server.database.queue_tables import demands, projects
+from server.database.tables import jobs
 from server.jobs.service import cancel
 from server.placement.demand import Demand
 from server.projects.service import change_project, create_project
