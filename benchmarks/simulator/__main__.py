@@ -18,7 +18,7 @@ from benchmarks.control_plane.servers import store
 from benchmarks.report import emit, percentile
 from benchmarks.simulator.simulation import Record, Simulation
 from benchmarks.simulator.trace import SHAPES, Trace, shortest_makespan
-from server.scheduling.loop import TICK_SECONDS
+from server.scheduling.loop import TICK_SECONDS, collect_seldom
 
 JOBS = {"kueue": 60_000, "heavy_tail": 5_000}
 PACKAGES = ("pydantic", "sqlalchemy")
@@ -136,6 +136,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     given = parser.parse_args()
+    collect_seldom()  # as the scheduler's process does
     passed = True
     for shape in given.shapes:
         trace = SHAPES[shape](given.jobs or JOBS[shape], given.nodes, given.seed)

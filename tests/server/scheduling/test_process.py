@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
@@ -12,7 +13,7 @@ from server.jobs.service import submit
 from server.liveness import beat
 from server.scheduling.dispatch import EXPIRES_SECONDS, CelerySender
 from server.scheduling.leader import Leader
-from server.scheduling.loop import Scheduler
+from server.scheduling.loop import Scheduler, collect_seldom
 from server.scheduling.reconcile import Reconciler
 from tests.actors import ADA
 from tests.server.harness import Harness, RecordingDispatcher
@@ -84,3 +85,21 @@ def test_a_part_that_fails_keeps_no_other_from_its_work(
         scheduler.tick()
     assert harness.job(job_id).state == JobState.STARTING
     leader.release()
+
+
+def test_the_objects_of_a_large_round_are_not_searched_for_garbage() -> None:
+    thresholds, collections = gc.get_threshold(), list[str]()
+
+    def note(phase: str, _info: dict[str, int]) -> None:
+        collections.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        collect_seldom()
+        collections.clear()
+        kept: list[dict[int, list[int]]] = [{number: []} for number in range(40_000)]
+        assert (len(kept), collections) == (40_000, [])
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
