@@ -7,19 +7,19 @@ the attempt that failed (docs/lifecycle.md, 24-29).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
-from server.attempts.lineage import attempts_of, lineage_of
+from server.attempts.lineage import Lineage, attempts_of_jobs, lineage_of
 from server.database.tables import checkpoints, jobs
 from server.errors import NotFoundError
 from trainyard.protocol.rest.jobs import PendingLaunch
 
 SEGMENTS_AT_ONCE = 100
-"""Attempts of a lineage in one query, a condition each; the first query nearly always finds the
-newest checkpoint."""
+"""Attempts of a lineage in one query, a condition each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def parent_checkpoint(
     Raises:
         NotFoundError: the job has no checkpoint of this name.
     """
-    newest = _newest(connection, job_id, before_step=before_step)
+    newest = newest_of_jobs(connection, [job_id], before_step=before_step)[job_id]
     if named is not None:
         return _named(connection, job_id, named, newest)
     if newest is not None:
@@ -68,7 +68,12 @@ def parent_checkpoint(
 
 
 def parent_of_launch(
-    connection: Connection, job_id: str, pending: PendingLaunch, *, forked_from: str | None
+    connection: Connection,
+    job_id: str,
+    pending: PendingLaunch,
+    *,
+    forked_from: str | None,
+    newest: ParentCheckpoint | None,
 ) -> ParentCheckpoint:
     """Return the checkpoint from which a queued launch would resume now.
 
@@ -79,12 +84,16 @@ def parent_of_launch(
         job_id: a job that exists.
         pending: its launch.
         forked_from: the checkpoint of another job from which it was forked.
+        newest: that of `newest_of_jobs`.
 
     Raises:
         NotFoundError: the job has no checkpoint of the name that the launch has.
     """
-    named = None if pending.checkpoint_id == forked_from else pending.checkpoint_id
-    return parent_checkpoint(connection, job_id, named=named)
+    if pending.checkpoint_id not in {None, forked_from}:
+        return _named(connection, job_id, pending.checkpoint_id, newest)
+    if newest is not None:
+        return newest
+    return ParentCheckpoint() if forked_from is None else _fork(connection, job_id)
 
 
 def _named(
@@ -113,15 +122,42 @@ def _fork(connection: Connection, job_id: str) -> ParentCheckpoint:
     return ParentCheckpoint(row.forked_from, row.fork_step or 0, usable=usable)
 
 
-def _newest(
-    connection: Connection, job_id: str, *, before_step: int | None
-) -> ParentCheckpoint | None:
-    """Return the newest usable checkpoint along the lineage; None where it has none."""
+def newest_of_jobs(
+    connection: Connection, job_ids: Collection[str], *, before_step: int | None = None
+) -> Mapping[str, ParentCheckpoint | None]:
+    """Return the newest usable checkpoint along the lineage of each job; None where it has none.
+
+    Args:
+        connection: a transaction.
+        job_ids: jobs, as many as one query lists.
+        before_step: the step before which it was saved.
+    """
+    if not job_ids:
+        return {}
     table = checkpoints.c
-    query = select(table.id, table.step).where(table.job_id == job_id, *_usable())
-    if before_step is not None:
-        query = query.where(table.step < before_step)
-    newest_first = reversed(lineage_of(attempts_of(connection, job_id)).segments)
+    newest_first = (table.attempt.desc(), table.step.desc())
+    usable = [*_usable(), *([] if before_step is None else [table.step < before_step])]
+    of_job = select(table.id).where(table.job_id == jobs.c.id, *usable).order_by(*newest_first)
+    newest, newest_id = checkpoints.alias(), of_job.limit(1).correlate(jobs).scalar_subquery()
+    columns = (newest.c.job_id, newest.c.id, newest.c.attempt, newest.c.step)
+    query = select(*columns).select_from(jobs).join(newest, newest.c.id == newest_id)
+    first = {row.job_id: row for row in connection.execute(query.where(jobs.c.id.in_(job_ids)))}
+    found: dict[str, ParentCheckpoint | None] = dict.fromkeys(job_ids)
+    for job_id, keys in attempts_of_jobs(connection, first.keys()).items():
+        row, lineage = first[job_id], lineage_of(keys)
+        if any(s.number == row.attempt and row.step <= s.until for s in lineage.segments):
+            found[job_id] = ParentCheckpoint(row.id, row.step, own=True)
+        else:  # that of another branch is newer
+            found[job_id] = _newest_along(connection, job_id, lineage, usable)
+    return found
+
+
+def _newest_along(
+    connection: Connection, job_id: str, lineage: Lineage, usable: Collection[ColumnElement[bool]]
+) -> ParentCheckpoint | None:
+    table = checkpoints.c
+    query = select(table.id, table.step).where(table.job_id == job_id, *usable)
+    newest_first = reversed(lineage.segments)
     while segments := list(islice(newest_first, SEGMENTS_AT_ONCE)):
         held = or_(*(and_(table.attempt == s.number, table.step <= s.until) for s in segments))
         row = connection.execute(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from sqlalchemy import Connection, select
 
 from server.attempts.launch import Launch
 from server.attempts.parent import parent_checkpoint
 from server.attempts.retry_policy import Rollback
 from server.context import Context
-from server.database.rows import Job
-from server.database.tables import attempts, checkpoints
+from server.database.tables import attempts, checkpoints, jobs
 from server.events.store import NewEvent, append_event
 from server.subject import SERVER
 from trainyard.protocol.rest.event_data import RolledBack
@@ -55,18 +56,22 @@ def append_rollback(
     append_event(context, connection, event)
 
 
+def windows_of_newest(connection: Connection, job_ids: Collection[str]) -> Mapping[str, Windows]:
+    """Return the windows that the newest attempt of each job leaves out, of jobs that have one."""
+    newest = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
+    query = select(jobs.c.id, attempts.c.skip).join(attempts, newest)
+    return dict(connection.execute(query.where(jobs.c.id.in_(job_ids))).all())
+
+
 def windows_left_out(
-    connection: Connection, job: Job, pending: PendingLaunch, checkpoint_id: str | None
+    connection: Connection, pending: PendingLaunch, checkpoint_id: str | None, previous: Windows
 ) -> Windows:
     """Return all windows of the stream that a new attempt leaves out.
 
     These are the windows that its checkpoint left out, and those of the previous attempt and of the
     launch that begin after the checkpoint's position: earlier data has been trained on.
     """
-    wanted = list(pending.skip)
-    if job.attempt > 0:
-        previous = (attempts.c.job_id == job.id) & (attempts.c.number == job.attempt)
-        wanted = [*(connection.scalar(select(attempts.c.skip).where(previous)) or ()), *wanted]
+    wanted = [*previous, *pending.skip]
     if not wanted:
         return ()
     manifest = connection.scalar(

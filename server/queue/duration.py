@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Protocol
 
 from sqlalchemy import Connection, Table
 
-from server.attempts.parent import parent_of_launch
+from server.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
 from server.database.column_types import StoredRecord
 from server.database.rows import TypedRow
-from server.database.tables import attempts
+from server.database.tables import attempts, jobs
 from server.errors import NotFoundError, UnreadableError
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.spec.auto import DeviceKind
@@ -19,7 +20,20 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
 LOOKED_AT = 20
-"""Newest attempts of a job among which one of the same layout is searched."""
+"""Newest attempts of a job among which one that took steps with the same layout is searched."""
+
+
+class QueuedLaunch(Protocol):
+    """What is read of a job that waits."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def spec(self) -> StoredRecord[JobSpec]: ...
+    @property
+    def pending(self) -> StoredRecord[PendingLaunch] | None: ...
+    @property
+    def forked_from(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,7 @@ class _Former(TypedRow):
     """An attempt that took steps and ended."""
 
     table: ClassVar[Table] = attempts
+    job_id: str
     layout: Layout
     device: DeviceKind
     start_step: int
@@ -58,49 +73,68 @@ class _Former(TypedRow):
         )
 
 
-def expected_duration(
-    connection: Connection,
-    job_id: str,
-    spec: StoredRecord[JobSpec],
-    pending: StoredRecord[PendingLaunch] | None,
-    *,
-    forked_from: str | None,
-) -> Duration | None:
-    """Return how long a launch is expected to last; None where no attempt shows its pace.
+def expected_durations(
+    connection: Connection, queued: Collection[QueuedLaunch]
+) -> Mapping[str, Duration | None]:
+    """Return by job id how long launches are expected to last; None where nothing shows their pace.
 
     The pace is that of the newest attempt that took a step with the same layout, on its own kind of
     slot. It is wall time, so the duration is long rather than short: a job that is backfilled must
-    not last longer than expected.
+    not last longer than expected. Of a job that cannot be read no duration is expected.
 
     Args:
         connection: a transaction.
-        job_id: the job, which is queued.
-        spec: its submitted spec; of one that cannot be read no duration is expected.
-        pending: its launch.
-        forked_from: the checkpoint of another job from which it was forked.
+        queued: jobs that wait for another attempt.
     """
-    if pending is None:
-        return None
-    try:
-        launch = pending.read(f"launch of job {job_id}")
-        steps = launch.overrides.apply(spec.read(f"spec of job {job_id}")).training.steps
-        step = parent_of_launch(connection, job_id, launch, forked_from=forked_from).step
-    except (NotFoundError, UnreadableError):
-        return None
-    former = _Former.all(
-        connection,
+    former: dict[str, list[_Former]] = {each.id: [] for each in queued}
+    if not former:
+        return {}
+    paced = (
         _Former.select()
+        .join(jobs, jobs.c.id == attempts.c.job_id)
         .where(
-            attempts.c.job_id == job_id,
+            attempts.c.job_id.in_(former),
+            attempts.c.number > jobs.c.attempt - LOOKED_AT,
             attempts.c.started_at.is_not(None),
             attempts.c.ended_at.is_not(None),
             attempts.c.last_step > attempts.c.start_step,
         )
-        .order_by(attempts.c.number.desc())
-        .limit(LOOKED_AT),
+        .order_by(attempts.c.job_id, attempts.c.number.desc())
     )
+    for attempt in _Former.all(connection, paced):
+        former[attempt.job_id].append(attempt)
+    newest = newest_of_jobs(connection, [job_id for job_id, found in former.items() if found])
+    return {
+        each.id: _duration(connection, each, former[each.id], newest.get(each.id))
+        for each in queued
+    }
+
+
+def _duration(
+    connection: Connection,
+    queued: QueuedLaunch,
+    former: Sequence[_Former],
+    newest: ParentCheckpoint | None,
+) -> Duration | None:
+    """Return how long a launch is expected to last.
+
+    Args:
+        connection: a transaction.
+        queued: the job.
+        former: its attempts that took steps and ended, the newest first.
+        newest: its newest checkpoint.
+    """
+    if queued.pending is None or not former:
+        return None
+    try:
+        launch = queued.pending.read(f"launch of job {queued.id}")
+        steps = launch.overrides.apply(queued.spec.read(f"spec of job {queued.id}")).training.steps
+        forked = queued.forked_from
+        parent = parent_of_launch(connection, queued.id, launch, forked_from=forked, newest=newest)
+    except (NotFoundError, UnreadableError):
+        return None
     paced = next((attempt for attempt in former if attempt.layout == launch.layout), None)
     if paced is None:
         return None
-    left = max(steps - step, 0)
+    left = max(steps - parent.step, 0)
     return Duration(paced.startup_seconds + left * paced.step_seconds, paced.device)

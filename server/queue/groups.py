@@ -40,7 +40,7 @@ from server.placement.demand import Demand, expected_time
 from server.projects.groups import group_key, store_groups
 from server.projects.queries import keep_quotas
 from server.protocol_2 import lacking
-from server.queue.duration import expected_duration
+from server.queue.duration import expected_durations
 from server.queue.order import ARRIVAL, GROUPED
 from server.subject import Subject
 from trainyard.protocol.attempt import Overrides
@@ -55,9 +55,6 @@ logger = logging.getLogger(__name__)
 
 GROUPED_AT_ONCE = 500
 """Jobs that one round assigns to groups; each is parsed whole."""
-PACED_AT_ONCE = 50
-"""Of these, jobs that ran before: each costs some queries for its expected duration. The others
-enter in the next rounds."""
 PUT_OFF_FOR = timedelta(seconds=15)
 """Pause before another look at a job that cannot start yet for a reason that no slot removes."""
 Waiting = tuple[str, datetime | None, str]
@@ -153,15 +150,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
     )
     with context.database.read() as connection:
         rows = NewJob.all(connection, new)
-        later = {*[row.id for row in rows if row.attempt > 0][PACED_AT_ONCE:]}
-        rows = [row for row in rows if row.id not in later]
-        durations = {
-            row.id: expected_duration(
-                connection, row.id, row.spec, row.pending, forked_from=row.forked_from
-            )
-            for row in rows
-            if row.attempt > 0
-        }
+        durations = expected_durations(connection, [row for row in rows if row.attempt > 0])
     if not rows:
         return frozenset()
     found: list[tuple[NewJob, Demand]] = []

@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, text
 
 from server.attempts.launch import Launch, newest_launch, release_kept, release_spares
-from server.attempts.parent import ParentCheckpoint, parent_of_launch
-from server.attempts.rollback import windows_left_out
+from server.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
+from server.attempts.rollback import windows_left_out, windows_of_newest
 from server.context import Context
 from server.database.held import of_held
 from server.database.rows import Job
@@ -39,6 +39,7 @@ from trainyard.protocol.states import (
 )
 from trainyard.protocol.worker_messages import PROTOCOL, LaunchMessage
 from trainyard.run.failures import REMEDIES, FailureReason
+from trainyard.training.data_stream import Windows
 
 PLACEMENT_LOCK = 7_301_004
 PORTS = range(21_000, 29_000)
@@ -72,6 +73,22 @@ class _Start:
     event: NewEvent
 
 
+@dataclass(frozen=True)
+class _Former:
+    """What new attempts go on from, by job id."""
+
+    newest: Mapping[str, ParentCheckpoint | None]
+    windows: Mapping[str, Windows]
+    """Those that the attempt before left out."""
+
+    @classmethod
+    def read(cls, connection: Connection, job_ids: Collection[str]) -> _Former:
+        """Read it for jobs that ran before."""
+        if not job_ids:
+            return cls({}, {})
+        return cls(newest_of_jobs(connection, job_ids), windows_of_newest(connection, job_ids))
+
+
 def place(
     context: Context, placements: Sequence[Placement], offers: Sequence[Offer]
 ) -> list[LaunchMessage]:
@@ -95,6 +112,7 @@ def place(
         rows = Job.all(connection, locked.with_for_update(key_share=True))
         names = {share.node for each in placements for share in each.allocation}
         held = held_on(connection, names, but_for=by_job)
+        former = _Former.read(connection, [job.id for job in rows if job.attempt > 0])
         starts: list[_Start] = []
         unreadable: list[tuple[Job, str]] = []
         refused: list[tuple[Job, list[Problem]]] = []
@@ -110,7 +128,7 @@ def place(
                 if problems:
                     refused.append((job, problems))
                 else:
-                    starts.append(_start(context, connection, job, placement, by_name))
+                    starts.append(_start(context, connection, job, placement, by_name, former))
             except (KeyFileError, UnreadableError) as error:
                 unreadable.append((job, error.detail))
         _order_checks(context, connection, starts, by_name)
@@ -231,14 +249,17 @@ def _start(
     job: Job,
     placement: Placement,
     offers: Mapping[str, Offer],
+    former: _Former,
 ) -> _Start:
     """Return the attempt, its nodes and the job's move; nothing is written."""
     pending = job.pending
     assert pending is not None, "a queued job has a launch"
     spec = pending.overrides.apply(job.spec)
-    parent = ParentCheckpoint()
-    if job.attempt > 0 or job.forked_from is not None:
-        parent = parent_of_launch(connection, job.id, pending, forked_from=job.forked_from)
+    newest = former.newest.get(job.id)
+    parent = parent_of_launch(
+        connection, job.id, pending, forked_from=job.forked_from, newest=newest
+    )
+    windows = windows_left_out(connection, pending, parent.id, former.windows.get(job.id, ()))
     first = offers[placement.allocation[0].node]
     ranks = placement.allocation[: spec.resources.nodes]
     spares = placement.allocation[len(ranks) :]
@@ -259,7 +280,7 @@ def _start(
         "start_step": parent.step,
         "allow_code_change": pending.allow_code_change,
         "parent_named": _is_named(pending),
-        "skip": windows_left_out(connection, job, pending, parent.id),
+        "skip": windows,
         "last_step": parent.step,
         "rendezvous_port": rendezvous_port(attempt_id),
         "check_network": False,
@@ -311,8 +332,8 @@ def _start(
         + (f", with {', '.join(reserved)} in reserve" if reserved else "")
         + (f", backfilled before {before}" if (before := placement.backfilled_before) else ""),
     )
-    former = newest_launch(connection, job.id) if job.spare_slots else None
-    return _Start(attempt, shares, values, former, event)
+    keeps = newest_launch(connection, job.id) if job.spare_slots else None
+    return _Start(attempt, shares, values, keeps, event)
 
 
 def _is_named(pending: PendingLaunch) -> bool:

@@ -20,7 +20,7 @@ from tests.server.elastic.spare_nodes import (
     with_spare,
 )
 from tests.server.harness import Harness
-from tests.server.queue.test_groups import statements
+from tests.server.statements import statements
 from trainyard.protocol.rest.nodes import Drain
 from trainyard.protocol.states import AttemptState
 

@@ -22,7 +22,7 @@ from server.scheduling.leader import Leader
 from server.scheduling.loop import Scheduler
 from tests.actors import ADA
 from tests.server.harness import Harness
-from tests.server.queue.test_groups import statements
+from tests.server.statements import statements
 from trainyard.protocol.rest.projects import ProjectRequest
 from trainyard.protocol.states import DesiredState
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 from alembic import command
-from sqlalchemy import Connection, event, func, insert, select, text, update
+from sqlalchemy import func, insert, select, text, update
 
 from server.context import Context
 from server.database.migrate import alembic_config, upgrade
@@ -20,6 +17,7 @@ from server.queue.heads import FIRST_AT_ONCE, NOTIFIED
 from server.scheduling.round import Placer
 from tests.actors import ADA
 from tests.server.harness import Harness
+from tests.server.statements import statements
 from trainyard.base.ids import make_id
 from trainyard.protocol.states import JobState
 from trainyard.run.failures import FailureReason
@@ -41,19 +39,6 @@ def fill(harness: Harness, count: int, like: str) -> list[str]:
         ]
         connection.execute(insert(jobs), copies)
     return [copy["id"] for copy in copies]
-
-
-@contextmanager
-def statements(context: Context) -> Iterator[list[str]]:
-    """Gather what is executed while the block runs."""
-    seen: list[str] = []
-
-    def note(_connection: Connection, _cursor: object, statement: str, *_: object) -> None:
-        seen.append(statement)
-
-    event.listen(context.database.engine, "before_cursor_execute", note)
-    yield seen
-    event.remove(context.database.engine, "before_cursor_execute", note)
 
 
 def notices_since(context: Context, seq: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from server.database.rows import Job
 from server.errors import UnreadableError
 from server.scheduling import placements
 from tests.server.harness import Harness
-from tests.server.queue.test_groups import statements
+from tests.server.statements import statements
 from trainyard.base.problems import Problem
 from trainyard.protocol.states import JobState
 from trainyard.spec.job import JobSpec
