@@ -54,8 +54,8 @@ class _Held(TypedRow):
     slots: Annotated[str, type_coerce(attempt_nodes.c.slots, Text)]
     """Their indices, as stored."""
     state: AttemptNodeState
-    lost_at: datetime | None
-    unreachable_since: datetime | None
+    is_lost: Annotated[bool, attempt_nodes.c.lost_at.is_not(None)]
+    is_unreachable: Annotated[bool, attempt_nodes.c.unreachable_since.is_not(None)]
     desired: Annotated[DesiredState, attempts.c.desired]
     ordered_at: Annotated[datetime | None, attempts.c.ordered_at]
     first_step_at: Annotated[datetime | None, attempts.c.started_at]
@@ -102,7 +102,7 @@ def _offers(
 ) -> list[Offer]:
     shares: defaultdict[str, list[_HeldSlots]] = defaultdict(list)
     for share in held:
-        counts = share.lost_at is not None or share.job_id != without_job
+        counts = share.is_lost or share.job_id != without_job
         has_ended = share.state == AttemptNodeState.ENDED
         has_ranks = not has_ended and share.state != AttemptNodeState.SPARE
         held_slots = _HeldSlots(share.job_name, share.slots, counts, has_ranks, has_ended)
@@ -189,7 +189,7 @@ def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
     """
     first, seconds_left = shares[0], None
     kept = first.job_state == JobState.QUEUED
-    silent = kept or any(share.lost_at or share.unreachable_since for share in shares)
+    silent = kept or any(share.is_lost or share.is_unreachable for share in shares)
     ordered = first.desired != DesiredState.RUN
     overdue = first.ordered_at is not None and now >= first.ordered_at + OVERDUE_AFTER
     if ordered and not silent and not overdue:

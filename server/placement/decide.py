@@ -110,6 +110,8 @@ class _Span:
     nodes: Sequence[str]
     unit: int
     """Slots of which each share is a multiple."""
+    divided: bool
+    """Whether a node has parts of a GPU, of which the demand can use none."""
 
 
 class Turns:
@@ -219,7 +221,11 @@ class Turns:
         """Return the sets of nodes that a demand may span; they are the same in every turn."""
         if demand not in self._spans:
             self._spans[demand] = [
-                _Span([offer.node for offer in group], unit_on(demand, group))
+                _Span(
+                    names := [offer.node for offer in group],
+                    unit_on(demand, group),
+                    demand.world_size > 1 and any(self._by_name[name].partitions for name in names),
+                )
                 for group in groups(demand, self._offers)
             ]
         return self._spans[demand]
@@ -227,21 +233,17 @@ class Turns:
     def _eligible(self, demand: Demand) -> tuple[list[list[Offer]], list[int]]:
         """Return these sets as they are in the present turn, and the unit of each."""
         spans = self._span(demand)
-        nodes = [[_usable(demand, self._left[name]) for name in span.nodes] for span in spans]
-        return nodes, [span.unit for span in spans]
+        nodes = [[self._left[name] for name in span.nodes] for span in spans]
+        return _usable(spans, nodes), [span.unit for span in spans]
 
     def _choose(self, demand: Demand) -> tuple[NodeAllocation, ...] | None:
         """Return an allocation on nodes that no job ahead keeps; full nodes hold no share."""
         spans, left, kept = self._span(demand), self._left, self._kept_for
         open_nodes = [
-            [
-                _usable(demand, left[name])
-                for name in span.nodes
-                if name not in kept and left[name].free
-            ]
+            [offer for name in span.nodes if name not in kept and (offer := left[name]).free]
             for span in spans
         ]
-        return choose(demand, open_nodes, units=[span.unit for span in spans])
+        return choose(demand, _usable(spans, open_nodes), units=[span.unit for span in spans])
 
     def _after(self, lasts: timedelta | None) -> datetime | None:
         """Return the expected end of what starts now; None where it is not known."""
@@ -339,9 +341,14 @@ def give(
     return given, waiting
 
 
-def _usable(demand: Demand, offer: Offer) -> Offer:
-    """Return what a node offers to a demand."""
-    return offer.without_partitions() if demand.world_size > 1 and offer.partitions else offer
+def _usable(spans: Sequence[_Span], nodes: Sequence[list[Offer]]) -> list[list[Offer]]:
+    """Return what the nodes of each span offer to its demand."""
+    return [
+        [offer.without_partitions() if offer.partitions else offer for offer in offers]
+        if span.divided
+        else offers
+        for span, offers in zip(spans, nodes, strict=True)
+    ]
 
 
 def _take(offer: Offer, name: str, slots: Collection[int]) -> Offer:

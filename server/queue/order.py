@@ -165,11 +165,10 @@ def read_shares(connection: Connection) -> Mapping[str, ProjectShare]:
     """Return by project what the order of its jobs follows from."""
     held, online = held_slots(connection), connection.scalar(_ONLINE)
     columns = (projects.c.name, projects.c.weight, projects.c.max_slots)
+    most = math.inf if online is None else online
     return {
         name: ProjectShare(
-            held.get(name, 0),
-            weight,
-            min((most for most in (max_slots, online) if most is not None), default=math.inf),
+            held.get(name, 0), weight, most if max_slots is None else min(max_slots, most)
         )
         for name, weight, max_slots in connection.execute(select(*columns))
     }
