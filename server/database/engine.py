@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,9 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
+        # SQLite has one writer, and its own wait for another one is to sleep for up to 100 ms at a
+        # time: threads of one process take turns without it.
+        self._turn = threading.Lock() if self.is_sqlite else nullcontext()
 
     @property
     def is_sqlite(self) -> bool:
@@ -83,7 +87,7 @@ class Database:
 
         No network call belongs inside: whatever is to be sent is sent after the block.
         """
-        with self.engine.connect() as connection:
+        with self._turn, self.engine.connect() as connection:
             if self.is_sqlite:
                 connection.info["immediate"] = True
             with connection.begin():

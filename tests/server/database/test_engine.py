@@ -1,12 +1,14 @@
-"""The connections to PostgreSQL: how long they wait for a peer that is silent."""
+"""Connections: how long those to PostgreSQL wait for a silent peer, and turns to write SQLite."""
 
 from __future__ import annotations
 
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL, event, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from server.database.engine import CONNECT_DEFAULTS, Database
@@ -60,3 +62,23 @@ def test_a_server_that_answers_nothing_is_given_up() -> None:
         with pytest.raises(OperationalError, match="timeout"):
             parameters(url)
         assert time.monotonic() - began < 20
+
+
+def test_threads_take_turns_to_write_sqlite(tmp_path: Path) -> None:
+    """None of them waits in SQLite, which sleeps between its tries: here it tries once."""
+    database = Database(f"sqlite:///{tmp_path}/trainyard.db")
+    event.listen(database.engine, "connect", lambda raw, _: raw.execute("PRAGMA busy_timeout = 0"))
+    with database.write() as connection:
+        connection.exec_driver_sql("CREATE TABLE sums (value INTEGER)")
+        connection.exec_driver_sql("INSERT INTO sums VALUES (0)")
+
+    def add(_: int) -> None:
+        with database.write() as connection:
+            connection.exec_driver_sql("UPDATE sums SET value = value + 1")
+            time.sleep(0.01)  # others would find the database locked
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(16)))
+    with database.read() as connection:
+        assert connection.exec_driver_sql("SELECT value FROM sums").scalar_one() == 16
+    database.dispose()
