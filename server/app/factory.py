@@ -49,7 +49,9 @@ LOGIN = f"{API}{SESSION_PATH}"
 MAX_LOGIN_BYTES = 4 * 1024
 """The one body that is read before there is a token."""
 
+# Every request is matched with the routes in turn, and most requests are those of workers.
 ROUTERS: tuple[APIRouter, ...] = (
+    server.app.worker_endpoints.router,
     server.jobs.endpoints.router,
     server.metrics.endpoints.router,
     server.goodput.endpoints.router,
@@ -62,7 +64,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.queue.endpoints.router,
     server.events.endpoints.router,
     server.auth.endpoints.router,
-    server.app.worker_endpoints.router,
 )
 
 

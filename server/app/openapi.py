@@ -62,7 +62,10 @@ def build(app: FastAPI) -> Document:
     _add_stream_items(schemas)
     bodies = dict(_bodies(app))
     names = _add_schemas(schemas, {ProblemDetails, *(body.model for body in bodies.values())})
-    for path, operations in document["paths"].items():
+    # Routes of workers come first because most requests are theirs; readers look for the others.
+    paths = sorted(document["paths"].items(), key=lambda item: "/workers/" in item[0])
+    document["paths"] = dict(paths)
+    for path, operations in paths:
         for method, operation in operations.items():
             body = bodies.get((path, method.upper()))
             if body is not None:

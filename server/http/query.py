@@ -12,7 +12,7 @@ from server.errors import InvalidRequestError
 from trainyard.base.problems import Problem
 
 
-def _check(request: Request) -> None:
+async def _check(request: Request) -> None:
     if not request.query_params:
         return
     legal = tuple(dict.fromkeys(_names(request.scope["route"].dependant)))

@@ -8,12 +8,16 @@ from typing import Annotated, Any, Generic, TypeVar
 from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
+from starlette.concurrency import run_in_threadpool
 
 from server.errors import InvalidRequestError, UnsupportedMediaTypeError
 from trainyard.base.json_text import json_problem
 from trainyard.base.problems import Problem, pointer_to, problems_of
 
 Model = TypeVar("Model", bound=BaseModel)
+
+SMALL_BYTES = 16 * 1024
+"""Largest body that is checked in the event loop: a change of threads would take longer."""
 
 
 async def _read(request: Request) -> bytes:
@@ -42,10 +46,12 @@ class JsonBody(Generic[Model]):
         self.model = model
         self.default = default
 
-    def __call__(self, content: Annotated[bytes, Depends(_read)]) -> Model:
+    async def __call__(self, content: Annotated[bytes, Depends(_read)]) -> Model:
         """Return the body as the model, or refuse it."""
         if not content and self.default is not None:
             return self.default
+        if len(content) > SMALL_BYTES:
+            return await run_in_threadpool(parse_json, self.model, content)
         return parse_json(self.model, content)
 
 

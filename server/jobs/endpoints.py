@@ -78,7 +78,7 @@ JOB_KEY = r"^[01][0-9a-hjkmnp-tv-z]{26}$"
 """Rank of the group and id, as `job_key` writes them."""
 
 
-def job_filter(
+async def job_filter(
     state: Annotated[
         list[JobState] | None, Query(max_length=8, description="In one of these states.")
     ] = None,
