@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, and_, bindparam, delete, func, insert, select, update
 
 from server.context import Context
 from server.database.metric_and_log_tables import log_blocks, logs
@@ -69,6 +69,22 @@ class Stored:
     rank: int
     lines: int
     """Complete lines so far."""
+
+
+# Statements of each report with output are built once, as those of `server.attempts.service`.
+_MY_LOG = and_(logs.c.attempt_id == bindparam("of_attempt"), logs.c.rank == bindparam("of_rank"))
+_LOG = RankLog.select().where(_MY_LOG)
+_GROW_LOG = update(logs).where(_MY_LOG)
+_MY_BLOCKS = and_(
+    log_blocks.c.attempt_id == bindparam("of_attempt"), log_blocks.c.rank == bindparam("of_rank")
+)
+_OPEN_BLOCK = (
+    select(log_blocks.c.first_line, log_blocks.c.size, log_blocks.c.content)
+    .where(_MY_BLOCKS, log_blocks.c.size < BLOCK_BYTES)
+    .order_by(log_blocks.c.first_line.desc())
+    .limit(1)
+)
+_DROP_BLOCK = delete(log_blocks).where(_MY_BLOCKS, log_blocks.c.first_line == bindparam("first"))
 
 
 def store_output(
@@ -177,12 +193,12 @@ def search(
 
 
 def _row(connection: Connection, attempt_id: str, rank: int) -> RankLog:
-    query = RankLog.select().where(logs.c.attempt_id == attempt_id, logs.c.rank == rank)
-    row = RankLog.one_or_none(connection, query)
+    of = {"of_attempt": attempt_id, "of_rank": rank}
+    row = connection.execute(_LOG, of).one_or_none()
     if row is None:
         connection.execute(insert(logs).values(attempt_id=attempt_id, rank=rank))
-        row = RankLog.one(connection, query)
-    return row
+        row = connection.execute(_LOG, of).one()
+    return RankLog(*row)
 
 
 def _partial(row: RankLog) -> Partial:
@@ -196,36 +212,27 @@ def _append(
     added = _add_blocks(connection, row, lines) if lines else 0
     stored = row.stored_bytes + added
     dropped = _drop_oldest(connection, row, stored - quota) if stored > quota else 0
-    connection.execute(
-        update(logs)
-        .where(logs.c.attempt_id == row.attempt_id, logs.c.rank == row.rank)
-        .values(
-            lines=row.lines + len(lines),
-            stored_bytes=stored - dropped,
-            dropped_bytes=row.dropped_bytes + dropped,
-            first_error_line=row.first_error_line if error is None else row.lines + error,
-            partial=partial.kept or None,
-            partial_size=partial.size,
-        )
-    )
+    grown = {
+        "lines": row.lines + len(lines),
+        "stored_bytes": stored - dropped,
+        "dropped_bytes": row.dropped_bytes + dropped,
+        "first_error_line": row.first_error_line if error is None else row.lines + error,
+        "partial": partial.kept or None,
+        "partial_size": partial.size,
+    }
+    connection.execute(_GROW_LOG, {"of_attempt": row.attempt_id, "of_rank": row.rank} | grown)
     return Stored(row.rank, row.lines + len(lines))
 
 
 def _add_blocks(connection: Connection, row: RankLog, lines: Sequence[str]) -> int:
     """Store lines after those that are there, and return the bytes that they take."""
-    columns = log_blocks.c
-    mine = (columns.attempt_id == row.attempt_id) & (columns.rank == row.rank)
-    last = connection.execute(
-        select(columns.first_line, columns.size, columns.content)
-        .where(mine, columns.size < BLOCK_BYTES)
-        .order_by(columns.first_line.desc())
-        .limit(1)
-    ).one_or_none()
+    mine = {"of_attempt": row.attempt_id, "of_rank": row.rank}
+    last = connection.execute(_OPEN_BLOCK, mine).one_or_none()
     first_line, replaced = row.lines, 0
     if last is not None:  # the only block that is not full: it is rewritten with the new lines
         first_line, replaced = last.first_line, last.size
         lines = [*unpack_lines(last.content), *lines]
-        connection.execute(delete(log_blocks).where(mine, columns.first_line == first_line))
+        connection.execute(_DROP_BLOCK, mine | {"first": first_line})
     blocks = blocks_of(first_line, lines)
     connection.execute(
         insert(log_blocks),

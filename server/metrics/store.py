@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -24,6 +24,8 @@ TAIL_LIMIT = 2000
 """Points in the tail of a series above which it is compacted."""
 COMPACTED_AT_ONCE = 100
 """Series that one report compacts because of their tails; the others wait for the next one."""
+COPIED_FROM = 50
+"""Most rows that one INSERT holds on PostgreSQL: COPY takes more messages, and less for a row."""
 MAX_SERIES = 2000
 """Metric names of one attempt; further ones are left out."""
 
@@ -237,19 +239,21 @@ def _store_digests(
 
 
 def _insert(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Insert many narrow rows, all columns in their order; on PostgreSQL by COPY."""
-    if connection.dialect.name == "postgresql":
-        columns = ", ".join(table.c.keys())
-        raw = connection.connection.driver_connection
-        assert isinstance(raw, psycopg.Connection)
-        with (
-            raw.cursor() as cursor,
-            cursor.copy(f"COPY {table.name} ({columns}) FROM STDIN") as copy,
-        ):
-            for row in rows:
-                copy.write_row(row)
+    """Insert narrow rows, all columns in their order; on PostgreSQL many of them by COPY."""
+    if not (listed := list(rows)):
         return
-    marks = ", ".join("?" for _ in table.c)
-    statement = f"INSERT INTO {table.name} VALUES ({marks})"  # noqa: S608
-    if listed := list(rows):
-        connection.exec_driver_sql(statement, listed)
+    into = f"{table.name} ({', '.join(table.c.keys())})"
+    if connection.dialect.name == "sqlite":
+        marks = ", ".join("?" for _ in table.c)
+        connection.exec_driver_sql(f"INSERT INTO {into} VALUES ({marks})", listed)  # noqa: S608
+        return
+    if len(listed) <= COPIED_FROM:
+        marks = ", ".join(f"({', '.join('%s' for _ in table.c)})" for _ in listed)
+        values = tuple(chain.from_iterable(listed))
+        connection.exec_driver_sql(f"INSERT INTO {into} VALUES {marks}", values)  # noqa: S608
+        return
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, psycopg.Connection)
+    with raw.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN") as copy:
+        for row in listed:
+            copy.write_row(row)
