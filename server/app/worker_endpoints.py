@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from server.attempts.claim import claim as claim_attempt
 from server.attempts.node_heartbeat import node_heartbeat
+from server.attempts.service import ReportedShare, authenticate_share
 from server.auth.dependencies import AttemptTokenHash, Joiner, Node
 from server.auth.service import Principal
 from server.checkpoints.catalog import apply_outcome
@@ -88,6 +89,12 @@ def claim(
     return _reply(claimed, body.protocol)
 
 
+def _share(
+    context: ServerContext, attempt_id: AttemptId, token_hash: AttemptTokenHash
+) -> ReportedShare:
+    return authenticate_share(context, attempt_id, token_hash)
+
+
 @router.post(
     "/attempts/{attempt_id}/report",
     response_model=ReportReply,
@@ -95,12 +102,11 @@ def claim(
 )
 def report(
     context: ServerContext,
-    token_hash: AttemptTokenHash,
-    attempt_id: AttemptId,
+    share: Annotated[ReportedShare, Depends(_share)],
     report: Annotated[Report, Depends(JsonBody(Report))],
 ) -> Response:
     """Store new bytes of the run directory once, and answer with orders."""
-    return _reply(store_report(context, attempt_id, token_hash, report), report.protocol)
+    return _reply(store_report(context, share, report), report.protocol)
 
 
 # Supervisors of protocol 2 outlive an upgrade of the server; no new client uses their paths.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Integer, Table, bindparam, func, select, update
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Integer, Table, bindparam, func, select, upda
 from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs
-from server.errors import UnauthenticatedError
+from server.errors import ConflictError, UnauthenticatedError
 from server.events.notices import notify
 from server.events.store import NewEvent, append_event
 from server.leases import NODE_LEASES, check_fence
@@ -24,6 +24,9 @@ from trainyard.protocol.worker_messages import Identity
 from trainyard.run.directory import Phase
 from trainyard.run.records import Heartbeat
 from trainyard.spec.layout import Layout
+
+OUTPUT_TAKEN = timedelta(minutes=10)
+"""Time after an attempt's end in which its token may still report output of its ranks."""
 
 _lower = attempt_nodes.alias("lower_shares")
 # The list of slots is JSON text, which the two databases parse by different functions: its commas
@@ -53,6 +56,7 @@ class ReportedShare(TypedRow):
     number: Annotated[int, attempts.c.number]
     """Number of the attempt."""
     node: str
+    token_hash: str | None
     node_rank: int
     slots: list[int]
     first_rank: Annotated[int, _FIRST_RANK]
@@ -66,7 +70,10 @@ class ReportedShare(TypedRow):
     start_step: Annotated[int, attempts.c.start_step]
     last_step: Annotated[int, attempts.c.last_step]
     parent_checkpoint_id: Annotated[str | None, attempts.c.parent_checkpoint_id]
+    attempt_ended_at: Annotated[datetime | None, attempts.c.ended_at]
     identity: Identity | None
+    acknowledged: dict[str, int]
+    """Bytes of each file of the spool that are stored."""
     unreachable_since: datetime | None
     lost_at: datetime | None
 
@@ -94,24 +101,40 @@ _REPORTED_SHARE = (
     .join(jobs, jobs.c.id == attempts.c.job_id)
     .where(
         attempt_nodes.c.attempt_id == bindparam("attempt_id"),
-        attempt_nodes.c.node == bindparam("node"),
         attempt_nodes.c.token_hash == bindparam("token_hash"),
     )
 )
 
 
+def authenticate_share(context: Context, attempt_id: str, token_hash: str) -> ReportedShare:
+    """Return the share that the holder of a token may report on, before the body is read.
+
+    Raises:
+        UnauthenticatedError: the token is not that of a share of this attempt.
+        ConflictError: the attempt ended longer than `OUTPUT_TAKEN` ago, and the token with it. The
+            token of a lost share is valid until the share has ended too: its exit is the proof that
+            frees its slots.
+    """
+    with context.database.read() as connection:
+        share = read_reported_share(connection, attempt_id, token_hash)
+    ended_at = share.attempt_ended_at if share.node_state == AttemptNodeState.ENDED else None
+    if ended_at is not None and context.now() - ended_at >= OUTPUT_TAKEN:
+        raise ConflictError("the attempt has ended, and its token is revoked")
+    return share
+
+
 def read_reported_share(
-    connection: Connection, attempt_id: str, *, node: str, token_hash: str
+    connection: Connection, attempt_id: str, token_hash: str | None
 ) -> ReportedShare:
     """Return the share that the holder of a token reports on; it may have ended.
 
     Raises:
-        UnauthenticatedError: the token is not that of this attempt on this node.
+        UnauthenticatedError: the token is not that of a share of this attempt.
     """
-    of = {"attempt_id": attempt_id, "node": node, "token_hash": token_hash}
+    of = {"attempt_id": attempt_id, "token_hash": token_hash}
     row = connection.execute(_REPORTED_SHARE, of).one_or_none()
     if row is None:
-        raise UnauthenticatedError("this is no token of this attempt on this node")
+        raise UnauthenticatedError("this is no token of this attempt")
     return ReportedShare(*row)
 
 

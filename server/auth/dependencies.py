@@ -13,7 +13,6 @@ from server.auth.service import (
     Principal,
     authenticate_session,
     authenticate_token,
-    check_attempt_token,
 )
 from server.auth.tokens import TokenKind, hash_token
 from server.context import Context
@@ -45,7 +44,7 @@ def cookie_name(context: Context) -> str:
     return SECURE_SESSION_COOKIE if context.settings.is_https else SESSION_COOKIE
 
 
-def _session_cookie(
+async def _session_cookie(
     context: ServerContext, request: Request, _: Annotated[str | None, Depends(_cookie_scheme)]
 ) -> str | None:
     return request.cookies.get(cookie_name(context))
@@ -64,7 +63,7 @@ def _person(context: ServerContext, request: Request, bearer: Bearer, cookie: Co
     return principal
 
 
-def _admin(principal: Annotated[Principal, Depends(_person)]) -> Principal:
+async def _admin(principal: Annotated[Principal, Depends(_person)]) -> Principal:
     if principal.kind is not TokenKind.ADMIN:
         raise ForbiddenError(
             "this needs the admin token: log in by the link that `trainyard up` prints, or use the "
@@ -80,12 +79,10 @@ def _by_token(*kinds: TokenKind) -> Callable[[ServerContext, Bearer], Principal]
     return dependency
 
 
-def _attempt_token_hash(context: ServerContext, bearer: Bearer) -> str:
+async def _attempt_token_hash(bearer: Bearer) -> str:
     if bearer is None:
         raise UnauthenticatedError(NO_TOKEN)
-    token_hash = hash_token(bearer.credentials)
-    check_attempt_token(context, token_hash)
-    return token_hash
+    return hash_token(bearer.credentials)
 
 
 def _of_kind(
@@ -137,7 +134,7 @@ node = Depends(_by_token(TokenKind.NODE))
 joiner = Depends(_by_token(TokenKind.JOIN, TokenKind.NODE))
 """A join token, or the token of a node that comes back."""
 attempt = Depends(_attempt_token_hash)
-"""Hash of the token of any attempt; the transaction of the report compares it with its attempt."""
+"""Hash of the token, which `server.attempts.service.authenticate_share` compares."""
 
 Person = Annotated[Principal, person]
 Admin = Annotated[Principal, admin]

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from sqlalchemy import Connection, and_, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, and_, delete, insert, or_, select, update
 
 from server.auth.tokens import TokenKind, hash_token, make_secret, make_token
 from server.context import Context
 from server.database.rows import Token
-from server.database.tables import attempt_nodes, attempts, sessions, tokens
+from server.database.tables import sessions, tokens
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, UnauthenticatedError
 from server.subject import SCHEDULER, SERVER, TRAINER, Actor
 from trainyard.protocol.rest.access import TokenRequest
-from trainyard.protocol.states import AttemptNodeState
 
 SESSION_LIFETIME = timedelta(days=30)
 DEFAULT_LIFETIME = {
@@ -24,8 +23,6 @@ DEFAULT_LIFETIME = {
     "join": timedelta(hours=1),
     "login": timedelta(minutes=10),
 }
-OUTPUT_TAKEN = timedelta(minutes=10)
-"""Time after an attempt's end in which its token may still report output of its ranks."""
 LAST_USED_PRECISION = timedelta(minutes=1)
 """Pause between two writes of `last_used_at`, which would make every request a writer."""
 RESERVED_NAMES = frozenset({"admin", SCHEDULER.name, SERVER.name, TRAINER.name})
@@ -98,31 +95,6 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
     if row is None:
         raise UnauthenticatedError("the browser session is unknown or over; log in again")
     return _principal(row), row.session_expires_at
-
-
-_ATTEMPT_OF_TOKEN = (
-    select(attempts.c.ended_at, attempt_nodes.c.state)
-    .join(attempt_nodes, attempt_nodes.c.attempt_id == attempts.c.id)
-    .where(attempt_nodes.c.token_hash == bindparam("token_hash"))
-)
-
-
-def check_attempt_token(context: Context, token_hash: str) -> None:
-    """Refuse a report before its body is read, unless its token belongs to an attempt.
-
-    Raises:
-        UnauthenticatedError: no attempt has this token.
-        ConflictError: the attempt ended longer than `OUTPUT_TAKEN` ago, and the token with it. The
-            token of a lost share is valid until the share has ended too: its exit is the proof that
-            frees its slots.
-    """
-    with context.database.read() as connection:
-        row = connection.execute(_ATTEMPT_OF_TOKEN, {"token_hash": token_hash}).one_or_none()
-    if row is None:
-        raise UnauthenticatedError("this is no token of an attempt")
-    over = row.ended_at is not None and row.state == AttemptNodeState.ENDED
-    if over and context.now() - row.ended_at >= OUTPUT_TAKEN:
-        raise ConflictError("the attempt has ended, and its token is revoked")
 
 
 def open_session(context: Context, *, token: str | None, code: str | None) -> NewSession:

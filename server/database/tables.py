@@ -8,7 +8,6 @@ from sqlalchemy import (
     Column,
     Float,
     ForeignKey,
-    ForeignKeyConstraint,
     Index,
     Integer,
     String,
@@ -164,24 +163,11 @@ attempt_nodes = Table(
     Column("lost_at", UtcDateTime),  # since when its attempt does not wait for its end
     Column("spare_since", UtcDateTime),  # of a spare, which may be reserved after the placement
     Column("exit", Record(ExitRecord)),
+    Column("acknowledged", Json, nullable=False, server_default="{}"),  # bytes of each spool file
     one_of("state", AttemptNodeState),
     Index(None, "node", "state"),
     # What holds slots, among all shares there ever were.
     Index("ix_attempt_nodes_holding", "node", sqlite_where=_UNENDED, postgresql_where=_UNENDED),
-)
-
-spool_offsets = Table(
-    "spool_offsets",
-    metadata,
-    Column("attempt_id", ID, primary_key=True),
-    Column("node", String(100), primary_key=True),
-    Column("file", String(32), primary_key=True),
-    Column("acknowledged", BigInteger, nullable=False),
-    ForeignKeyConstraint(
-        ["attempt_id", "node"],
-        ["attempt_nodes.attempt_id", "attempt_nodes.node"],
-        ondelete="CASCADE",
-    ),
 )
 
 requests = Table(

@@ -119,22 +119,19 @@ def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
     return [_unpack(f"/chunks/{index}", chunk) for index, chunk in enumerate(chunks)]
 
 
-def parse_chunks(
-    chunks: Sequence[UnpackedChunk], offsets: Mapping[str, int], share: ReportedShare
-) -> ReportContent:
+def parse_chunks(chunks: Sequence[UnpackedChunk], share: ReportedShare) -> ReportContent:
     """Parse what is not stored yet.
 
     Args:
         chunks: the report's chunks.
-        offsets: what is stored of each file.
-        share: the share that the report is on.
+        share: the share that the report is on, with what is stored of each file.
 
     Raises:
         InvalidRequestError: a file is not this node's to report, or a line cannot be read.
     """
     for chunk in chunks:
         _check_file(chunk, share)
-    content = ReportContent(_fresh([_first_lines(chunk) for chunk in chunks], offsets))
+    content = ReportContent(_fresh([_first_lines(chunk) for chunk in chunks], share.acknowledged))
     as_event = partial(event_line, job_id=share.job_id, attempt=share.number)
     for chunk in content.chunks:
         if chunk.file == "metrics":

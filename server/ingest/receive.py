@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, select, update
 from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
 from server.attempts.finish import end_nodes
@@ -19,9 +18,8 @@ from server.attempts.service import (
     record_heartbeat,
 )
 from server.context import Context
-from server.database.tables import events, requests, spool_offsets
-from server.database.upsert import insert_or_replace
-from server.errors import InvalidRequestError
+from server.database.tables import attempt_nodes, events, requests
+from server.errors import InvalidRequestError, UnauthenticatedError
 from server.ingest.parse import ReportContent, parse_chunks, unpack
 from server.ingest.report import IncomingReport
 from server.ingest.subscribers import SUBSCRIBERS, notify_logs
@@ -42,8 +40,13 @@ logger = logging.getLogger(__name__)
 REQUESTS_AT_ONCE = 100
 
 
-def store_report(context: Context, attempt_id: str, token_hash: str, report: Report) -> ReportReply:
+def store_report(context: Context, share: ReportedShare, report: Report) -> ReportReply:
     """Store what a supervisor reports, exactly once, and return orders and stored offsets.
+
+    Args:
+        context: the server's surroundings.
+        share: the share on which the token of the report was accepted.
+        report: what it reports.
 
     Raises:
         UnauthenticatedError: the token is not that of this attempt on this node.
@@ -52,17 +55,17 @@ def store_report(context: Context, attempt_id: str, token_hash: str, report: Rep
             states the rule), or the database holds no such value; nothing is stored.
     """
     try:
-        return _store(context, attempt_id, token_hash, report)
+        return _store(context, share, report)
     except (StatementError, OverflowError) as error:
         if isinstance(error, DBAPIError) and not isinstance(error, DataError):
             raise
         # A 500 would be an outage to the sender, which repeats the same report for ever.
-        logger.exception("the database refuses a value in a report of attempt %s", attempt_id)
+        logger.exception("the database refuses a value in a report of attempt %s", share.attempt_id)
         reason = str(getattr(error, "orig", error)).partition("\n")[0]
         raise InvalidRequestError.at("", f"the database refuses a value: {reason}") from error
 
 
-def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -> ReportReply:
+def _store(context: Context, accepted: ReportedShare, report: Report) -> ReportReply:
     """Store a report, or nothing.
 
     Bytes that are stored already are ignored, and what follows a gap is not taken: the reply names
@@ -70,30 +73,27 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
     together. After the end of the share its token brings output alone (`_take_output`).
     """
     check_protocol(report.protocol)
-    key = {"node": report.node, "token_hash": token_hash}
-    # The token is checked before bytes are unpacked, and lines are parsed before the write
-    # transaction begins: it holds the job's lock, and on SQLite every writer waits for it.
-    with context.database.read() as connection:
-        share = read_reported_share(connection, attempt_id, **key)
-        offsets = _read_offsets(connection, attempt_id, report.node)
+    if report.node != accepted.node:
+        raise UnauthenticatedError("this is no token of this attempt on this node")
+    # Lines are parsed before the write transaction begins: it holds the job's lock, and on SQLite
+    # every writer waits for it.
     chunks = unpack(report.chunks)
-    content = parse_chunks(chunks, offsets, share)
+    content = parse_chunks(chunks, accepted)
     with context.database.write() as connection:
-        lock_job(connection, share.job_id)
-        share = read_reported_share(connection, attempt_id, **key)
-        present = _read_offsets(connection, attempt_id, report.node)
-        if present != offsets:  # a copy of this report came in between
-            content = parse_chunks(chunks, present, share)
+        lock_job(connection, accepted.job_id)
+        share = read_reported_share(connection, accepted.attempt_id, accepted.token_hash)
+        if share.acknowledged != accepted.acknowledged:  # a copy of this report came in between
+            content = parse_chunks(chunks, share)
         incoming = IncomingReport(context, connection, share, report, content)
         if share.node_state == AttemptNodeState.ENDED or share.lost_at is not None:
-            return _take_output(incoming, before=present)
+            return _take_output(incoming)
         content.metrics = _up_to_last_step(incoming)
         _store_content(incoming)
         _close_logs(incoming)
         for subscriber in SUBSCRIBERS:
             subscriber(incoming)
         _end_share(incoming)  # last: an ended attempt takes neither commits nor answers
-        stored = present | {chunk.file: chunk.end for chunk in content.chunks}
+        stored = _acknowledged(incoming)
         return ReportReply(
             acknowledged={chunk.file: stored.get(chunk.file, 0) for chunk in report.chunks},
             desired=share.desired,
@@ -123,10 +123,21 @@ def _store_content(incoming: IncomingReport) -> None:
         store_output(connection, attempt_id, rank, output, quota=quota)
         for rank, output in content.output
     ]
-    ends = {chunk.file: chunk.end for chunk in content.chunks}
-    key = {"attempt_id": attempt_id, "node": incoming.share.node}
-    acknowledged = [{**key, "file": file, "acknowledged": end} for file, end in ends.items()]
-    insert_or_replace(connection, spool_offsets, acknowledged)
+    if content.chunks:
+        of = {"of_attempt": attempt_id, "on_node": incoming.share.node}
+        connection.execute(_ACKNOWLEDGE, {**of, "acknowledged": _acknowledged(incoming)})
+
+
+_ACKNOWLEDGE = update(attempt_nodes).where(
+    attempt_nodes.c.attempt_id == bindparam("of_attempt"),
+    attempt_nodes.c.node == bindparam("on_node"),
+)
+
+
+def _acknowledged(incoming: IncomingReport) -> dict[str, int]:
+    """Return the bytes of each file that are stored once the report is."""
+    ends = {chunk.file: chunk.end for chunk in incoming.content.chunks}
+    return incoming.share.acknowledged | ends
 
 
 def _close_logs(incoming: IncomingReport) -> None:
@@ -184,19 +195,7 @@ def _append_dropped(
     )
 
 
-_OFFSETS = select(spool_offsets.c.file, spool_offsets.c.acknowledged).where(
-    spool_offsets.c.attempt_id == bindparam("attempt_id"),
-    spool_offsets.c.node == bindparam("node"),
-)
-
-
-def _read_offsets(connection: Connection, attempt_id: str, node: str) -> dict[str, int]:
-    """Return the offset up to which each file of a node's share is stored."""
-    of = {"attempt_id": attempt_id, "node": node}
-    return {row.file: row.acknowledged for row in connection.execute(_OFFSETS, of)}
-
-
-def _take_output(incoming: IncomingReport, *, before: Mapping[str, int]) -> ReportReply:
+def _take_output(incoming: IncomingReport) -> ReportReply:
     """Store the output of a share that has ended or is lost, drop all else, and order its end.
 
     What is dropped is acknowledged, so that the supervisor gets to its exit, which ends a lost
@@ -213,7 +212,7 @@ def _take_output(incoming: IncomingReport, *, before: Mapping[str, int]) -> Repo
             incoming.context, incoming.connection, incoming.share, None, report.identity
         )
         _end_share(incoming)
-    stored = dict(before) | {chunk.file: chunk.end for chunk in output}
+    stored = _acknowledged(incoming)
     acknowledged = {
         chunk.file: chunk.end if chunk.file in {"metrics", "events"} else stored.get(chunk.file, 0)
         for chunk in report.chunks

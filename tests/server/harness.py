@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Row, insert, select, text
 
 from server.attempts.claim import claim
+from server.attempts.service import authenticate_share
 from server.auth.tokens import hash_token
 from server.context import Context
 from server.database.job_reasons import shown_reason
@@ -349,7 +350,8 @@ class Supervisor:
             exit=exit_record,
         )
         token_hash = hash_token(self.reply.attempt_token)
-        return store_report(context, self.attempt_id, token_hash, report).desired
+        share = authenticate_share(context, self.attempt_id, token_hash)
+        return store_report(context, share, report).desired
 
     def train(self, step: int = 1) -> DesiredState:
         """Report a completed step."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from server.attempts.service import authenticate_share
 from server.auth.tokens import hash_token
 from server.context import Context
 from server.database.tables import events, notices
@@ -62,7 +63,8 @@ def send(
     # As text and back, as over the wire.
     report = Report.model_validate_json(report.model_dump_json())
     token_hash = hash_token(token or supervisor.reply.attempt_token)
-    return store_report(context, supervisor.attempt_id, token_hash, report)
+    share = authenticate_share(context, supervisor.attempt_id, token_hash)
+    return store_report(context, share, report)
 
 
 def loss(context: Context, job_id: str) -> CurveView:

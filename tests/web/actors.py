@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from server.attempts.service import authenticate_share
 from server.auth.service import authenticate_token, create_token
 from server.auth.tokens import hash_token
 from server.context import Context
@@ -289,7 +290,8 @@ class Run:
 
     def _send(self, supervisor: Supervisor, report: Report) -> ReportReply:
         token_hash = hash_token(supervisor.reply.attempt_token)
-        return store_report(self._stage.context, supervisor.attempt_id, token_hash, report)
+        share = authenticate_share(self._stage.context, supervisor.attempt_id, token_hash)
+        return store_report(self._stage.context, share, report)
 
     def _chunk(self, file: str, content: bytes) -> Chunk:
         start = self._sent.get(file, 0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from server.attempts.service import authenticate_share
 from server.auth.tokens import hash_token
 from server.ingest.receive import store_report
 from tests.library.conftest import Run, Yard, acting
@@ -379,4 +380,5 @@ def write(yard: Yard, supervisor: Supervisor, text: str, *, start: int = 0) -> N
         protocol=PROTOCOL, node=supervisor.node, identity=supervisor.identity, chunks=(chunk,)
     )
     token = hash_token(supervisor.reply.attempt_token)
-    store_report(yard.harness.context, supervisor.attempt_id, token, report)
+    share = authenticate_share(yard.harness.context, supervisor.attempt_id, token)
+    store_report(yard.harness.context, share, report)

@@ -17,13 +17,13 @@ from server.database.engine import Database
 from server.database.migrate import alembic_config, upgrade
 from server.database.slot_tables import holdings
 from server.database.tables import (
+    attempt_nodes,
     attempts,
     checkpoints,
     events,
     jobs,
     notices,
     operations,
-    spool_offsets,
 )
 from server.events.notices import notify
 from server.events.store import NewEvent, append_event
@@ -50,6 +50,8 @@ from trainyard.run.failures import FailureReason
 from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.resources import ResourcesSection
 
+OFFSETS = {"metrics": 7, "log:0": 3}
+"""Of the spool of a share."""
 RANGE = {"min_world_size", "max_world_size", "shrink_after_seconds"}
 SELECTORS = {"node_selector", "exclude_nodes"}
 RESOURCES_OF_0037 = {*ResourcesSection.model_fields} - {"spare_nodes"}
@@ -115,8 +117,8 @@ def test_spare_nodes_are_forgotten(database: Database, harness: Harness) -> None
     spare = sa.text("UPDATE attempt_nodes SET state = 'spare' WHERE node = 'a'")
     with database.write() as connection:
         connection.execute(sa.update(jobs).values(chosen=chosen))
-        offsets = {"attempt_id": harness.attempt(job_id).id, "file": "metrics", "acknowledged": 7}
-        connection.execute(sa.insert(spool_offsets).values(node="a", **offsets))
+        of_a = attempt_nodes.c.node == "a"
+        connection.execute(sa.update(attempt_nodes).where(of_a).values(acknowledged=OFFSETS))
         command.downgrade(alembic_config(connection), "0038")
         shares = connection.exec_driver_sql("SELECT node FROM attempt_nodes ORDER BY node_rank")
         assert shares.scalars().all() == ["a", "b"]
@@ -129,7 +131,8 @@ def test_spare_nodes_are_forgotten(database: Database, harness: Harness) -> None
     upgrade(database)
     with database.write() as connection:
         connection.execute(spare)
-        assert connection.scalar(sa.select(spool_offsets.c.acknowledged)) == 7
+        stored = sa.select(attempt_nodes.c.acknowledged).where(of_a)
+        assert connection.scalar(stored) == OFFSETS
         assert connection.scalars(sa.select(holdings.c.node)).all() == ["a"]
 
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 
 from server.attempts.node_heartbeat import node_heartbeat
-from server.auth.service import check_attempt_token
+from server.attempts.service import authenticate_share
 from server.auth.tokens import hash_token
 from server.database.tables import nodes
 from server.errors import ConflictError
@@ -123,10 +123,10 @@ def test_the_token_of_a_lost_share_is_valid_until_the_share_ends(harness: Harnes
     end_all(supervisors[:2])
     token = hash_token(silent.reply.attempt_token)
     harness.clock.advance(3600)
-    check_attempt_token(harness.context, token)
+    authenticate_share(harness.context, silent.attempt_id, token)
     silent.end("cancelled")
     with pytest.raises(ConflictError, match="token is revoked"):
-        check_attempt_token(harness.context, token)
+        authenticate_share(harness.context, silent.attempt_id, token)
     assert harness.job(job_id).state == JobState.QUEUED
 
 

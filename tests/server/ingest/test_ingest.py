@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import event, func, select
 
-from server.auth.service import check_attempt_token
+from server.attempts.service import authenticate_share
 from server.auth.tokens import hash_token
 from server.context import Context
 from server.database.schema import metadata
@@ -301,15 +301,15 @@ def test_the_token_of_an_attempt_is_revoked_ten_minutes_after_its_end(
     _, supervisor = launched
     token = hash_token(supervisor.reply.attempt_token)
     clock.advance(100_000)
-    check_attempt_token(context, token)
+    authenticate_share(context, supervisor.attempt_id, token)
     supervisor.end("succeeded")
     clock.advance(599)
-    check_attempt_token(context, token)
+    authenticate_share(context, supervisor.attempt_id, token)
     clock.advance(1)
     with pytest.raises(ConflictError, match="revoked"):
-        check_attempt_token(context, token)
+        authenticate_share(context, supervisor.attempt_id, token)
     with pytest.raises(UnauthenticatedError):
-        check_attempt_token(context, hash_token("ty_attempt_wrong"))
+        authenticate_share(context, supervisor.attempt_id, hash_token("ty_attempt_wrong"))
 
 
 def harness_job(context: Context, job_id: str) -> tuple[object, ...]:
