@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from statistics import median
 from typing import Annotated, ClassVar
 
@@ -35,6 +35,7 @@ from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import GROUPED_AT_ONCE, NewJob, demand_of_new, demand_of_shape
+from server.queue.heads import DEMANDS_AT_ONCE
 from server.queue.order import ARRIVAL
 from server.subject import SCHEDULER
 from trainyard.protocol.rest.jobs import Progress
@@ -219,6 +220,8 @@ def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room |
         (projects[row.key], demand_of_shape(row.shape)) for row in shapes if row.key in projects
     ]
     waiting += _paused(connection, now, queued_after=now - SOON_QUEUED)
+    if len({demand for _, demand in waiting}) > DEMANDS_AT_ONCE:
+        return None  # what so many need takes too long to find out
     return room_among(waiting, read_offers(connection), read_quotas(connection, now, usage=usage))
 
 
@@ -260,6 +263,16 @@ def room_among(
         offers: the nodes, with their free slots.
         quotas: the quota of each project that has one.
     """
+
+    @cache
+    def able(demand: Demand) -> frozenset[str]:
+        return frozenset(
+            offer.node
+            for group in groups(demand, offers)
+            if could_hold(demand, group, unit=unit_on(demand, group))
+            for offer in group
+        )
+
     needed: set[str] = set()
     closed = {project for project, quota in quotas.items() if quota.used_up is not None}
     for project, demand in waiting:
@@ -269,12 +282,7 @@ def room_among(
             continue
         if most is not None and demand.slots > most:
             continue  # it never starts
-        nodes = {
-            offer.node
-            for group in groups(demand, offers)
-            if could_hold(demand, group, unit=unit_on(demand, group))
-            for offer in group
-        }
+        nodes = able(demand)
         if nodes and most is not None:
             closed.add(project)
         if quota.has_room(demand.slots):

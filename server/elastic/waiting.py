@@ -101,7 +101,8 @@ class SizeFitter:
                 except UnreadableError as error:  # the round of placement stores it as the reason
                     logger.error("%s", error)
             yield 0
-        self._hopeless, self._hopeless_until = state, now + TRY_AGAIN_AFTER
+        if heads.next_turn is None:
+            self._hopeless, self._hopeless_until = state, now + TRY_AGAIN_AFTER
 
     def _fit(self, row: GroupedJob, queued: QueuedJob, turns: Turns) -> Generator[int, None, int]:
         """Give a job the best size that it would get in its turn; return 1 where that is new."""

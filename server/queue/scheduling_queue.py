@@ -84,6 +84,8 @@ class SchedulingQueue:
     """The jobs in groups, as the leader of one epoch knows them."""
 
     def __init__(self) -> None:
+        self.turn = 0
+        """Where the demands of a round begin, behind the first ones, while it considers some."""
         self._entered: set[str] = set()
         self._jobs: dict[str, GroupedJob] = {}
         self._groups: defaultdict[str, set[str]] = defaultdict(set)

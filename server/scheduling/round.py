@@ -103,7 +103,10 @@ class Placer:
         self.queue.leave(decisions.placed)
         explain(context, heads, decisions.waiting, new=new)
         self._victims = decisions.victims
-        self._hopeless = None if decisions.placed else (sizes, offers, quotas)
+        if heads.next_turn is not None:
+            self.queue.turn = heads.next_turn
+        hopeless = not decisions.placed and heads.next_turn is None
+        self._hopeless = (sizes, offers, quotas) if hopeless else None
         self._hopeless_until = now + DECIDE_AGAIN_AFTER
         return len(decisions.placed)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from alembic import command
 from sqlalchemy import func, insert, select, text, update
@@ -11,9 +14,11 @@ from server.database.migrate import alembic_config, upgrade
 from server.database.queue_tables import demands
 from server.database.tables import jobs, nodes, notices
 from server.jobs.service import stop
+from server.placement.decide import Decisions, QueuedJob, decide
 from server.queue import heads
 from server.queue.groups import forget_groups, put_off
 from server.queue.heads import FIRST_AT_ONCE, NOTIFIED
+from server.scheduling import round as scheduling_round
 from server.scheduling.round import Placer
 from tests.actors import ADA
 from tests.server.harness import Harness
@@ -283,3 +288,27 @@ def test_a_scheduler_that_starts_finds_the_groups(harness: Harness, context: Con
     harness.place()
     assert Placer(context, harness.dispatcher).run() == 0
     assert harness.job(waiting).reason == "needs 1 slot, 0 free, 1 held by tiny"
+
+
+def test_no_number_of_different_demands_makes_a_round_longer_or_hides_a_job(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "DEMANDS_AT_ONCE", 4)
+    monkeypatch.setattr(heads, "FIRST_DEMANDS", 2)
+    considered: list[int] = []
+
+    def counted(queue: Sequence[QueuedJob], *args: Any, **kwargs: Any) -> Decisions:
+        considered.append(len({job.demand for job in queue}))
+        return decide(queue, *args, **kwargs)
+
+    monkeypatch.setattr(scheduling_round, "decide", counted)
+    harness.add_node()
+    odd = [
+        harness.submit(resources={"node_selector": {"zone": f"z{number}"}}) for number in range(9)
+    ]
+    harness.clock.advance(1)
+    job_id = harness.submit()
+    assert sum(harness.place() for _ in range(5)) == 1
+    assert harness.job(job_id).state == JobState.STARTING
+    assert considered == [4] * 5
+    assert all("no node that is online has the labels" in harness.job(each).reason for each in odd)
