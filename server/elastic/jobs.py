@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sqlalchemy import Connection, select, update
@@ -18,6 +18,7 @@ from server.jobs.next_attempt import Baseline
 from server.nodes.capacity import read_offers
 from server.placement.demand import Demand
 from server.placement.fit import fits
+from server.placement.quotas import Quota
 from server.queue.groups import demand_of
 from server.subject import SCHEDULER, Subject
 from trainyard.protocol.attempt import Overrides
@@ -58,17 +59,27 @@ def on_layout(demand: Demand, layout: Layout) -> Demand:
     return replace(demand, world_size=layout.world_size, units=layout.node_units)
 
 
-def can_continue(connection: Connection, job_id: str, attempt_id: str) -> bool:
+def can_continue(
+    connection: Connection, job_id: str, attempt_id: str, quotas: Mapping[str, Quota]
+) -> bool:
     """Return whether a job fits in one of its sizes, without the silent nodes of its attempt.
 
     Its other slots count as free, as they are once the attempt has ended, and those of its spare
-    nodes. A job that is to end does not continue.
+    nodes. A job that is to end does not continue, nor does one of a project that exceeds a quota.
+
+    Args:
+        connection: a transaction.
+        job_id: the job.
+        attempt_id: its newest attempt.
+        quotas: the quota of each project that has one.
 
     Raises:
         UnreadableError: another version wrote the spec or the settings.
     """
     job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
     if job.desired != DesiredState.RUN and job.pending is None:
+        return False
+    if quotas.get(job.project, Quota()).is_exceeded:
         return False
     baseline = chosen_by_a_person(job)
     share = attempt_nodes.c

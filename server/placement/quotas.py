@@ -25,6 +25,14 @@ class Quota:
         """Slots that its jobs may hold further: negative where the limit was lowered."""
         return math.inf if self.max_slots is None else self.max_slots - self.held
 
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether its jobs hold more than they may, or have used their slot-hours.
+
+        One of them that ends does not start again at once.
+        """
+        return self.used_up is not None or self.left < 0
+
     def has_room(self, slots: int) -> bool:
         """Return whether its jobs may hold so many more slots."""
         return slots <= self.left

@@ -82,7 +82,7 @@ class Scheduler:
                 placer.preempt()
 
         return (
-            Reconciler(context, self._dispatcher).run,
+            Reconciler(context, self._dispatcher, usage).run,
             lambda: run_drain(context),
             lambda: run_slot_hours(context, usage),
             NodeWatch(context).run,

@@ -31,6 +31,8 @@ from server.lifecycle import lock_job
 from server.liveness import hearing
 from server.nodes.workers import HEARTBEATS_MISSED
 from server.operations.cancel import prune_ended
+from server.projects.quotas import read_quotas
+from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import forget_groups
 from server.scheduling.dispatch import Dispatcher
 from server.subject import SCHEDULER, Subject
@@ -85,9 +87,12 @@ class UnclaimedShare(TypedRow):
 class Reconciler:
     """Compares rows with signs of life and repairs the difference, round by round."""
 
-    def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, context: Context, dispatcher: Dispatcher, usage: ReadUsage = read_usage
+    ) -> None:
         self._context = context
         self._dispatcher = dispatcher
+        self._usage = usage
         self._pruned_at: datetime | None = None
         self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
         self._fits_nowhere: dict[str, datetime] = {}  # attempt -> time of the last look
@@ -216,7 +221,8 @@ class Reconciler:
         if looked_at is not None and timedelta() <= now - looked_at < TRY_WITHOUT_EVERY:
             return
         with context.database.read() as connection:
-            if not can_continue(connection, share.job_id, attempt_id):
+            quotas = read_quotas(connection, now, usage=self._usage)
+            if not can_continue(connection, share.job_id, attempt_id, quotas):
                 self._fits_nowhere[attempt_id] = now
                 return
         with context.database.write() as connection:

@@ -153,8 +153,7 @@ class SpareKeeper:
                 return False
             demand = demand_of_new(row)
             sound, kept = _kept(connection, job_id, round_.offers)
-        quota = round_.quotas.get(row.project, Quota())
-        if quota.used_up is not None or not quota.has_room(0):  # what it keeps is held already
+        if round_.quotas.get(row.project, Quota()).is_exceeded:  # what it keeps is held already
             return False
         sizes = [replace(demand, spare_nodes=count) for count in range(spare_nodes, -1, -1)]
         allocations = (allocate(size, offers) for offers in (sound, kept) for size in sizes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import update
 
@@ -12,6 +14,7 @@ from server.database.tables import nodes
 from server.errors import ConflictError
 from server.goodput.queries import goodput_view
 from server.jobs.service import cancel, delete, stop
+from server.projects.service import change_project
 from tests.actors import ADA
 from tests.server.elastic.scenario import (
     LEASE,
@@ -27,8 +30,10 @@ from tests.server.elastic.scenario import (
     three_nodes,
     took_over,
 )
+from tests.server.elastic.spare_nodes import FOUR
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.goodput import TimeCategory
+from trainyard.protocol.rest.projects import ProjectSettings
 from trainyard.protocol.states import (
     AttemptCause,
     AttemptNodeState,
@@ -140,6 +145,27 @@ def test_a_job_that_cannot_continue_waits_for_its_node(harness: Harness, least: 
     assert harness.job(job_id).state == JobState.RUNNING
     assert harness.attempt(job_id).failure is None
     assert supervisors[2].train(12) == DesiredState.RUN
+
+
+@pytest.mark.parametrize(
+    "quota", [{"max_slots": 5}, {"slot_hours_per_month": 0.01}], ids=["slots", "hours"]
+)
+@pytest.mark.parametrize("resources", [SIX["resources"], FOUR["resources"]], ids=["range", "spare"])
+def test_a_job_whose_project_exceeds_a_quota_waits_for_its_node(
+    harness: Harness, quota: dict[str, Any], resources: dict[str, Any]
+) -> None:
+    three_nodes(harness)
+    job_id, (*living, silent) = harness.running(**SIX | {"resources": resources})
+    change_project(harness.context, "default", ProjectSettings(**quota), actor=ADA)
+    for _ in range(2):
+        lose(harness, living)
+    assert harness.attempt(job_id).failure is None
+    assert silent.train(12) == DesiredState.RUN
+    change_project(
+        harness.context, "default", ProjectSettings(**dict.fromkeys(quota, 100)), actor=ADA
+    )
+    lose(harness, living)
+    assert harness.attempt(job_id).failure.reason == FailureReason.NODE_LOST
 
 
 def test_the_job_waits_as_long_as_its_spec_names(harness: Harness) -> None:

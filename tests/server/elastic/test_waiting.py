@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import Connection
 
@@ -112,9 +114,9 @@ def test_a_job_that_fits_nowhere_without_its_silent_node_is_looked_at_every_five
     _, supervisors = harness.running(**SIX | section)
     looks: list[str] = []
 
-    def counted(connection: Connection, job_id: str, attempt_id: str) -> bool:
+    def counted(connection: Connection, job_id: str, attempt_id: str, *rest: Any) -> bool:
         looks.append(attempt_id)
-        return can_continue(connection, job_id, attempt_id)
+        return can_continue(connection, job_id, attempt_id, *rest)
 
     monkeypatch.setattr(reconcile, "can_continue", counted)
     lose(harness, supervisors[:2])
