@@ -97,18 +97,11 @@ class Growth:
     def __init__(self, context: Context, usage: ReadUsage = read_usage) -> None:
         self._context = context
         self._usage = usage
-        self._steps = Steps(self._look)
-        self._looked_at: datetime | None = None
+        self._steps = Steps(self._look, clock=context.now, every=LOOK_EVERY)
         self._rotation = Rotation()
 
     def run(self) -> int:
         """Order the growth of a job where it is worth its cost; return the number of jobs."""
-        now, paused = self._context.now(), self._steps.is_paused
-        recent = self._looked_at is not None and timedelta() <= now - self._looked_at < LOOK_EVERY
-        if recent and not paused:
-            return 0
-        if not paused:
-            self._looked_at = now
         return self._steps.run()
 
     def _look(self) -> Iterator[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 from time import perf_counter
 from typing import TypeVar
 
@@ -18,13 +19,24 @@ LOOKED_AT_ONCE = 20
 class Steps:
     """Runs a part of a round over as many ticks as it needs."""
 
-    def __init__(self, begin: Callable[[], Iterator[int]]) -> None:
-        """Keep how the part begins.
+    def __init__(
+        self,
+        begin: Callable[[], Iterator[int]],
+        *,
+        clock: Callable[[], datetime],
+        every: timedelta = timedelta(),
+    ) -> None:
+        """Keep how the part begins, and when.
 
         Args:
             begin: returns the steps of one run; each yields the number of its changes.
+            clock: returns the present time.
+            every: time from the begin of a run to that of the next one, at least.
         """
         self._begin = begin
+        self._clock = clock
+        self._every = every
+        self._begun_at: datetime | None = None
         self._left: Iterator[int] | None = None
 
     @property
@@ -37,6 +49,8 @@ class Steps:
 
         What the run left over after a change is dropped: it was read before the change.
         """
+        if self._left is None and not self._may_begin():
+            return 0
         steps, self._left = self._left or self._begin(), None
         ends_at = perf_counter() + SECONDS_A_TICK
         for changes in steps:
@@ -46,6 +60,15 @@ class Steps:
                 self._left = steps
                 return 0
         return 0
+
+    def _may_begin(self) -> bool:
+        """Return whether the pause between two runs is over; if so, the next one has begun."""
+        now = self._clock()
+        # A clock that is set back must not put the next run off.
+        if self._begun_at is not None and timedelta() <= now - self._begun_at < self._every:
+            return False
+        self._begun_at = now
+        return True
 
 
 class Rotation:

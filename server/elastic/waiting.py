@@ -54,7 +54,7 @@ class SizeFitter:
         self._context = context
         self._queue = queue
         self._usage = usage
-        self._steps = Steps(self._try_all)
+        self._steps = Steps(self._try_all, clock=context.now)
         # Nothing fitted; nothing will for a while where groups, offers and quotas are the same.
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
         self._hopeless_until = datetime.min.replace(tzinfo=UTC)

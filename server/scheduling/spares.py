@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -18,7 +18,7 @@ from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.elastic import steps
 from server.elastic.growth import Room, read_room
-from server.elastic.steps import Rotation
+from server.elastic.steps import Rotation, Steps
 from server.isolation import Isolation
 from server.lifecycle import lock_job
 from server.nodes.capacity import TAKES_JOBS, read_offers
@@ -82,7 +82,7 @@ class SpareKeeper:
         self._context = context
         self._dispatcher = dispatcher
         self._usage = usage
-        self._looked_at: datetime | None = None
+        self._steps = Steps(self._reserve_missing, clock=context.now, every=LOOK_EVERY)
         self._rotation = Rotation()
         self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
 
@@ -102,7 +102,7 @@ class SpareKeeper:
                     placed += self._keep(job_id, [*of_job], round_)
             if perf_counter() >= ends_at:
                 break  # the next round reads what is left
-        self._reserve_missing()
+        self._steps.run()
         return placed
 
     def _read_round(self) -> _Round:
@@ -165,12 +165,9 @@ class SpareKeeper:
             self._dispatcher.send(message)
         return bool(messages)
 
-    def _reserve_missing(self) -> None:
-        """Reserve free nodes for attempts that have fewer spares than their spec names."""
+    def _reserve_missing(self) -> Iterator[int]:
+        """Reserve free nodes for some attempts that have fewer spares than their spec names."""
         now = self._context.now()
-        if self._looked_at is not None and timedelta() <= now - self._looked_at < LOOK_EVERY:
-            return
-        self._looked_at = now
         left_out = self._isolation.left_out()
         with self._context.database.read() as connection:
             job_ids = [each for each in connection.scalars(_lacking()) if each not in left_out]
@@ -180,15 +177,24 @@ class SpareKeeper:
                 return
             with self._isolation.turn(job_id, f"the search for a spare node of job {job_id}"):
                 room = self._reserve(job_id, room)
+            yield 0
 
-    def _reserve(self, job_id: str, room: Room) -> Room:
-        """Reserve one more node for a job, where there is one, and return what is left."""
+    def _reserve(self, job_id: str, room: Room) -> Room | None:
+        """Reserve one more node for a job, where there is one, and return what is left.
+
+        Args:
+            job_id: the job.
+            room: what was free when the search began, which may be some ticks ago.
+        """
         context = self._context
         with context.database.read() as connection:
             launch = newest_launch(connection, job_id)
-            row = _spare_share(launch, room)
-        if row is None:
-            return room
+            if _spare_share(launch, room) is None:
+                return room
+            present = read_room(connection, context.now(), self._usage)
+            row = None if present is None else _spare_share(launch, present)
+        if present is None or row is None:
+            return present
         node, slots = row["node"], row["slots"]
         with context.database.write() as connection:
             lock_placement(context, connection)
@@ -196,14 +202,14 @@ class SpareKeeper:
             attempt = newest_launch(connection, job_id).attempt
             runs = (launch.attempt.id, AttemptState.RUNNING, DesiredState.RUN)
             if (attempt.id, attempt.state, attempt.desired) != runs:
-                return room
+                return present
             if not held_on(connection, [node]).isdisjoint((node, slot) for slot in slots):
-                return room
+                return present
             since = {"spare_since": context.now()}
             connection.execute(insert(attempt_nodes).values(row | since))
             more = jobs.c.spare_slots + len(slots)
             connection.execute(update(jobs).where(jobs.c.id == job_id).values(spare_slots=more))
-        return room.without(node, project=launch.job.project, slots=len(slots))
+        return present.without(node, project=launch.job.project, slots=len(slots))
 
 
 def spare_among(

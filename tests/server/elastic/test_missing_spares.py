@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from server.context import Context
 from server.database.slot_tables import holdings
+from server.elastic import steps
 from server.jobs.service import cancel
 from tests.actors import ADA
 from tests.server.elastic.spare_nodes import (
@@ -22,7 +23,7 @@ from tests.server.elastic.spare_nodes import (
 from tests.server.harness import Harness
 from tests.server.statements import statements
 from trainyard.protocol.rest.nodes import Drain
-from trainyard.protocol.states import AttemptState
+from trainyard.protocol.states import AttemptState, JobState
 
 
 def test_a_spare_node_that_leaves_is_replaced_while_training_goes_on(harness: Harness) -> None:
@@ -93,3 +94,51 @@ def test_a_missing_spare_takes_no_node_that_a_waiting_job_needs(harness: Harness
     cancel(harness.context, waiting, actor=ADA, reason="")
     look_for_spares(harness)
     assert len(ranks_and_spares(harness, job_id)[1]) == 1
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick carries out one step."""
+    monkeypatch.setattr(steps, "SECONDS_A_TICK", 0.0)
+
+
+def three_without_spares(harness: Harness) -> list[str]:
+    """Return jobs of one rank each whose spare nodes have left."""
+    resources = {"world_size": 1, "nodes": 1, "spare_nodes": 1}
+    found = []
+    for number in range(3):
+        for name in ("rank", "spare"):
+            harness.add_node(f"{name}-{number}", slots=1)
+        found.append(harness.running(resources=resources)[0])
+        go_offline(harness, ranks_and_spares(harness, found[-1])[1][0])
+    for _ in found:
+        harness.spares.run()
+    return found
+
+
+@pytest.mark.usefixtures("hurried")
+def test_the_search_goes_on_in_the_next_tick(harness: Harness) -> None:
+    found = three_without_spares(harness)
+    harness.clock.advance(5)
+    for number in range(3):
+        harness.add_node(f"new-{number}", slots=1)
+    for count in (1, 2, 3):
+        harness.spares.run()
+        assert sum(harness.job(job_id).spare_slots for job_id in found) == count
+    reserved = {ranks_and_spares(harness, job_id)[1][0] for job_id in found}
+    assert reserved == {"new-0", "new-1", "new-2"}
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_search_that_goes_on_takes_no_node_that_a_job_needs_by_now(harness: Harness) -> None:
+    found = three_without_spares(harness)
+    harness.clock.advance(5)
+    for number in range(3):
+        harness.add_node(f"new-{number}", slots=1)
+    harness.spares.run()
+    waiting = harness.submit(resources={"world_size": 4})
+    harness.place()
+    assert harness.job(waiting).state == JobState.QUEUED
+    for _ in range(3):
+        harness.spares.run()
+    assert sum(harness.job(job_id).spare_slots for job_id in found) == 1
