@@ -77,11 +77,12 @@ def notify_logs(incoming: IncomingReport) -> None:
 
 
 # A subscriber that raises undoes the whole report. Nodes are locked before the first event, as in
-# heartbeats: the two would wait for each other. Then the lease: the first report of a step moves
-# the attempt to `running` before the events of that step are appended.
+# heartbeats: the two would wait for each other. All nodes of an attempt are locked by name before
+# the one of the report, which may not be the first of them. Then the lease: the first report of a
+# step moves the attempt to `running` before the events of that step are appended.
 SUBSCRIBERS: tuple[Subscriber, ...] = (
-    withhold_slots,
     record_network_check,
+    withhold_slots,
     renew_lease,
     keep_provenance,
     apply_run_events,

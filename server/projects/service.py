@@ -56,7 +56,8 @@ def change_project(
         NotFoundError: no project has this name.
     """
     with context.database.write() as connection:
-        before = _locked(connection, name).settings
+        # New jobs of the project do not wait: a fork has locked a job that may be moved below.
+        before = _locked(connection, name, but_for_new_jobs=True).settings
         given = {field: getattr(change, field) for field in change.model_fields_set}
         after = before.model_copy(update=given)
         if after != before:
@@ -110,9 +111,9 @@ def keep_project(connection: Connection, name: str) -> None:
     check_project(connection, name)
 
 
-def _locked(connection: Connection, name: str) -> Project:
-    locked = select(projects.c.name).where(projects.c.name == name).with_for_update()
-    connection.execute(locked)
+def _locked(connection: Connection, name: str, *, but_for_new_jobs: bool = False) -> Project:
+    locked = select(projects.c.name).where(projects.c.name == name)
+    connection.execute(locked.with_for_update(key_share=but_for_new_jobs))
     return project_row(connection, name)
 
 

@@ -167,13 +167,12 @@ class Reconciler:
         context = self._context
         gone = nodes.c.name.in_(names) & nodes.c.offline_since.is_(None)
         with context.database.write() as connection:
-            marked = connection.scalars(
-                update(nodes)
-                .where(gone)
-                .values(offline_since=context.now())
-                .returning(nodes.c.name)
-            ).all()
-            for name in sorted(marked):
+            # By name, as every statement that locks several nodes: no two wait crosswise.
+            locked = select(nodes.c.name).where(gone).order_by(nodes.c.name)
+            marked = connection.scalars(locked.with_for_update(key_share=True)).all()
+            marks = update(nodes).where(nodes.c.name.in_(marked))
+            connection.execute(marks.values(offline_since=context.now()))
+            for name in marked:
                 event = NewEvent(
                     NodeOffline(), SCHEDULER, Subject(node=name), f"the worker of {name} is silent"
                 )

@@ -161,9 +161,8 @@ def test_a_job_whose_project_exceeds_a_quota_waits_for_its_node(
         lose(harness, living)
     assert harness.attempt(job_id).failure is None
     assert silent.train(12) == DesiredState.RUN
-    change_project(
-        harness.context, "default", ProjectSettings(**dict.fromkeys(quota, 100)), actor=ADA
-    )
+    raised: dict[str, Any] = dict.fromkeys(quota, 100)
+    change_project(harness.context, "default", ProjectSettings(**raised), actor=ADA)
     lose(harness, living)
     assert harness.attempt(job_id).failure.reason == FailureReason.NODE_LOST
 
