@@ -6,13 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.watchdog import watch
 from trainyard.base.loopback import is_loopback
 
-# Same examples on every run, and no time limit per example: the machine may be busy.
-settings.register_profile("trainyard", deadline=None, derandomize=True)
+# Same examples on every run, and no limit on the time of an example or of its generation: the
+# machine may be busy.
+settings.register_profile(
+    "trainyard",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=(HealthCheck.too_slow,),
+)
 # `make mutate` takes it: which example fails is of no interest there, and to find the smallest one
 # of each mutant would take most of the time.
 settings.register_profile(

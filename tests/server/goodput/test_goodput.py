@@ -140,7 +140,9 @@ def test_a_job_that_is_not_there(context: Context) -> None:
     unsummed=st.booleans(),
 )
 @settings(
-    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_the_sums_of_chunks_are_those_of_their_points(
     context: Context,
