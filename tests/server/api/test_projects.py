@@ -29,9 +29,9 @@ def test_a_project_is_created_changed_and_deleted(client: TestClient, context: C
     assert client.get(f"{PROJECTS}/vision").status_code == 404
     with context.database.read() as connection:
         stored = connection.execute(
-            select(events.c.actor, events.c.message, events.c.data).where(
-                events.c.kind == "project_changed"
-            )
+            select(events.c.actor, events.c.message, events.c.data)
+            .where(events.c.kind == "project_changed")
+            .order_by(events.c.id)
         ).all()
     assert [row.message for row in stored] == [
         "Project vision was created: weight 2, at most 16 slots",

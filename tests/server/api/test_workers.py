@@ -68,7 +68,8 @@ def joined(app: FastAPI, context: Context, node: str = "gpu-01", **changes: Any)
 
 def messages(context: Context, kind: str) -> list[str]:
     with context.database.read() as connection:
-        return list(connection.scalars(select(events.c.message).where(events.c.kind == kind)))
+        chosen = select(events.c.message).where(events.c.kind == kind)
+        return list(connection.scalars(chosen.order_by(events.c.id)))
 
 
 def test_a_join_token_takes_in_one_node(joiner: TestClient, client: TestClient) -> None:

@@ -51,7 +51,9 @@ def test_a_change_is_an_event_and_a_repeat_is_none(harness: Harness, context: Co
     set_labels(context, "a", {"zone": None}, actor=ADA)
     with context.database.read() as connection:
         rows = connection.execute(
-            select(events.c.actor, events.c.message).where(events.c.kind == "node_labeled")
+            select(events.c.actor, events.c.message)
+            .where(events.c.kind == "node_labeled")
+            .order_by(events.c.id)
         ).all()
     assert [tuple(row) for row in rows] == [
         ("ada", "labels of a: zone=a"),
