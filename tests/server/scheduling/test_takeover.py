@@ -7,8 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,8 +16,11 @@ from sqlalchemy import select
 from server.context import Context
 from server.database.engine import Database
 from server.database.tables import leaders
+from tests.server.api.serving import PATIENCE
+from tests.server.scheduling.test_leader import wait_until
 
-TAKEOVER_SECONDS = 5.0
+TAKEOVER_LOOKS = 100
+"""Looks of 50 ms: a takeover follows within 5 s, and a busy machine slows both alike."""
 
 
 class SchedulerProcess:
@@ -96,28 +98,15 @@ def test_the_lead_passes_on_within_five_seconds(
         wait_until(lambda: second.logged("leads in epoch 1; this scheduler stands by"))
 
         stop_outside_a_transaction(database, first.process)
-        assert seconds_until(lambda: second.leads(database)) < TAKEOVER_SECONDS
+        assert wait_until(lambda: second.leads(database)) < TAKEOVER_LOOKS
         os.kill(first.process.pid, signal.SIGCONT)
         wait_until(lambda: first.logged("the lead of epoch 1 was taken over"))
         assert second.leads(database)
 
         second.process.kill()
-        assert seconds_until(lambda: first.leads(database)) < TAKEOVER_SECONDS
+        assert wait_until(lambda: first.leads(database)) < TAKEOVER_LOOKS
         assert epoch_of(database) == 3
 
         first.process.send_signal(signal.SIGTERM)
-        assert first.process.wait(timeout=60) == 0
+        assert first.process.wait(PATIENCE) == 0
         assert holder_of(database) is None, "given back at once"
-
-
-def seconds_until(holds: Callable[[], bool]) -> float:
-    began = time.monotonic()
-    wait_until(holds)
-    return time.monotonic() - began
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to pass"
-        time.sleep(0.05)
