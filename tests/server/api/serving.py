@@ -15,7 +15,8 @@ from server.context import Context
 from server.database.engine import Database
 from server.wire.configuration import configured
 
-PATIENCE = 30.0
+PATIENCE = 120.0
+"""Longest wait of a test; the machine may be busy with others."""
 
 
 @contextmanager

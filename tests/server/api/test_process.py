@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.server.api.processes import ROOT, api, environment
+from tests.server.api.processes import ROOT, STARTS_SECONDS, api, environment
 from tests.server.api.serving import PATIENCE, until
 
 
@@ -24,7 +24,7 @@ def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
         env=environment(folder),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=STARTS_SECONDS,
         check=False,
     )
 

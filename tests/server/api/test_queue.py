@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -36,9 +37,10 @@ from trainyard.protocol.rest.jobs import Progress
 QUEUE = "/api/v1/queue"
 
 
-@pytest.fixture
-def harness(context: Context, clock: FakeClock) -> Harness:
-    return Harness(context, clock)
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forecast carries out all rounds, however slow the machine is."""
+    monkeypatch.setattr(module, "FORECAST_SECONDS", math.inf)
 
 
 def set_left(context: Context, job_id: str, seconds: float) -> None:

@@ -22,7 +22,7 @@ from server.database.engine import Database
 from server.database.migrate import upgrade
 from server.http.paging import encode
 from server.settings import Settings
-from tests.server.api.serving import serving
+from tests.server.api.serving import PATIENCE, serving
 from tests.server.harness import FakeClock, Harness
 
 ID = "01jd3m6y0000000000000000a7"
@@ -43,6 +43,7 @@ for listing, key in KEYS.items():
     schemathesis.openapi.format(f"page-token-of-{listing}", st.just(encode(listing, key)))
 
 schema = schemathesis.openapi.from_dict(json.loads(openapi_text()))
+schema.config.update(request_timeout=PATIENCE)
 
 
 @dataclass(frozen=True)
