@@ -359,7 +359,6 @@ def test_logs_are_shown_searched_and_followed_over_attempts(
         assert is_read.wait(60)  # else the last line of the log would be another one
         write(yard, supervisor, "four\n", start=21)
         supervisor.end("failed", FailureReason.TRAINER_ERROR)
-        yard.harness.reconcile()
         yard.harness.place()
         [again] = yard.harness.claim_all(job_id)
         write(yard, again, "anew\n")

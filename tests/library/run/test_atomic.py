@@ -6,11 +6,20 @@ import errno
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from trainyard.run.atomic import create_file, new_folder, replace_file, replacing, sync_folder
+
+
+@pytest.fixture(autouse=True)
+def _usual_umask() -> Iterator[None]:
+    """The umask of most machines, whatever that of the caller is."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 def _refuse(*_: object, error: int = errno.ENOSPC) -> None:

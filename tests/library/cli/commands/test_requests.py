@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.library.conftest import Run, Yard
+from tests.server.api.serving import PATIENCE
 from tests.server.reports import send
 from trainyard.run.records import Request, RequestAnswer
 
@@ -32,7 +33,7 @@ def test_an_answer_is_waited_for(yard: Yard, run: Run, ok: bool, code: int) -> N
     context = yard.harness.context
 
     def play() -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not (asked := send(context, supervisor).requests) and time.monotonic() < deadline:
             time.sleep(0.05)
         answer = RequestAnswer(ok=ok, message="profiles/steps-8-10.rank-0.json.gz", step=10)
