@@ -114,12 +114,14 @@ class Record:
 class Simulation:
     """A trace on a database."""
 
-    def __init__(self, opened: Store, trace: Trace) -> None:
+    def __init__(self, opened: Store, trace: Trace, *, rounds_take_time: bool = False) -> None:
         """Lead on an empty database.
 
         Args:
             opened: the database; its clock is replaced by the simulation's.
             trace: what arrives.
+            rounds_take_time: whether a round lasts as long as its processor time, so that more
+                arrives before the next one; else it lasts no time.
         """
         clock = VirtualClock()
         settings = opened.context.settings.model_copy(update={"preemption": False})
@@ -130,6 +132,7 @@ class Simulation:
         self._context = leading(context, leader, epoch)
         self._clock = clock
         self._trace = trace
+        self._rounds_take_time = rounds_take_time
         self._messages = Messages()
         self._placer = Placer(self._context, self._messages)
         self._waiting: dict[str, Waiting] = {}
@@ -147,14 +150,16 @@ class Simulation:
         """Run the whole trace, and return what it showed."""
         add_nodes(self._context, self._trace.nodes)
         add_projects(self._context, self._trace.weights)
-        busy, tick = False, 0
+        busy, tick, pause = False, 0, 1
         while self._waiting or self._ends or self._arrived < len(self._trace.jobs):
-            if busy:
-                tick += 1
-            else:
-                tick = max(math.ceil(self._next_event() / TICK_SECONDS), tick + 1)
+            event = 0 if busy else math.ceil(self._next_event() / TICK_SECONDS)
+            tick = max(event, tick + pause)
             self._advance(tick * TICK_SECONDS)
+            cpu_before = self.record.scheduler_cpu_seconds
             busy = self._round()
+            if self._rounds_take_time:
+                lasted = self.record.scheduler_cpu_seconds - cpu_before
+                pause = 1 + math.ceil(lasted / TICK_SECONDS)
             idle = not busy and not self._ends and self._arrived == len(self._trace.jobs)
             if idle and self._waiting:
                 first = next(iter(self._waiting.values())).job.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SLOTS_PER_NODE = 8
 SMALLEST_QUEUE = 30
@@ -149,14 +149,52 @@ def heavy_tail(count: int, nodes: int, seed: int) -> Trace:
         drawn.append(job)
     window = sum(job.slot_seconds for job in drawn) / slots / OVERLOAD
     times = sorted(chance.uniform(0.0, window) for _ in drawn)
-    jobs = [
-        TracedJob(**{**vars(job), "arrives_at": time})
-        for job, time in zip(drawn, times, strict=True)
-    ]
+    jobs = [replace(job, arrives_at=time) for job, time in zip(drawn, times, strict=True)]
     return Trace(jobs, weights, nodes)
 
 
-SHAPES: Mapping[str, Callable[[int, int, int], Trace]] = {"kueue": kueue, "heavy_tail": heavy_tail}
+SATURATING_RATE = 1_000.0
+"""Jobs a second that arrive to keep the scheduler busy: twice what it is to place."""
+
+
+def saturated_heavy_tail(count: int, nodes: int, seed: int) -> Trace:
+    """Return `heavy_tail` at `SATURATING_RATE`: all its times are shorter by one factor."""
+    trace = heavy_tail(count, nodes, seed)
+    factor = count / SATURATING_RATE / trace.jobs[-1].arrives_at
+    jobs = [
+        replace(
+            job,
+            arrives_at=job.arrives_at * factor,
+            seconds=job.seconds * factor,
+            expected_seconds=job.expected_seconds and job.expected_seconds * factor,
+        )
+        for job in trace.jobs
+    ]
+    return replace(trace, jobs=jobs)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A kind of trace, and how it is run."""
+
+    make: Callable[[int, int, int], Trace]
+    """Makes one of a number of jobs and nodes, and a seed."""
+    sample: tuple[int, int]
+    """Jobs and nodes where the whole trace is not named: some minutes."""
+    whole: tuple[int, int]
+    arrives_singly: bool = False
+    """Whether most rounds find no more than one job to place, which shows what a round costs."""
+    saturates: bool = False
+    """Whether a round lasts as long as its processor time; nothing of the order is printed then."""
+
+
+SHAPES: Mapping[str, Shape] = {
+    "kueue": Shape(kueue, (12_000, 200), (60_000, 1_000)),
+    "heavy_tail": Shape(heavy_tail, (600, 100), (5_000, 1_000), arrives_singly=True),
+    "heavy_tail_saturated": Shape(
+        saturated_heavy_tail, (5_000, 1_000), (5_000, 1_000), saturates=True
+    ),
+}
 
 
 def shortest_makespan(trace: Trace) -> float:

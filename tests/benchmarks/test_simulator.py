@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
+from itertools import count, pairwise
+
 import pytest
 
 from benchmarks.control_plane.servers import store
@@ -9,17 +13,20 @@ from benchmarks.simulator.checks import MOST_STARTED, NEVER, Running, earliest_s
 from benchmarks.simulator.simulation import Record, Simulation
 from benchmarks.simulator.trace import (
     LARGEST_FACTOR,
+    SATURATING_RATE,
     SLOTS_PER_NODE,
     Trace,
     TracedJob,
     heavy_tail,
     kueue,
+    saturated_heavy_tail,
     shortest_makespan,
 )
 from server.placement import backfill, decide
 from server.placement.decide import Turns
 from server.queue import heads
 from server.scheduling.loop import TICK_SECONDS
+from server.scheduling.round import Placer
 
 
 def run(trace: Trace) -> Record:
@@ -131,6 +138,37 @@ def test_the_tail_is_heavy_and_no_expected_duration_too_short() -> None:
     factors = [(job.expected_seconds or 0.0) / job.seconds for job in trace.jobs]
     assert 1.0 <= min(factors) < max(factors) <= LARGEST_FACTOR
     assert heavy_tail(2_000, 1_000, seed=3) == trace
+
+
+def test_the_saturating_trace_differs_by_one_factor_of_time() -> None:
+    trace, fast = heavy_tail(200, 4, seed=1), saturated_heavy_tail(200, 4, seed=1)
+
+    factor = 200 / SATURATING_RATE / trace.jobs[-1].arrives_at
+    assert fast.jobs[-1].arrives_at == pytest.approx(200 / SATURATING_RATE)
+    for job, shorter in zip(trace.jobs, fast.jobs, strict=True):
+        times = (job.arrives_at, job.seconds, job.expected_seconds or 0.0)
+        assert (shorter.arrives_at, shorter.seconds, shorter.expected_seconds) == pytest.approx(
+            tuple(time * factor for time in times)
+        )
+        assert (shorter.name, shorter.world_size) == (job.name, job.world_size)
+
+
+def test_more_arrives_while_a_round_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, began = count(step=0.6), list[datetime]()
+    monkeypatch.setattr(time, "process_time", lambda: next(cpu))
+    run_round = Placer.run
+
+    def noted(placer: Placer) -> int:
+        began.append(placer._context.now())
+        return run_round(placer)
+
+    monkeypatch.setattr(Placer, "run", noted)
+    with store("sqlite") as opened:
+        record = Simulation(opened, heavy_tail(20, 4, seed=1), rounds_take_time=True).run()
+
+    gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(began)]
+    assert min(gaps) >= TICK_SECONDS + 0.6
+    assert (record.placements, record.violations) == (20, [])
 
 
 @pytest.mark.parametrize(("free", "expected"), [(8, 0.0), (7, 5.0), (5, 7.0), (3, NEVER)], ids=str)
