@@ -24,7 +24,7 @@ from server.database.metric_and_log_tables import metric_chunks, metric_series
 from server.database.rows import TypedRow
 from server.database.tables import attempts
 from server.goodput.ledger import Training
-from server.metrics.points import Points
+from server.metrics.points import MOST_SUMMED, Points, summable
 from server.metrics.series import Values, decode, read_values
 from server.metrics.store import read_tails
 from server.metrics.time_axis import last_number_of, number_at
@@ -205,13 +205,14 @@ def _total(values: Values | None, *, first: int, last: int) -> float:
     if values is None:
         return 0.0
     steps, seconds = values
-    inside = (steps >= first) & (steps <= last) & np.isfinite(seconds) & (seconds > 0)
-    return float(seconds[inside].sum())
+    inside = (steps >= first) & (steps <= last) & (seconds > 0)
+    return float(summable(seconds[inside]).sum())
 
 
 def _milliseconds(seconds: float) -> int:
     # A rank may write a negative duration.
-    return max(round(seconds * 1000), 0) if np.isfinite(seconds) else 0
+    milliseconds = seconds * 1000
+    return max(round(milliseconds), 0) if math.isfinite(milliseconds) else 0
 
 
 def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> dict[int, StepSum]:
@@ -268,7 +269,7 @@ class _Adding:
         covered = row.first_step - self.previous
         self._begin(began, first, covered)
         kept = min(max(self._until - self.previous, 0), covered)
-        if math.isfinite(first):
+        if abs(first) < MOST_SUMMED:
             self._kept += first * kept
             self._lost += first * (covered - kept)
         if row.last_step <= self._until:
@@ -284,7 +285,7 @@ class _Adding:
         before = np.concatenate(([self.previous], points.steps[:-1]))
         covered = np.maximum(points.steps - before, 0)
         kept = np.clip(self._until - before, 0, covered)
-        seconds = np.where(np.isfinite(points.values), points.values, 0.0)
+        seconds = summable(points.values)
         self._begin(float(points.times[0]), float(seconds[0]), int(covered[0]))
         self._kept += float(seconds @ kept)
         self._lost += float(seconds @ (covered - kept))
@@ -292,7 +293,7 @@ class _Adding:
 
     def _begin(self, time: float, seconds: float, covered: int) -> None:
         if self._began is None:
-            self._began = time - (seconds * covered if math.isfinite(seconds) else 0.0)
+            self._began = time - (seconds * covered if abs(seconds) < MOST_SUMMED else 0.0)
 
     def total(self) -> StepSum:
         """Return the sum; it has at least one point."""

@@ -27,6 +27,7 @@ from server.goodput.replay import (
     replay,
 )
 from server.goodput.step_sums import SAVE, RecordedSteps, store_step_sums
+from server.metrics.points import MOST_SUMMED
 from server.metrics.series import read_values
 from trainyard.protocol.goodput import IntervalOutcome, SaveIntervalWhatIf, TimeCategory
 from trainyard.protocol.rest.jobs import Progress
@@ -255,7 +256,8 @@ def _save_times(connection: Connection, recorded: Sequence[RecordedSteps]) -> tu
         for row in rows:
             if row.name == name and row.id in values:
                 steps, found = values[row.id]
-                seconds.append(found[(steps > starts[row.attempt_id] + 1) & np.isfinite(found)])
+                after_first = steps > starts[row.attempt_id] + 1
+                seconds.append(found[after_first & (found >= 0) & (found < MOST_SUMMED)])
         joined = np.concatenate(seconds)
         means.append(float(joined.mean() * 1000) if len(joined) else 0.0)
     return means[0], means[1]

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 CHUNK_POINTS = 1000
 """Points of a chunk."""
 
+MOST_SUMMED = 1e12
+"""Values of this size or more are left out of sums, which they would overflow: 30,000 years."""
+
 PACKED = ("first_step", "last_step", "count", "steps", "times", "numbers")
 """Columns of `metric_chunks` from which the points of a chunk are unpacked."""
 
@@ -67,12 +70,16 @@ class Points:
         return self[low:high]
 
     def step_sum(self) -> float:
-        """Return the sum of the finite values after the first, each times the steps it covers.
+        """Return the sum of the values after the first, each times the steps that it covers.
 
         A point of a mean, such as `perf/step_seconds`, covers the steps since the point before it.
         """
-        values = np.where(np.isfinite(self.values[1:]), self.values[1:], 0.0)
-        return float(values @ np.diff(self.steps))
+        return float(summable(self.values[1:]) @ np.diff(self.steps))
+
+
+def summable(values: Floats) -> Floats:
+    """Return values with zero for those that no sum takes: NaN, and `MOST_SUMMED` or more."""
+    return np.where(np.abs(values) < MOST_SUMMED, values, 0.0)
 
 
 def chunked(points: Points) -> tuple[list[dict[str, Any]], Points]:

@@ -8,9 +8,9 @@ import pytest
 
 from server.context import Context
 from server.goodput.queries import goodput_view
-from server.goodput.step_sums import COMPILE, SAVE, STEP
+from server.goodput.step_sums import COMPILE, DATA, SAVE, STEP
 from server.goodput.what_if import SAVE_TIME, save_interval_what_if
-from server.metrics.points import Points
+from server.metrics.points import CHUNK_POINTS, Points
 from server.metrics.store import store_points
 from tests.server.harness import Harness
 from trainyard.protocol.goodput import GoodputView, TimeCategory
@@ -200,3 +200,29 @@ def test_the_compilation_of_lost_steps_is_no_part_of_their_pace(
     assert (answer.recorded.kept_steps, answer.recorded.lost_steps) == (0, 6)
     assert answer.replayed is not None
     assert (answer.replayed.lost_steps, answer.replayed.lost_milliseconds) == (6, 6_000)
+
+
+@pytest.mark.parametrize("lie", [1.7e308, -1e300], ids=str)
+def test_no_reported_duration_is_too_large_for_the_ledger(
+    harness: Harness, context: Context, lie: float
+) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.running(training={"steps": STEPS})
+    steps = range(1, CHUNK_POINTS + 2)  # of a chunk, and of the tail
+    began = harness.clock.now().timestamp()
+    with context.database.write() as connection:
+        store_points(
+            connection,
+            harness.attempt(job_id).id,
+            {
+                name: Points.of(steps, [began + 1] * len(steps), [lie] * len(steps))
+                for name in (STEP, DATA, COMPILE, SAVE, SAVE_TIME)
+            },
+        )
+    harness.clock.advance(60)
+    supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    view = goodput_view(context, job_id)
+    assert sum(each.milliseconds for each in view.categories) == 60_000
+    answer = save_interval_what_if(context, job_id, 10)
+    assert answer.replayed is not None
+    assert answer.stall_seconds == 0
