@@ -13,12 +13,13 @@ import sys
 from contextlib import ExitStack
 
 from benchmarks.control_plane.capacity.heartbeats import measure_heartbeats
-from benchmarks.control_plane.capacity.reporting import measure_reports
+from benchmarks.control_plane.capacity.reporting import measure_costs, measure_reports
 from benchmarks.control_plane.capacity.runs import Run
 from benchmarks.control_plane.capacity.submissions import measure_submissions
 from benchmarks.control_plane.servers import run_on_kinds, served, store
 
 PARTS = {
+    "costs": measure_costs,
     "reports": measure_reports,
     "submissions": measure_submissions,
     "heartbeats": measure_heartbeats,

@@ -34,11 +34,16 @@ LIST_EVERY = 0.1
 TARGET_RATIO = 3.0
 
 
-def measure_reports(run: Run) -> bool:
-    """Print the figures of reports, and of the list of jobs under that load."""
-    fill(run.opened, JOBS)
+def measure_costs(run: Run) -> bool:
+    """Print what a report of each kind costs."""
     for kind in KINDS:
         _print_cost(run, kind)
+    return True
+
+
+def measure_reports(run: Run) -> bool:
+    """Print how many reports are carried, and the times of reports and of the list of jobs."""
+    fill(run.opened, JOBS)
     rate = _print_rate(run)
     return _print_latencies(run, rate)
 
