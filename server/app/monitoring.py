@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -16,8 +16,8 @@ from starlette.types import Scope
 
 from server.auth.dependencies import person
 from server.context import Context
+from server.database.held import of_held
 from server.database.rows import Node
-from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.events.tail import Tail, newest_id
 from server.goodput.cluster import USUAL_DAYS, ClusterLedger
@@ -26,7 +26,7 @@ from server.nodes.slots import withheld_from_placement
 from server.projects.queries import Project, views
 from server.ranks.store import live_stragglers
 from trainyard.protocol.goodput import ClusterGoodputView
-from trainyard.protocol.states import AttemptState, JobState
+from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -147,20 +147,22 @@ def _by_state(
 
 
 def _slots(connection: Connection) -> Iterable[Metric]:
-    held: dict[str, set[int]] = {}
-    shares = select(attempt_nodes.c.node, attempt_nodes.c.slots).where(HOLDS_SLOTS)
-    for name, slots in connection.execute(shares):
-        held.setdefault(name, set()).update(slots)
+    shares: defaultdict[str, list[tuple[AttemptNodeState, list[int]]]] = defaultdict(list)
+    share = attempt_nodes.c
+    for name, state, slots in connection.execute(
+        of_held(select(share.node, share.state, share.slots))
+    ):
+        shares[name].append((state, slots))
     counted = Counter[str]()
     online = select(nodes.c.name, nodes.c.slots, nodes.c.withheld).where(
         nodes.c.offline_since.is_(None)
     )
     for name, slots, reasons in connection.execute(online):
-        mine = held.get(name, set())
-        withheld = withheld_from_placement(reasons, mine)
-        counted["held"] += len(mine)
+        held = {slot for _, some in shares[name] for slot in some}
+        withheld = withheld_from_placement(reasons, shares[name]).keys() - held
+        counted["held"] += len(held)
         counted["withheld"] += len(withheld)
-        counted["free"] += max(slots - len(mine) - len(withheld), 0)
+        counted["free"] += max(slots - len(held) - len(withheld), 0)
     text = "Slots of the nodes that are online, by use"
     gauge = GaugeMetricFamily("trainyard_slots", text, labels=("use",))
     for use in ("held", "withheld", "free"):

@@ -103,9 +103,7 @@ def _offers(
     shares: defaultdict[str, list[_HeldSlots]] = defaultdict(list)
     for share in held:
         counts = share.is_lost or share.job_id != without_job
-        has_ended = share.state == AttemptNodeState.ENDED
-        has_ranks = not has_ended and share.state != AttemptNodeState.SPARE
-        held_slots = _HeldSlots(share.job_name, share.slots, counts, has_ranks, has_ended)
+        held_slots = _HeldSlots(share.job_name, share.slots, counts, share.state)
         shares[share.node].append(held_slots)
     node = nodes.c
     texts = (node.roots, node.partitions, node.worker_labels, node.set_labels, node.withheld)
@@ -126,10 +124,8 @@ class _HeldSlots(NamedTuple):
     """Their indices, as stored."""
     counts: bool
     """Whether they count as held."""
-    has_ranks: bool
-    """Whether its ranks use them."""
-    has_ended: bool
-    """Whether it had ranks, which the newest sample may still show."""
+    state: AttemptNodeState
+    """Of the share."""
 
 
 @lru_cache(maxsize=OFFERS_KEPT)
@@ -149,18 +145,13 @@ def _offer(
     """Return what a node offers; texts are columns as they are stored."""
     holders: Counter[str] = Counter()
     taken: set[int] = set()
-    in_use: set[int] = set()
-    used: set[int] = set()
     for share in held:
-        indices = _indices(share.slots)
-        if share.has_ranks:
-            in_use.update(indices)
-        if share.has_ended:
-            used.update(indices)
         if share.counts:
+            indices = _indices(share.slots)
             holders[share.job_name] += len(indices)
             taken.update(indices)
-    reasons = withheld_from_placement(orjson.loads(withheld), in_use, used=used)
+    by_state = ((share.state, _indices(share.slots)) for share in held)
+    reasons = withheld_from_placement(orjson.loads(withheld), by_state)
     usable = [slot for slot in range(slots) if slot not in reasons]
     return Offer(
         node=name,

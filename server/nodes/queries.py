@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Table
 
 from server.context import Context
-from server.database.rows import Node
-from server.database.slot_tables import HOLDS_SLOTS
+from server.database.held import of_held
+from server.database.rows import Node, TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.nodes.slots import withheld_from_placement
 from server.ranks.store import slow_slots
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.metrics_and_logs import SlowSlot
 from trainyard.protocol.rest.nodes import NodeHolding, NodeView, WithheldSlot
+from trainyard.protocol.states import AttemptNodeState
 
 
 def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
@@ -34,37 +37,55 @@ def node_view(context: Context, connection: Connection, name: str) -> NodeView:
 
 def _views(context: Context, connection: Connection, rows: Sequence[Node]) -> list[NodeView]:
     names = [row.name for row in rows]
-    holdings, slow = _holdings(connection, names), slow_slots(context, connection, names)
-    return [_view(row, holdings.get(row.name, []), slow.get(row.name, ())) for row in rows]
+    held, slow = _held_on(connection, names), slow_slots(context, connection, names)
+    return [_view(row, held.get(row.name, ()), slow.get(row.name, ())) for row in rows]
 
 
-def _holdings(connection: Connection, names: list[str]) -> dict[str, list[NodeHolding]]:
-    """Return who holds slots of these nodes: shares that have not ended."""
-    share = attempt_nodes.c
-    query = (
-        select(share.node, share.node_rank, share.slots, jobs.c.id, jobs.c.name)
-        .join(attempts, attempts.c.id == share.attempt_id)
+@dataclass(frozen=True, slots=True)
+class _Share(TypedRow):
+    """A share that holds slots, with its job."""
+
+    table: ClassVar[Table] = attempt_nodes
+    node: str
+    node_rank: int
+    slots: list[int]
+    state: AttemptNodeState
+    job_id: Annotated[str, jobs.c.id]
+    job_name: Annotated[str, jobs.c.name]
+
+    @property
+    def holding(self) -> NodeHolding:
+        """The share as a view."""
+        allocation = NodeAllocation(
+            node=self.node, node_rank=self.node_rank, slots=tuple(self.slots)
+        )
+        return NodeHolding(job_id=self.job_id, job_name=self.job_name, allocation=allocation)
+
+
+def _held_on(connection: Connection, names: list[str]) -> Mapping[str, Sequence[_Share]]:
+    """Return the shares that hold slots of these nodes, by node."""
+    shares = (
+        _Share.select()
+        .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
         .join(jobs, jobs.c.id == attempts.c.job_id)
-        .where(share.node.in_(names), HOLDS_SLOTS)
-        .order_by(share.claimed_at)
+        .where(attempt_nodes.c.node.in_(names))
     )
-    held: dict[str, list[NodeHolding]] = {}
-    for row in connection.execute(query):
-        allocation = NodeAllocation(node=row.node, node_rank=row.node_rank, slots=tuple(row.slots))
-        holding = NodeHolding(job_id=row.id, job_name=row.name, allocation=allocation)
-        held.setdefault(row.node, []).append(holding)
-    return held
+    found: dict[str, list[_Share]] = {}
+    rows = _Share.all(connection, of_held(shares))
+    for row in sorted(rows, key=lambda row: row.slots):
+        found.setdefault(row.node, []).append(row)
+    return found
 
 
-def _view(row: Node, holdings: list[NodeHolding], slow: Sequence[SlowSlot]) -> NodeView:
-    held = {slot for holding in holdings for slot in holding.allocation.slots}
-    withheld = withheld_from_placement(row.withheld, held)
+def _view(row: Node, shares: Sequence[_Share], slow: Sequence[SlowSlot]) -> NodeView:
+    held = {slot for share in shares for slot in share.slots}
+    withheld = withheld_from_placement(row.withheld, ((each.state, each.slots) for each in shares))
     computed = {
         "online": row.offline_since is None,
         "draining": row.drain is not None or row.notice is not None,
-        "free_slots": max(row.slots - len(held) - len(withheld), 0),
+        "free_slots": max(row.slots - len(held | withheld.keys()), 0),
         "withheld": tuple(WithheldSlot(slot=slot, reason=why) for slot, why in withheld.items()),
-        "allocations": tuple(holdings),
+        "allocations": tuple(share.holding for share in shares),
         "roots": tuple(sorted(row.roots)),
         "problems": tuple(_problems(row)),
         "slow_slots": tuple(slow),

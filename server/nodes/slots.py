@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from trainyard.protocol.node_samples import (
     DATA_DIR,
@@ -15,6 +15,7 @@ from trainyard.protocol.node_samples import (
     NodeSample,
     unlisted,
 )
+from trainyard.protocol.states import AttemptNodeState
 from trainyard.protocol.worker_messages import Hardware
 
 CLOCK = "the clock of the node is wrong"
@@ -114,21 +115,28 @@ def withheld_by_launch(
 
 
 def withheld_from_placement(
-    withheld: Mapping[str, str], held: Collection[int], *, used: Collection[int] = ()
+    withheld: Mapping[str, str], held: Iterable[tuple[AttemptNodeState, Collection[int]]]
 ) -> dict[int, str]:
-    """Return the withheld slots that no attempt holds, with their reasons.
+    """Return the withheld slots, without those of ranks, with their reasons.
 
-    From inside a container the ranks of an attempt may look like foreign processes.
+    From inside a container the ranks of an attempt may look like foreign processes, and the newest
+    sample may have seen those that have ended.
 
     Args:
         withheld: the reasons of a node's withheld slots, by their number as text.
-        held: slots that attempts hold on the node.
-        used: slots whose ranks have ended, and which the newest sample may have seen there.
+        held: state and slots of each share that holds some on the node.
     """
+    in_use: set[int] = set()
+    used: set[int] = set()
+    for state, slots in held:
+        if state == AttemptNodeState.ENDED:
+            used.update(slots)
+        elif state != AttemptNodeState.SPARE:
+            in_use.update(slots)
     return {
         int(slot): why
         for slot, why in withheld.items()
-        if int(slot) not in held and not (int(slot) in used and why.startswith(PROCESS))
+        if int(slot) not in in_use and not (int(slot) in used and why.startswith(PROCESS))
     }
 
 

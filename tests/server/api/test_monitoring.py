@@ -21,7 +21,9 @@ from server.database.tables import nodes
 from server.goodput.capacity import CapacityKeeper
 from server.goodput.cluster import SERVED, USUAL_DAYS
 from server.goodput.holdings import HeldShare, read_holdings
+from server.liveness import beat
 from tests.server.api.in_process import TestClient
+from tests.server.elastic.test_spares import searching
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.node_samples import (
     AcceleratorSample,
@@ -29,6 +31,7 @@ from trainyard.protocol.node_samples import (
     HostSample,
     NodeSample,
 )
+from trainyard.protocol.states import JobState
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 from trainyard.run.failures import FailureReason
 
@@ -93,6 +96,13 @@ def test_a_slot_counts_once_and_on_nodes_that_are_online_only(
     samples = scraped(client)
     uses = ("held", "withheld", "free")
     assert [samples["trainyard_slots", (("use", use),)] for use in uses] == [2, 1, 1]
+
+
+def test_slots_that_a_queued_job_keeps_are_not_free(client: TestClient, harness: Harness) -> None:
+    beat(harness.context)
+    job_id = searching(harness)
+    assert harness.job(job_id).state == JobState.QUEUED
+    assert scraped(client)["trainyard_slots", (("use", "free"),)] == 2, "those of one node of four"
 
 
 def test_projects_are_counted(client: TestClient, harness: Harness) -> None:

@@ -14,7 +14,8 @@ from server.errors import NotFoundError
 from server.goodput.holdings import read_holdings, spent_by_day
 from server.goodput.queries import milliseconds
 from server.jobs.service import cancel
-from server.nodes.capacity import read_capacity
+from server.nodes.capacity import read_capacity, read_offers
+from server.nodes.queries import list_nodes
 from server.nodes.slots import CLOCK
 from server.projects.queries import held_slots
 from server.projects.service import create_project
@@ -306,3 +307,16 @@ def test_slot_time_on_a_spare_node_is_a_category_and_sums_exactly(
     assert [*spent_by_day(spare, None, start=start, end=end).values()] == [
         {TimeCategory.SPARE: 2 * 100_000}
     ]
+
+
+def test_slots_that_a_job_keeps_are_held_in_all_views(harness: Harness, context: Context) -> None:
+    job_id = searching(harness)
+    harness.add_node("e", slots=2)
+    with context.database.read() as connection:
+        offers = {offer.node: len(offer.free) for offer in read_offers(connection)}
+    views = {view.name: view for view in list_nodes(context)}
+    assert [views[name].free_slots for name in "bcde"] == [0, 0, 2, 2]
+    assert {name: views[name].free_slots for name in offers} == offers
+    for name in "bc":
+        (holding,) = views[name].allocations
+        assert (holding.job_id, holding.allocation.slots) == (job_id, (0, 1))
