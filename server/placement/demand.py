@@ -16,7 +16,8 @@ Device = Literal["auto", "cpu", "cuda"]
 LEAVES_WITHIN = timedelta(seconds=60)
 """Expected time until an attempt that is ordered to leave has done so, its save included."""
 OVERDUE_AFTER = timedelta(minutes=5)
-"""Time since that order after which no end of the attempt is expected: its save may hang."""
+"""Time since that order, or since an end was first expected so soon, after which no end of the
+attempt is expected: its save may hang."""
 LONGEST_EXPECTED = timedelta(days=10_000)
 """Longest time that is expected of a job. Ranks report its pace, and a later year than 9999 is no
 `datetime`: one such job would fail the rounds of all."""

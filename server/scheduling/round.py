@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.exc import OperationalError
@@ -12,7 +13,7 @@ from server.context import Context
 from server.database.engine import LeadLostError
 from server.nodes.capacity import read_capacity
 from server.placement.decide import decide
-from server.placement.demand import Holding, Offer
+from server.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
@@ -48,6 +49,7 @@ class Placer:
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
         self._hopeless_until = datetime.min.replace(tzinfo=UTC)
         self._victims: Mapping[str, Sequence[Holding]] = {}
+        self._soon_since: Mapping[str, datetime] = {}
 
     def run(self) -> int:
         """Place what can be placed, store why the rest waits, and return how many were placed."""
@@ -77,7 +79,7 @@ class Placer:
         decisions = decide(
             queue,
             offers,
-            holdings=capacity.holdings,
+            holdings=self._doubted(capacity.holdings, now),
             now=now,
             preempt_after=timedelta(seconds=settings.preempt_after_seconds)
             if settings.preemption
@@ -134,6 +136,31 @@ class Placer:
                 return []
             logger.warning("%d jobs are placed one by one", len(placements), exc_info=True)
         return [message for each in placements for message in self._place([each], offers)]
+
+    def _doubted(self, holdings: Sequence[Holding], now: datetime) -> Sequence[Holding]:
+        """Return holdings without the expected ends that have been close for too long.
+
+        Ranks report the pace that gives them, and the last save may hang. An attempt that is
+        expected to end soon is not preempted, so it would keep its slots for ever.
+        """
+        close = {
+            each.attempt_id
+            for each in holdings
+            if each.ends_at is not None and each.ends_at <= now + LEAVES_WITHIN
+        }
+        # Kept while it holds slots: another pace in between begins nothing anew.
+        self._soon_since = {
+            each.attempt_id: self._soon_since.get(each.attempt_id, now)
+            for each in holdings
+            if each.attempt_id in close or each.attempt_id in self._soon_since
+        }
+        limit = now - OVERDUE_AFTER
+        return [
+            replace(each, ends_at=None)
+            if each.attempt_id in close and self._soon_since[each.attempt_id] <= limit
+            else each
+            for each in holdings
+        ]
 
     def preempt(self) -> int:
         """Order attempts to leave as the round decided, and return how many were ordered.

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from server.context import Context
-from server.database.tables import attempt_nodes
+from server.database.tables import attempt_nodes, jobs
 from server.elastic import steps
 from server.jobs.service import cancel, delete, set_priority
 from server.nodes.capacity import read_capacity
@@ -20,6 +20,7 @@ from server.scheduling.victims import order_to_leave
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.scheduling.leaving import leaves
+from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import JobState
 
 
@@ -209,3 +210,19 @@ def test_an_elastic_job_preempts_only_where_no_size_fits(
             break
     expected = {2: (JobState.RUNNING, JobState.STARTING), 4: (JobState.STOPPING, JobState.QUEUED)}
     assert states == expected[held]
+
+
+def test_an_attempt_that_is_about_to_end_for_ever_is_preempted(harness: Harness) -> None:
+    harness.add_node(slots=1)
+    job_id, _ = harness.running(name="low", resources={"priority": "low"})
+    almost = Progress(step=1, steps=100, seconds_left=1.0)  # as its ranks report, truly or not
+    with harness.context.database.write() as connection:
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(progress=almost))
+    harness.clock.advance(3600)
+    harness.submit(name="high", resources={"priority": "high"})
+    for _ in range(30):
+        harness.place()
+        assert harness.job(job_id).state == JobState.RUNNING
+        harness.clock.advance(10)
+    harness.place()
+    assert harness.job(job_id).state == JobState.STOPPING
