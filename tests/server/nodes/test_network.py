@@ -17,6 +17,7 @@ from server.nodes.register import register
 from tests.server.harness import WORKER, Harness, Supervisor
 from trainyard.protocol.worker_messages import PROTOCOL, Registration
 from trainyard.run.directory import Phase
+from trainyard.run.failures import FailureReason
 
 TWO = {"world_size": 2}
 
@@ -69,6 +70,38 @@ def test_an_attempt_counts_once_it_trains(harness: Harness, phase: Phase) -> Non
     assert checks(again)
     again[1].report(phase=Phase.TRAINING)
     end(again)
+    assert not checks(harness.launched(resources=TWO)[1])
+
+
+def test_nodes_are_checked_again_after_a_hang(harness: Harness) -> None:
+    no_retry = {"max_retries": 0}
+    _, (first, other) = harness.running(resources=TWO, retry=no_retry)
+    harness.clock.advance(60)
+    first.end("failed", FailureReason.HANG)
+    other.end("cancelled")
+    _, again = harness.running(resources=TWO)
+    assert checks(again)
+    harness.clock.advance(60)
+    end(again)
+    _, after = harness.launched(resources=TWO)
+    assert not checks(after)
+    end(after)
+
+
+@pytest.mark.parametrize(
+    ("resources", "reason"),
+    [(TWO, FailureReason.TRAINER_ERROR), ({"world_size": 1}, FailureReason.HANG)],
+    ids=["other reason", "one node"],
+)
+def test_no_other_failure_has_nodes_checked_again(
+    harness: Harness, resources: dict[str, Any], reason: FailureReason
+) -> None:
+    end(harness.running(resources=TWO)[1])
+    harness.clock.advance(60)
+    _, (first, *others) = harness.running(resources=resources, retry={"max_retries": 0})
+    first.end("failed", reason)
+    for other in others:
+        other.end("cancelled")
     assert not checks(harness.launched(resources=TWO)[1])
 
 
