@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -118,15 +118,16 @@ def test_a_root_without_the_folder_of_the_job_is_named(job: SmallJob, tmp_path: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_node_that_may_not_write_is_named(job: SmallJob, tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & stat.S_IXOTH:
-            folder.chmod(0o755)
-    _, errors = _launch(job, (1, 1), (job.storage, job.storage), unwritable=True)
-    assert errors[0][0] == "CheckpointError"
-    assert f"rank 1: cannot write {job.storage / JOB}/{PROBE}1-" in errors[0][1]
-    assert "Permission denied" in errors[0][1]
-    assert _probes(tmp_path) == []
+def test_a_node_that_may_not_write_is_named(job: SmallJob) -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        folder = Path(name)
+        folder.chmod(0o755)
+        open_job = job.changed(folder)
+        _, errors = _launch(open_job, (1, 1), (open_job.storage,) * 2, unwritable=True)
+        assert errors[0][0] == "CheckpointError"
+        assert f"rank 1: cannot write {open_job.storage / JOB}/{PROBE}1-" in errors[0][1]
+        assert "Permission denied" in errors[0][1]
+        assert _probes(folder) == []
 
 
 def test_what_a_killed_attempt_left_is_removed_by_the_next(job: SmallJob) -> None:

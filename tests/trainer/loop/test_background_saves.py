@@ -102,15 +102,20 @@ def test_by_the_clock_no_save_waits_for_the_one_before(tmp_path: Path) -> None:
 
 
 def _hold_the_save_of_step_1(run_directory: str) -> None:
-    directory, released = Path(run_directory), threading.Event()
+    directory, released, reported = Path(run_directory), threading.Event(), threading.Event()
 
     def hold(point: Point, path: Path) -> None:
-        if point is Point.PART_WRITTEN and "step-1" in path.parts:
+        if "step-1" not in path.parts:
+            return
+        if point is Point.PART_WRITTEN:
             released.wait(20)  # and then the test fails, in place of a deadlock
+        elif point is Point.REPORTED:
+            reported.set()
 
     def after_step(step: int) -> None:
         if step == 5:
             released.set()
+            assert reported.wait(60), "three steps are shorter than the rest of a save may be"
 
     writer = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
     with at_points(hold):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,9 +18,15 @@ from tests.trainer.ranks import run_ranks
 from trainer.metrics.collective_waits import measured_waits
 
 LATE = 0.4
+TRIES = 3
+"""Their median counts: a busy machine holds up either rank in one of them."""
 
 
 def _waits(kind: str) -> float:
+    return median([_waits_once(kind) for _ in range(TRIES)])
+
+
+def _waits_once(kind: str) -> float:
     mesh = init_device_mesh("cpu", (2,))
     value = torch.ones(4)
     dist.all_reduce(value)  # connects

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from tests.trainer.ranks import run_ranks
 from trainer.metrics.collective_waits import READ_SECONDS, DeviceWaits
@@ -37,12 +38,19 @@ def _waiting_for_rank_1() -> Any:
     deadline = time.monotonic() + 10
     while (before := pending(recorded(nccl=False))) and time.monotonic() < deadline:
         time.sleep(0.01)
-    found = []
+    found: list[Any] = []
+    store, is_noted = distributed_c10d._get_default_store(), "noted"
+
+    def note() -> None:
+        while (waiting := pending(recorded(nccl=False))) is None:
+            time.sleep(0.01)
+        found.append(waiting)
+        store.set(is_noted, "1")
+
     if dist.get_rank() == 0:
-        watch = threading.Timer(0.5, lambda: found.append(pending(recorded(nccl=False))))
-        watch.start()
+        threading.Thread(target=note, daemon=True).start()
     else:
-        time.sleep(1.5)
+        store.wait([is_noted])
     dist.all_reduce(torch.ones(2, 5))
     return before, found
 

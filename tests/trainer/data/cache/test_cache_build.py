@@ -149,7 +149,7 @@ def test_no_process_of_a_killed_builder_lives_on(tmp_path: Path) -> None:
 def _is_zombie(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # before it is opened, or before it is read
         return True
 
 

@@ -26,6 +26,8 @@ DTYPE = np.dtype("<u2")
 TOKENS = np.arange(5000, dtype=DTYPE)
 BEGINS = np.array([0])
 PROCESSES = multiprocessing.get_context("forkserver")
+OTHERS = 5
+"""Processes that wait while one builds."""
 
 
 STARTS = [0, 1430, 2858, 4286]  # of the 7 pieces every other one begins a document
@@ -267,32 +269,35 @@ def build_slowly(folder: Path) -> Iterator[TokenPiece]:
 
 
 def start_together(folder: Path, barrier: Barrier) -> None:
-    """Open the cache at the same moment as the others; leave digest and progress behind."""
-    calls = 0
+    """Open the cache at the same moment as the others; leave digest and size behind."""
 
-    def on_progress() -> None:
-        nonlocal calls
-        calls += 1
+    def build_watched() -> Iterator[TokenPiece]:
+        wait_until(lambda: count(folder, "waiting-*") >= OTHERS)
+        yield from build_slowly(folder)
 
     barrier.wait(timeout=60)
-    cache = open_cache(folder, lambda: build_slowly(folder), on_progress)
-    (folder / f"seen-{os.getpid()}").write_text(f"{cache.digest} {calls} {cache.tokens.size}")
+    cache = open_cache(folder, build_watched, (folder / f"waiting-{os.getpid()}").touch)
+    (folder / f"seen-{os.getpid()}").write_text(f"{cache.digest} {cache.tokens.size}")
+
+
+def count(folder: Path, pattern: str) -> int:
+    return len(list(folder.glob(pattern)))
 
 
 def test_processes_that_start_together_build_once(tmp_path: Path) -> None:
-    barrier = PROCESSES.Barrier(6)
-    started = [PROCESSES.Process(target=start_together, args=(tmp_path, barrier)) for _ in range(6)]
+    """Those who wait report, too, such that the heartbeat goes on: the builder waits for that."""
+    every = range(1 + OTHERS)
+    barrier = PROCESSES.Barrier(len(every))
+    started = [PROCESSES.Process(target=start_together, args=(tmp_path, barrier)) for _ in every]
     for process in started:
         process.start()
     for process in started:
         process.join(timeout=60)
-    assert [process.exitcode for process in started] == [0] * 6
+    assert [process.exitcode for process in started] == [0 for _ in every]
     assert len((tmp_path / "builders").read_text().split()) == 1
     seen = [path.read_text().split() for path in tmp_path.glob("seen-*")]
     digest = xxhash.xxh3_128_hexdigest(TOKENS.tobytes())
-    assert [(d, n) for d, _, n in seen] == [(digest, "5000")] * 6
-    # Those who waited reported, too: the heartbeat goes on.
-    assert all(int(calls) > 0 for _, calls, _ in seen)
+    assert seen == [[digest, "5000"] for _ in every]
 
 
 def build_and_hang(folder: Path) -> None:
@@ -317,7 +322,7 @@ def test_another_process_takes_over_from_a_killed_builder(tmp_path: Path) -> Non
     wait_until((tmp_path / "in-the-middle").exists)
     with ProcessPoolExecutor(3, mp_context=PROCESSES) as pool:
         others = [pool.submit(wait_and_take_over, tmp_path) for _ in range(3)]
-        wait_until(lambda: len(list(tmp_path.glob("waiting-*"))) == 3)
+        wait_until(lambda: count(tmp_path, "waiting-*") == 3)
         assert not any(other.done() for other in others)
         builder.kill()
         builder.join(timeout=60)
