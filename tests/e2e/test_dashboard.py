@@ -6,10 +6,10 @@ import re
 import subprocess
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.e2e.control_plane import ControlPlane, wait_for
-from tests.web.browser import Watched, patiently
+from tests.web.browser import Watched
 from trainyard.client.sdk import Client
 
 pytestmark = pytest.mark.timeout(400)
@@ -35,7 +35,7 @@ def test_a_job_is_submitted_watched_and_resumed_on_three_slots(
 
     see_points_arrive(live)
     live.keep("live-first-attempt")
-    step = stop(page)
+    step = stop(page, yard)
     resume_on_three(live)
     see_second_attempt(live, after=step)
     live.keep("live-second-attempt")
@@ -54,7 +54,7 @@ def login_link(plane: ControlPlane) -> str:
 def log_in(page: Page, link: str) -> None:
     page.goto(link)
     page.wait_for_url("**/jobs")
-    patiently(page.get_by_role("heading", name="Jobs")).to_be_visible()
+    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
 
 
 def submit(page: Page) -> None:
@@ -64,15 +64,15 @@ def submit(page: Page) -> None:
     for field, value in FIELDS.items():
         page.locator(f"#field-{field}").fill(value)
     plan = page.get_by_role("complementary", name="Plan")
-    patiently(plan.get_by_role("heading", name="FSDP 2")).to_be_visible()
+    expect(plan.get_by_role("heading", name="FSDP 2")).to_be_visible()
     page.get_by_role("button", name="Submit job").click()
     page.wait_for_url("**/jobs/*")
-    patiently(page.get_by_role("heading", name=FIELDS["name"])).to_be_visible()
+    expect(page.get_by_role("heading", name=FIELDS["name"])).to_be_visible()
 
 
 def see_points_arrive(live: Watched) -> None:
     """More points come, and more of the line is painted, without any input."""
-    patiently(live.page.locator(".job-title .state")).to_have_attribute("data-state", "running")
+    expect(live.page.locator(".job-title .state")).to_have_attribute("data-state", "running")
     wait_for(lambda: live.points(LOSS) >= 5, "points in the chart")
     painted = wait_for(lambda: live.painted(LOSS), "a painted line")
     assert painted > 50
@@ -81,18 +81,17 @@ def see_points_arrive(live: Watched) -> None:
     assert live.painted(LOSS) > 50
 
 
-def stop(page: Page) -> int:
+def stop(page: Page, yard: Client) -> int:
     """Stop by the button, and return the step at which the job stands."""
     page.get_by_role("button", name="Stop", exact=True).click()
     dialog = page.get_by_role("dialog")
-    patiently(dialog.get_by_text(f"trainyard stop {FIELDS['name']}")).to_be_visible()
+    expect(dialog.get_by_text(f"trainyard stop {FIELDS['name']}")).to_be_visible()
     dialog.get_by_role("button", name="Stop", exact=True).click()
-    patiently(page.locator(".job-title .state")).to_have_attribute("data-state", "stopped")
-    return step_of(page)
-
-
-def step_of(page: Page) -> int:
-    return int(page.get_by_role("progressbar", name="Steps").get_attribute("aria-valuenow") or 0)
+    expect(page.locator(".job-title .state")).to_have_attribute("data-state", "stopped")
+    step = next(yard.jobs(name=FIELDS["name"])).progress.step
+    bar = page.get_by_role("progressbar", name="Steps")
+    expect(bar).to_have_attribute("aria-valuenow", str(step))  # read after the state is shown
+    return step
 
 
 def resume_on_three(live: Watched) -> None:
@@ -103,30 +102,30 @@ def resume_on_three(live: Watched) -> None:
     dialog.locator('input[data-world-size="3"]').first.check()
     changes = dialog.get_by_role("region", name="Changes")
     same = dialog.get_by_role("region", name="Stays the same")
-    patiently(changes).to_contain_text("FSDP 2 → FSDP 3")
+    expect(changes).to_contain_text("FSDP 2 → FSDP 3")
     for kept in ("global batch size", "data position", "end of the schedule"):
-        patiently(same).to_contain_text(kept)
+        expect(same).to_contain_text(kept)
     command = f"trainyard resume {FIELDS['name']} --world-size 3"
-    patiently(dialog.locator(".command-text")).to_contain_text(command)
+    expect(dialog.locator(".command-text")).to_contain_text(command)
     live.keep("live-resume")
     dialog.get_by_role("button", name="Resume on 3 slots").click()
-    patiently(dialog).to_have_count(0)
+    expect(dialog).to_have_count(0)
 
 
 def see_second_attempt(live: Watched, *, after: int) -> None:
     """Attempt 2 continues from the same step, its points come, and the badge reads continuous."""
     page = live.page
     about = page.get_by_role("list", name="About the job")
-    patiently(about).to_contain_text("attempt 2")
-    patiently(about).to_contain_text("FSDP 3")
+    expect(about).to_contain_text("attempt 2")
+    expect(about).to_contain_text("FSDP 3")
     badge = page.locator(".job-title .continuity")
-    patiently(badge).to_have_text("continuous")
+    expect(badge).to_have_text("continuous")
     last = live.figure(LOSS)
     wait_for(lambda: int(last.get_attribute("data-last-step") or 0) > after + 3, "later steps")
     assert live.points(LOSS) > after
     assert live.painted(LOSS) > 50
     badge.click()
-    patiently(page.get_by_role("dialog", name="Continuity")).to_contain_text(
+    expect(page.get_by_role("dialog", name="Continuity")).to_contain_text(
         f"Continues where step {after:,} of attempt 1 stood"
     )
     page.keyboard.press("Escape")
@@ -136,6 +135,6 @@ def cancel(page: Page) -> None:
     """Cancel, after what would be lost was said."""
     page.get_by_role("button", name="Cancel", exact=True).click()
     dialog = page.get_by_role("dialog")
-    patiently(dialog).to_contain_text("would be lost")
+    expect(dialog).to_contain_text("would be lost")
     dialog.get_by_role("button", name="Cancel the job").click()
-    patiently(page.locator(".job-title .state")).to_have_attribute("data-state", "cancelled")
+    expect(page.locator(".job-title .state")).to_have_attribute("data-state", "cancelled")

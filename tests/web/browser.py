@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from playwright.sync_api import (
     Browser,
@@ -16,6 +15,7 @@ from playwright.sync_api import (
     Locator,
     Page,
     Playwright,
+    Request,
     expect,
     sync_playwright,
 )
@@ -83,13 +83,16 @@ def chromium() -> Iterator[Browser]:
     path = shutil.which("chromium")
     assert path, "no chromium on the PATH: `make browser` installs it"
     assert BUILT.is_file(), "the dashboard is not built: `make setup` builds it"
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         yield _launched(playwright, path)
 
 
 def _launched(playwright: Playwright, path: str) -> Browser:
     return playwright.chromium.launch(
-        executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        executable_path=path,
+        # An animated scroll passes as many places as the machine paints frames.
+        args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-smooth-scrolling"],
     )
 
 
@@ -100,7 +103,11 @@ class Watched:
         self.page = page
         self._faults = faults
         self._forgiven: list[str] = []
+        self._asked: set[Request] = set()
         page.set_default_timeout(PATIENCE_MS)
+        page.on("request", lambda request: self._asked.add(request))
+        page.on("requestfinished", lambda request: self._asked.discard(request))
+        page.on("requestfailed", lambda request: self._asked.discard(request))
         page.on("console", self._hear)
         page.on("pageerror", self._note)
 
@@ -126,6 +133,14 @@ class Watched:
         """Wait until what the page asked for is there."""
         self.page.wait_for_function(SETTLED)
         self.page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+
+    def rest(self) -> None:
+        """Wait until no request of the page is under way but that of the stream.
+
+        What a test deletes while a page reads it is a fault: 404.
+        """
+        while any(request.resource_type != "eventsource" for request in self._asked):
+            self.page.wait_for_timeout(20)
 
     def nameless(self) -> list[str]:
         """Return the visible controls without a name."""
@@ -166,9 +181,3 @@ class Watched:
 
     def _note(self, error: Error) -> None:
         self._faults.append(str(error))
-
-
-def patiently(locator: Locator) -> Any:
-    """Return Playwright's expectations of a locator, with the time that a busy machine needs."""
-    expect.set_options(timeout=PATIENCE_MS)
-    return expect(locator)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 
 import httpx
+import pytest
+from playwright.sync_api import expect
 
-from tests.web.browser import Watched, patiently
+from tests.web.browser import Watched
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
+
+pytestmark = pytest.mark.timeout(240)
 
 
 def test_a_visitor_logs_in_where_they_wanted_to_go(theatre: Theatre, live: Watched) -> None:
@@ -16,11 +20,11 @@ def test_a_visitor_logs_in_where_they_wanted_to_go(theatre: Theatre, live: Watch
     page.goto(f"{theatre.url}/jobs?state=failed")
     page.get_by_label("Token").fill("ty_api_wrong")
     page.get_by_role("button", name="Log in").click()
-    patiently(page.get_by_role("alert")).to_contain_text("unknown, expired or revoked")
+    expect(page.get_by_role("alert")).to_contain_text("unknown, expired or revoked")
     page.get_by_label("Token").fill(theatre.token)
     page.get_by_role("button", name="Log in").click()
     page.wait_for_url("**/jobs?state=failed")
-    patiently(page.locator("tr[data-job]").first).to_be_visible()
+    expect(page.locator("tr[data-job]").first).to_be_visible()
     assert page.get_by_role("link", name="Tokens").count() == 0  # only the admin makes tokens
     page.get_by_role("button", name="Log out").click()
     page.wait_for_url("**/login?next=*")
@@ -33,7 +37,7 @@ def test_the_theme_that_was_chosen_stays(theatre: Theatre, visit: Visit) -> None
     page = visit("/nodes", theme="light").page
     ground = "getComputedStyle(document.body).backgroundColor"
     toggle = page.get_by_role("button", name="Theme")
-    patiently(toggle).to_be_visible()
+    expect(toggle).to_be_visible()
     light = page.evaluate(ground)
     toggle.click()
     assert page.evaluate(ground) == light
@@ -41,7 +45,7 @@ def test_the_theme_that_was_chosen_stays(theatre: Theatre, visit: Visit) -> None
     dark = page.evaluate(ground)
     assert dark != light
     page.reload()
-    patiently(toggle).to_be_visible()
+    expect(toggle).to_be_visible()
     assert page.evaluate(ground) == dark
 
 
@@ -52,11 +56,11 @@ def test_a_token_is_made_used_and_revoked(theatre: Theatre, visit: Visit) -> Non
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("admin")
     dialog.get_by_role("button", name="Create token").click()
-    patiently(dialog.locator(".field-error")).to_contain_text("reserved")
+    expect(dialog.locator(".field-error")).to_contain_text("reserved")
     dialog.get_by_label("Name").fill("ci-runner")
     dialog.get_by_role("button", name="Create token").click()
     shown = dialog.locator(".command-text")
-    patiently(shown).to_contain_text("TRAINYARD_TOKEN=")
+    expect(shown).to_contain_text("TRAINYARD_TOKEN=")
     secret = found(r"TRAINYARD_TOKEN=(\S+)", shown.inner_text())
     headers = {"authorization": f"Bearer {secret}"}
     jobs = f"{theatre.url}/api/v1/jobs"
@@ -65,7 +69,7 @@ def test_a_token_is_made_used_and_revoked(theatre: Theatre, visit: Visit) -> Non
     row = page.get_by_role("row", name="ci-runner")
     row.get_by_role("button", name="Revoke").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
-    patiently(row).to_have_count(0)
+    expect(row).to_have_count(0)
     assert secret not in page.content()
     assert httpx.get(jobs, headers=headers, timeout=30).status_code == 401
     watched.forgive("422")
@@ -84,14 +88,14 @@ def test_a_login_link_works_once(theatre: Theatre, visit: Visit, live: Watched) 
     live.page.get_by_role("button", name="Log out").click()
     live.page.wait_for_url("**/login*")
     live.page.goto(link)
-    patiently(live.page.get_by_role("alert")).to_contain_text("used up")
+    expect(live.page.get_by_role("alert")).to_contain_text("used up")
     live.forgive("401")
 
 
 def test_a_node_is_drained_and_taken_back(theatre: Theatre, visit: Visit) -> None:
     page = visit("/nodes").page
     node = page.get_by_role("listitem").filter(has=page.get_by_role("heading", name="gpu-01"))
-    patiently(node.get_by_text("NVIDIA H200")).to_be_visible()
+    expect(node.get_by_text("NVIDIA H200")).to_be_visible()
     assert node.locator(".slot").count() == 4
     for verb, state in (("Drain", "draining"), ("Undrain", "online")):
         button = node.get_by_role("button", name=verb, exact=True)
@@ -99,16 +103,16 @@ def test_a_node_is_drained_and_taken_back(theatre: Theatre, visit: Visit) -> Non
         page.keyboard.press("Enter")
         dialog = page.get_by_role("dialog")
         same = f"$ trainyard nodes {verb.lower()} gpu-01"
-        patiently(dialog.locator(".command-text")).to_have_text(same)
+        expect(dialog.locator(".command-text")).to_have_text(same)
         if verb == "Drain":
             dialog.get_by_text("Let them finish").click()
-            patiently(dialog.locator(".command-text")).to_have_text(f"{same} --finish")
+            expect(dialog.locator(".command-text")).to_have_text(f"{same} --finish")
         page.keyboard.press("Escape")
-        patiently(dialog).to_have_count(0)
-        patiently(button).to_be_focused()
+        expect(dialog).to_have_count(0)
+        expect(button).to_be_focused()
         page.keyboard.press("Enter")
         page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
-        patiently(node.get_by_text(state)).to_be_visible()
+        expect(node.get_by_text(state)).to_be_visible()
 
 
 def found(pattern: str, text: str) -> str:

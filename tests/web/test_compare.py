@@ -15,7 +15,7 @@ from server.metrics.points import Points
 from server.metrics.store import store_points
 from tests.e2e.control_plane import wait_for
 from tests.server.records import add_attempt, add_job
-from tests.web.browser import Watched, patiently
+from tests.web.browser import Watched
 from tests.web.conftest import Theme, Visit
 from tests.web.theatre import Theatre
 from trainyard.spec.job import JobSpec
@@ -95,26 +95,24 @@ def test_jobs_are_ticked_in_the_list_and_compared(
     page.locator(f'tr[data-job="{first}"]').get_by_role("checkbox").check()
     page.keyboard.press("j")  # from the row of the checkbox to the next one
     page.keyboard.press("x")
-    patiently(page.get_by_role("status").filter(has_text="ticked")).to_have_text("2 jobs ticked")
+    expect(page.get_by_role("status").filter(has_text="ticked")).to_have_text("2 jobs ticked")
     watched.keep("jobs-ticked")
     page.keyboard.press("c")
     page.wait_for_url(f"**/compare?jobs={first},{second}")
     # The list still stands there, settled, until the page has come.
-    patiently(watched.figure(LOSS)).to_have_attribute(
-        "data-curves", re.compile("layouts.* layouts")
-    )
+    expect(watched.figure(LOSS)).to_have_attribute("data-curves", re.compile("layouts.* layouts"))
     watched.settle()
     assert watched.painted(LOSS, "--job-1") > 100
     assert watched.painted(LOSS, "--job-2") > 100
     assert watched.painted(LOSS, "--job-3") == 0
     page.go_back()
-    patiently(page.get_by_role("checkbox")).to_have_count(8)
+    expect(page.get_by_role("checkbox")).to_have_count(8)
     for box in page.get_by_role("checkbox").all():
         box.check()
     extra = page.get_by_role("checkbox", name="Compare ")
     assert extra.count() == 8
     page.get_by_label("Search by a part").fill("smoke")
-    patiently(page.get_by_role("checkbox", name="Compare smoke")).to_be_disabled()
+    expect(page.get_by_role("checkbox", name="Compare smoke")).to_be_disabled()
 
 
 def test_the_whole_view_is_in_the_url(
@@ -213,7 +211,10 @@ def test_nan_is_counted_and_marked(theatre: Theatre, visit: Visit, eight: list[s
 
 @pytest.fixture
 def diverging(theatre: Theatre) -> Iterator[str]:
-    """A job whose loss grows beyond all bounds over its last 150 of 1,000 steps."""
+    """A job whose loss grows beyond all bounds over its last 150 of 1,000 steps.
+
+    Comes before `visit`, whose pages close before the job is deleted.
+    """
     context = theatre.scenes.running.context
     job_id = add_job(context, spec=JobSpec(name="diverging"))
     with context.database.write() as connection:
@@ -231,14 +232,14 @@ def diverging(theatre: Theatre) -> Iterator[str]:
 
 
 def test_a_run_that_diverges_does_not_flatten_the_others(
-    theatre: Theatre, visit: Visit, eight: list[str], diverging: str
+    theatre: Theatre, diverging: str, visit: Visit, eight: list[str]
 ) -> None:
     watched = visit(f"/compare?jobs={eight[0]},{diverging}&names={LOSS}")
     page = watched.page
     outside = watched.figure(LOSS).locator(".chart-outside")
     switch = page.get_by_role("button", name="full range")
     watched.settle()
-    patiently(outside).to_have_text(re.compile("^▲ to "))
+    expect(outside).to_have_text(re.compile("^▲ to "))
     assert watched.spread(LOSS, "--job-1") > 0.4, "the frame is for the usual values"
     watched.keep("compare-diverging")
     switch.click()
@@ -250,7 +251,7 @@ def test_a_run_that_diverges_does_not_flatten_the_others(
     assert watched.spread(LOSS, "--job-1") < 0.1, "a flat line at the bottom"
     page.goto(f"{theatre.url}/jobs/{diverging}")
     watched.settle()
-    patiently(outside).to_have_text(re.compile("^▲ to "))
+    expect(outside).to_have_text(re.compile("^▲ to "))
     watched.keep("charts-diverging")
     switch.click()
     page.wait_for_url("**?full=1")
@@ -261,7 +262,7 @@ def test_running_jobs_are_followed(theatre: Theatre, visit: Visit, eight: list[s
     run = theatre.scenes.running
     watched = visit(f"/compare?jobs={theatre.scenes.tale},{eight[0]}&names={LOSS}")
     watched.settle()
-    patiently(watched.page.locator(".connection")).to_have_text("Live")
+    expect(watched.page.locator(".connection")).to_have_text("Live")
     before = watched.points(LOSS)
     run.train(run.step + 7)
     wait_for(lambda: watched.points(LOSS) == before + 7, "seven more points, each once")
@@ -275,10 +276,11 @@ def test_a_deleted_job_leaves(theatre: Theatre, visit: Visit, eight: list[str]) 
         api.post(f"/jobs/{job}/cancel", json={}).raise_for_status()
         watched = visit(f"/compare?jobs={eight[0]},{job}")
         watched.settle()
-        patiently(watched.page.locator(".connection")).to_have_text("Live")
+        expect(watched.page.locator(".connection")).to_have_text("Live")
         expect(watched.page.locator(f'tr[data-job="{job}"]')).to_contain_text("no points")
+        watched.rest()
         api.delete(f"/jobs/{job}").raise_for_status()
-        patiently(watched.page.get_by_text("short-lived was deleted")).to_be_visible()
+        expect(watched.page.get_by_text("short-lived was deleted")).to_be_visible()
         watched.page.wait_for_url(f"**/compare?jobs={eight[0]}")
 
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.control_plane import wait_for
-from tests.web.browser import Watched, patiently
+from tests.web.browser import Watched
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
 from trainyard.run.directory import Phase
@@ -193,7 +193,7 @@ def test_layouts_tell_their_pipeline_and_how_many_more_there_are(
     watched = visit(f"/jobs/{theatre.scenes.tale}?do=resize")
     dialog = watched.page.get_by_role("dialog")
     row = dialog.locator("label", has=watched.page.locator("[data-layout='PP 8']"))
-    patiently(row).to_contain_text(re.compile(r"PP 8\s*1F1B, \d+(\.\d)? % bubble"))
+    expect(row).to_contain_text(re.compile(r"PP 8\s*1F1B, \d+(\.\d)? % bubble"))
     more = dialog.get_by_text(re.compile(r"and \d+ more layouts, by command line"))
     expect(more.last).to_be_visible()
 
@@ -204,9 +204,9 @@ def test_what_the_server_refuses_is_said_and_cannot_be_launched(
     watched = visit(f"/jobs/{theatre.scenes.stopped}?do=resume")
     dialog = watched.page.get_by_role("dialog")
     launch = dialog.get_by_role("button", name="Resume on 2 slots")
-    patiently(launch).to_be_enabled()
+    expect(launch).to_be_enabled()
     dialog.get_by_label("Total steps").fill("100")
-    patiently(dialog.locator(".field-error")).to_contain_text("stands at step 180 already")
+    expect(dialog.locator(".field-error")).to_contain_text("stands at step 180 already")
     expect(launch).to_be_disabled()
     watched.forgive("422")  # the browser itself logs a refused request
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page
+import pytest
+from playwright.sync_api import Page, expect
 
-from tests.web.browser import Watched, patiently
+from tests.web.browser import Watched
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
 
+pytestmark = pytest.mark.timeout(240)
 ROW = "tr[data-job]"
 MORE_THAN_A_PAGE = 110
 ROWS_AT_ONCE = 60
@@ -19,19 +21,20 @@ def test_rows_come_change_and_go_without_the_list_being_read_again(
     watched = visit("/jobs")
     page = watched.page
     watched.settle()
-    patiently(page.locator(".connection")).to_have_text("Live")
+    expect(page.locator(".connection")).to_have_text("Live")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     with theatre.api() as api:
         job = api.post("/jobs", json={"name": "from-elsewhere"}).json()["id"]
         row = page.locator(f'tr[data-job="{job}"]')
-        patiently(row.locator(".state")).to_have_attribute("data-state", "queued")
+        expect(row.locator(".state")).to_have_attribute("data-state", "queued")
         assert page.locator(ROW).first.get_attribute("data-job") == job
         api.post(f"/jobs/{job}/cancel", json={"reason": "only a test"}).raise_for_status()
-        patiently(row.locator(".state")).to_have_attribute("data-state", "cancelled")
-        patiently(row.locator(".row-reason")).to_contain_text("only a test")
+        expect(row.locator(".state")).to_have_attribute("data-state", "cancelled")
+        expect(row.locator(".row-reason")).to_contain_text("only a test")
+        watched.rest()
         api.delete(f"/jobs/{job}").raise_for_status()
-        patiently(row).to_have_count(0)
+        expect(row).to_have_count(0)
     assert [url for url in asked if "/api/v1/jobs?" in url] == []
 
 
@@ -40,18 +43,18 @@ def test_the_url_holds_the_filter(theatre: Theatre, visit: Visit) -> None:
     page = watched.page
     watched.settle()
     page.get_by_role("button", name="failed").click()
-    patiently(page.locator(ROW).first.locator(".state")).to_have_attribute("data-state", "failed")
+    expect(page.locator(ROW).first.locator(".state")).to_have_attribute("data-state", "failed")
     page.wait_for_url("**/jobs?state=failed")
     page.locator(f'tr[data-job="{theatre.scenes.oom}"] .row-tag').first.click()
     page.wait_for_url("**/jobs?state=failed&tag=*")
     page.reload()
     watched.settle()
-    patiently(page.get_by_role("button", name="failed")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="failed")).to_have_attribute("aria-pressed", "true")
     assert theatre.scenes.oom in shown(page)
     page.get_by_label("Search by a part").fill("no-such-name")
-    patiently(page.get_by_role("heading", name="No job matches")).to_be_visible()
+    expect(page.get_by_role("heading", name="No job matches")).to_be_visible()
     page.get_by_role("button", name="Clear the filter").click()
-    patiently(page.locator(f'tr[data-job="{theatre.scenes.tale}"]')).to_have_count(1)
+    expect(page.locator(f'tr[data-job="{theatre.scenes.tale}"]')).to_have_count(1)
 
 
 def test_long_lists_come_page_by_page_each_job_once_and_in_order(
@@ -62,23 +65,28 @@ def test_long_lists_come_page_by_page_each_job_once_and_in_order(
             api.post("/jobs", json={"name": f"many-{n:03}", "tags": ["many"]}).json()["id"]
             for n in range(MORE_THAN_A_PAGE)
         ]
-        page = visit("/jobs?tag=many").page
-        patiently(page.locator(".jobs-footer")).to_contain_text("100 jobs so far")
-        patiently(page.locator("table")).to_have_attribute("aria-rowcount", "101")
+        watched = visit("/jobs?tag=many")
+        page = watched.page
+        expect(page.locator(".jobs-footer")).to_contain_text("100 jobs so far")
+        expect(page.locator("table")).to_have_attribute("aria-rowcount", "101")
         seen = list(shown(page))
         while len(seen) < MORE_THAN_A_PAGE:
             assert page.locator("tr").count() < ROWS_AT_ONCE  # whatever the list's length
             page.mouse.wheel(0, 400)
             page.wait_for_timeout(50)
             seen += [job for job in shown(page) if job not in seen]
-        patiently(page.locator(".jobs-footer")).to_have_text(f"{MORE_THAN_A_PAGE} jobs")
+        expect(page.locator(".jobs-footer")).to_have_text(f"{MORE_THAN_A_PAGE} jobs")
         assert seen == sorted(made, reverse=True)
         for job in made:
             api.post(f"/jobs/{job}/cancel", json={}).raise_for_status()
-        patiently(page.locator(f"{ROW} .state:not([data-state=cancelled])")).to_have_count(0)
+        expect(page.locator(f"{ROW} .state:not([data-state=cancelled])")).to_have_count(0)
+        page.mouse.wheel(0, -1_000_000)  # to the newest, whose event is the last
+        newest = page.locator(f'tr[data-job="{made[-1]}"] .state')
+        expect(newest).to_have_attribute("data-state", "cancelled")
+        watched.rest()
         for job in made:
             api.delete(f"/jobs/{job}").raise_for_status()
-        patiently(page.get_by_role("heading", name="No job matches")).to_be_visible()
+        expect(page.get_by_role("heading", name="No job matches")).to_be_visible()
 
 
 def test_the_table_is_walked_by_keyboard(theatre: Theatre, visit: Visit) -> None:
@@ -88,14 +96,14 @@ def test_the_table_is_walked_by_keyboard(theatre: Theatre, visit: Visit) -> None
     for key in ("j", "j", "ArrowDown", "k"):
         page.keyboard.press(key)
     second = page.locator(ROW).nth(1)
-    patiently(second.locator(".row-link")).to_be_focused()
+    expect(second.locator(".row-link")).to_be_focused()
     page.keyboard.press("/")
-    patiently(page.get_by_label("Search by a part")).to_be_focused()
+    expect(page.get_by_label("Search by a part")).to_be_focused()
     page.keyboard.type("jk")  # in a control these are letters
-    patiently(page.get_by_label("Search by a part")).to_have_value("jk")
+    expect(page.get_by_label("Search by a part")).to_have_value("jk")
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.type(theatre.scenes.done)
-    patiently(page.locator(ROW)).to_have_count(1)
+    expect(page.locator(ROW)).to_have_count(1)
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/jobs/{theatre.scenes.done}")
@@ -108,7 +116,7 @@ def test_nothing_moves_when_numbers_do(theatre: Theatre, visit: Visit) -> None:
     before = (row.bounding_box(), places(watched), row.locator(".row-loss").inner_text())
     run = theatre.scenes.running
     run.train(run.step + 3)
-    patiently(row.locator(".row-step")).to_contain_text(f"{run.step:,}")
+    expect(row.locator(".row-step")).to_contain_text(f"{run.step:,}")
     assert row.locator(".row-loss").inner_text() != before[2]
     assert (row.bounding_box(), places(watched)) == before[:2]
 

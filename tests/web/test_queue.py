@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
+from tests.e2e.control_plane import wait_for
 from tests.web.actors import open_context
-from tests.web.browser import Watched, patiently
+from tests.web.browser import Watched
 from tests.web.conftest import MOTION, Theme, Visit
 from tests.web.crowd import NODES, QUEUED, SLOTS, gather
 from tests.web.theatre import Served, Theatre, served
@@ -66,9 +67,9 @@ def test_thousands_wait(
 ) -> None:
     watched = open_queue(browser, crowd, faults, width=width, theme=theme)
     page = watched.page
-    patiently(page.locator(".page-header")).to_contain_text(f"{QUEUED:,} jobs wait")
-    patiently(page.locator(".queue-held h2")).to_contain_text(f"of {NODES * SLOTS:,} slots held")
-    patiently(page.locator(ROW).first).to_contain_text("wider")
+    expect(page.locator(".page-header")).to_contain_text(f"{QUEUED:,} jobs wait")
+    expect(page.locator(".queue-held h2")).to_contain_text(f"of {NODES * SLOTS:,} slots held")
+    expect(page.locator(ROW).first).to_contain_text("wider")
     assert page.locator(ROW).count() < ROWS_AT_ONCE
     watched.keep(f"queue-crowd-{theme}-{width}")
     assert watched.overflow() == 0
@@ -81,13 +82,13 @@ def test_the_whole_queue_comes_page_by_page_in_order(
     watched = open_queue(browser, crowd, faults)
     page = watched.page
     seen: dict[int, str] = {}
-    for _ in range(60):
-        seen |= shown(page)
-        if max(seen) > 600:
-            break
+
+    def is_far() -> bool:
+        seen.update(shown(page))
         page.mouse.wheel(0, 3_000)
-        page.wait_for_timeout(300)
-    assert max(seen) > 600
+        return max(seen) > 600
+
+    wait_for(is_far, "position beyond 600", every=0.3)
     with crowd.api() as api:
         token, listed = "", list[str]()
         while len(listed) < 800:
@@ -109,9 +110,9 @@ def test_a_priority_is_changed_in_its_row(
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Priority").fill("77")
     dialog.get_by_role("button", name="Change").click()
-    patiently(dialog).to_have_count(0)
-    patiently(row.locator(".queue-position")).to_have_text("1")
-    patiently(row.locator(".queue-priority")).to_have_text("77")
+    expect(dialog).to_have_count(0)
+    expect(row.locator(".queue-position")).to_have_text("1")
+    expect(row.locator(".queue-priority")).to_have_text("77")
 
 
 def test_a_forecast_for_a_spec_and_for_that_of_a_job(
@@ -124,19 +125,19 @@ def test_a_forecast_for_a_spec_and_for_that_of_a_job(
     area = dialog.locator("textarea")
     area.fill('{"resources": {"world_size": 4, "priority": -90}}')
     dialog.get_by_role("button", name="Forecast").click()
-    patiently(dialog.get_by_role("status")).to_contain_text(f"position {QUEUED + 1:,}")
+    expect(dialog.get_by_role("status")).to_contain_text(f"position {QUEUED + 1:,}")
     watched.keep("queue-what-if-1280")
     area.fill('{"resources": {"world_size": 0}}')
     dialog.get_by_role("button", name="Forecast").click()
-    patiently(dialog.get_by_role("alert")).to_contain_text("resources.world_size")
+    expect(dialog.get_by_role("alert")).to_contain_text("resources.world_size")
     watched.forgive("422")
     area.fill("{")
-    patiently(dialog.get_by_role("button", name="Forecast")).to_be_disabled()
+    expect(dialog.get_by_role("button", name="Forecast")).to_be_disabled()
     dialog.get_by_role("combobox").fill("wide-0001")
     dialog.get_by_role("option").filter(has_text="wide-0001").click()
-    patiently(area).to_have_value(re.compile('"world_size": 64'))
+    expect(area).to_have_value(re.compile('"world_size": 64'))
     page.reload()
-    patiently(area).to_have_value(re.compile('"world_size": 64'))
+    expect(area).to_have_value(re.compile('"world_size": 64'))
 
 
 def test_a_queue_in_which_no_job_waits(theatre: Theatre, visit: Visit) -> None:
@@ -144,12 +145,12 @@ def test_a_queue_in_which_no_job_waits(theatre: Theatre, visit: Visit) -> None:
     page = watched.page
     watched.settle()
     row = page.locator(f'tr[data-job="{theatre.scenes.waiting}"]')
-    patiently(row).to_be_visible()
+    expect(row).to_be_visible()
     page.route(
         "**/api/v1/queue?*",
         lambda route: route.fulfill(json={"items": [], "next_page_token": None}),
     )
-    patiently(page.get_by_role("heading", name="No job waits")).to_be_visible()
+    expect(page.get_by_role("heading", name="No job waits")).to_be_visible()
     watched.keep("queue-empty-1360")
 
 
@@ -177,9 +178,9 @@ def test_a_row_has_its_project_its_duration_and_whom_it_overtakes(
     page.goto(crowd.url + "/queue")
     watched.settle()
     row = page.locator(ROW).nth(1)
-    patiently(row.locator(".queue-start")).to_have_text("nowahead of wider-0000")
-    patiently(row.locator(".queue-lasts")).to_have_text("1 h 30 min")
-    patiently(row.locator(".queue-project")).to_have_text("llama")
+    expect(row.locator(".queue-start")).to_have_text("nowahead of wider-0000")
+    expect(row.locator(".queue-lasts")).to_have_text("1 h 30 min")
+    expect(row.locator(".queue-project")).to_have_text("llama")
     assert row.locator(".queue-project").is_visible() == (width > 640)
     watched.keep(f"queue-backfill-{width}")
     assert watched.overflow() == 0

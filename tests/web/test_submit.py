@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
-from playwright.sync_api import Locator, Page
+import pytest
+from playwright.sync_api import Locator, Page, expect
 
-from tests.web.browser import patiently
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
+
+pytestmark = pytest.mark.timeout(240)
 
 
 def test_problems_stand_at_their_fields_and_open_what_is_closed(
@@ -18,42 +20,40 @@ def test_problems_stand_at_their_fields_and_open_what_is_closed(
     page = watched.page
     fill(page, "name", "two words")
     fill(page, "training-steps", "many")
-    patiently(said(page, "name")).to_contain_text("two words")
-    patiently(said(page, "training-steps")).to_contain_text("many")
-    patiently(page.locator("#field-name")).to_have_attribute("aria-invalid", "true")
+    expect(said(page, "name")).to_contain_text("two words")
+    expect(said(page, "training-steps")).to_contain_text("many")
+    expect(page.locator("#field-name")).to_have_attribute("aria-invalid", "true")
     fill(page, "name", "")
     fill(page, "training-steps", "")
-    patiently(page.locator(".field-error")).to_have_count(0)
+    expect(page.locator(".field-error")).to_have_count(0)
     # What only the server knows is said at the field too, in a section that was closed.
     find = page.get_by_label("Find a field")
     find.fill("staging_gib")
     fill(page, "checkpoint-staging_gib", "2")
     find.fill("")
-    patiently(said(page, "checkpoint-staging_gib")).to_contain_text("no rank writes shards")
+    expect(said(page, "checkpoint-staging_gib")).to_contain_text("no rank writes shards")
     fill(page, "parallelism-dp_replicate", "3")
-    patiently(said(page, "parallelism-dp_replicate")).to_contain_text(
-        "does not divide world_size=1"
-    )
+    expect(said(page, "parallelism-dp_replicate")).to_contain_text("does not divide world_size=1")
     page.get_by_role("button", name="checkpoint.staging_gib").click()
-    patiently(page.locator("#field-checkpoint-staging_gib")).to_be_focused()
+    expect(page.locator("#field-checkpoint-staging_gib")).to_be_focused()
     watched.forgive("422")
 
 
 def test_the_plan_follows_the_form(theatre: Theatre, visit: Visit) -> None:
     page = visit("/jobs/new").page
     plan = page.get_by_role("complementary", name="Plan")
-    patiently(plan.get_by_role("heading", name="1 rank")).to_be_visible()
+    expect(plan.get_by_role("heading", name="1 rank")).to_be_visible()
     fill(page, "model-size", "8B")
     fill(page, "resources-world_size", "4")
     fill(page, "training-global_batch_size", "14")
     fill(page, "training-micro_batch_size", "2")
-    patiently(plan).to_contain_text("8.03B")
-    patiently(plan).to_contain_text("14 sequences in 7 micro-batches of 2")
-    patiently(plan).to_contain_text("2 rounds on 4 data-parallel ranks, 12.5 % idle")
-    patiently(plan.locator(".partition-idle")).to_have_count(1)
-    patiently(plan.get_by_text("fits")).to_be_visible()
-    patiently(plan).to_contain_text("of 140 GiB")
-    patiently(said(page, "training-micro_batch_size")).to_contain_text("stay idle")
+    expect(plan).to_contain_text("8.03B")
+    expect(plan).to_contain_text("14 sequences in 7 micro-batches of 2")
+    expect(plan).to_contain_text("2 rounds on 4 data-parallel ranks, 12.5 % idle")
+    expect(plan.locator(".partition-idle")).to_have_count(1)
+    expect(plan.get_by_text("fits")).to_be_visible()
+    expect(plan).to_contain_text("of 140 GiB")
+    expect(said(page, "training-micro_batch_size")).to_contain_text("stay idle")
     settings = (
         "model.size=8B",
         "resources.world_size=4",
@@ -61,46 +61,46 @@ def test_the_plan_follows_the_form(theatre: Theatre, visit: Visit) -> None:
         "training.micro_batch_size=2",
     )
     command = " \\\n  ".join(["$ trainyard submit", *(f"--set {each}" for each in settings)])
-    patiently(plan.locator(".command-text")).to_have_text(command)
+    expect(plan.locator(".command-text")).to_have_text(command)
 
 
 def test_what_is_left_to_the_device_can_be_chosen(theatre: Theatre, visit: Visit) -> None:
     page = visit("/jobs/new").page
     auto = page.get_by_role("region", name="Auto")
-    patiently(auto).to_contain_text("compile.enabled=true")
+    expect(auto).to_contain_text("compile.enabled=true")
     page.get_by_label("Find a field").fill("Compile each")
     compiled = page.locator("#field-compile-enabled")
-    patiently(compiled).to_have_value("auto")
+    expect(compiled).to_have_value("auto")
     compiled.select_option("no")
     command = page.locator(".command-text")
-    patiently(command).to_have_text("$ trainyard submit --set compile.enabled=false")
-    patiently(auto).not_to_contain_text("compile.enabled")
+    expect(command).to_have_text("$ trainyard submit --set compile.enabled=false")
+    expect(auto).not_to_contain_text("compile.enabled")
     compiled.select_option("auto")
     page.get_by_label("Find a field").fill("log_every")
     fill(page, "training-log_every_steps", "5")
-    patiently(command).to_have_text("$ trainyard submit --set training.log_every_steps=5")
+    expect(command).to_have_text("$ trainyard submit --set training.log_every_steps=5")
     fill(page, "training-log_every_steps", "auto")
-    patiently(command).to_have_text("$ trainyard submit")
+    expect(command).to_have_text("$ trainyard submit")
 
 
 def test_form_and_text_are_one_draft(theatre: Theatre, visit: Visit) -> None:
     page = visit("/jobs/new").page
     fill(page, "optimizer-lr", "1e-4")
-    patiently(page.locator("#field-optimizer-lr")).to_have_value("1e-4")
+    expect(page.locator("#field-optimizer-lr")).to_have_value("1e-4")
     page.get_by_role("tab", name="JSON").click()
     text = page.get_by_label("The spec as JSON")
     assert json.loads(text.input_value()) == {"optimizer": {"lr": 1e-4}}
     text.fill('{"tags": ["a", "b"], "env": {"NCCL_DEBUG": "INFO"}, "training":')
-    patiently(page.locator(".spec-text .field-error")).to_contain_text("JSON")
+    expect(page.locator(".spec-text .field-error")).to_contain_text("JSON")
     text.fill('{"tags": ["a", "b"], "training": {"max_grad_norm": null}}')
     page.get_by_role("tab", name="Form").click()
-    patiently(page.locator("#field-tags")).to_have_value("a, b")
+    expect(page.locator("#field-tags")).to_have_value("a, b")
     page.locator("details.section").filter(has_text="seq_len").get_by_text("more field").click()
-    patiently(page.locator("#field-training-max_grad_norm")).to_have_value("")
+    expect(page.locator("#field-training-max_grad_norm")).to_have_value("")
     # TOML has no null, so that no `--set` could say this.
-    patiently(page.locator(".command-text")).to_have_text("$ trainyard submit job.json")
+    expect(page.locator(".command-text")).to_have_text("$ trainyard submit job.json")
     page.locator(".field", has_text="max_grad_norm").get_by_role("button", name="reset").click()
-    patiently(page.locator("#field-training-max_grad_norm")).to_have_value("1")
+    expect(page.locator("#field-training-max_grad_norm")).to_have_value("1")
 
 
 def test_a_submission_whose_answer_was_lost_makes_one_job(theatre: Theatre, visit: Visit) -> None:
@@ -111,7 +111,7 @@ def test_a_submission_whose_answer_was_lost_makes_one_job(theatre: Theatre, visi
         page.route("**/api/v1/jobs", lambda route: (route.fetch(), route.abort()))
         page.get_by_role("button", name="Submit job").click()
         # The notice that it does not answer gives way to this one with the next read that succeeds.
-        patiently(page.get_by_text("The server answers again. Try again.")).to_be_visible()
+        expect(page.get_by_text("The server answers again. Try again.")).to_be_visible()
         page.unroute("**/api/v1/jobs")
         page.get_by_role("button", name="Submit job").click()
         page.wait_for_url("**/jobs/0*")
