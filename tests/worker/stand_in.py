@@ -54,11 +54,12 @@ def sleep(run: Path, rank: int) -> None:
 def stuck(run: Path, rank: int) -> None:
     """Heartbeat once, then nothing; say where when asked, as the trainer does."""
     show_stacks_when_asked()
+    never_answer(run, rank)
+
+
+def never_answer(run: Path, rank: int) -> None:
+    meet(run, rank)
     beat(run, rank)
-    never_answer()
-
-
-def never_answer() -> None:
     time.sleep(600)
 
 
@@ -84,8 +85,8 @@ def time_out(run: Path, rank: int) -> None:
     if rank == 1:
         stuck(run, rank)
     show_stacks_when_asked()
+    meet(run, rank)
     beat(run, rank)
-    time.sleep(1)
     RunWriter(RunDirectory(run), rank=rank, local_rank=rank).fail(
         RuntimeError("Timed out waiting 540000ms for recv operation to complete")
     )
@@ -176,11 +177,20 @@ def fail_silently(run: Path, rank: int) -> None:
 
 def write_late(run: Path, rank: int) -> None:
     """Rank 1 fails; rank 0 needs a second to say what it saw."""
+    meet(run, rank)
     if rank == 1:
         raise SystemExit(7)
     time.sleep(1)
     say("what rank 0 saw")
     time.sleep(600)
+
+
+def meet(run: Path, rank: int) -> None:
+    """Wait until every rank has come here: a busy machine starts one seconds after the other."""
+    (run / f"here-{rank}").touch()
+    here = [run / f"here-{each}" for each in range(int(os.environ["WORLD_SIZE"]))]
+    while not all(path.exists() for path in here):
+        time.sleep(0.02)
 
 
 def say(line: str) -> None:

@@ -42,7 +42,7 @@ def test_ranks_end_with_their_supervisor(place: Place) -> None:
     attempt.phase(Phase.TRAINING)
     kill_supervisor(attempt)
     # The kernel alone ends them: no process has checked yet.
-    wait_for(lambda: not attempt.processes, "end of the ranks", seconds=10)
+    wait_for(lambda: not attempt.processes, "end of the ranks")
 
 
 def test_the_end_of_a_supervisor_is_proved_and_reported(place: Place) -> None:

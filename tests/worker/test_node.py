@@ -87,10 +87,16 @@ def test_bad_roots_are_refused(text: str) -> None:
         Settings(roots=text)
 
 
-def test_a_cpu_node_offers_its_cores_but_at_least_four() -> None:
+@pytest.mark.parametrize("limit", [None, 1, 5])
+def test_a_cpu_node_offers_its_cores_but_at_least_four(
+    limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = CgroupLimits(cores=limit)
+    monkeypatch.setattr("worker.node.hardware.devices.cgroup_limits", lambda: limits)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
     devices = find_devices(None)
-    cores = len(os.sched_getaffinity(0))
-    assert devices.hardware.slots == max(4, cores)
+    assert devices.hardware.cores == (limit or 8)
+    assert devices.hardware.slots == max(4, limit or 8)
     assert devices.hardware.device == "cpu"
     assert devices.visible == ()
     assert devices.threads_per_slot >= 1

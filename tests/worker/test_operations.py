@@ -28,6 +28,7 @@ from trainyard.run.atomic import replace_file
 from trainyard.spec.job import parse_job_spec
 from worker.api import WorkerApi
 from worker.node.node_store import LocalNode
+from worker.node.process_identity import process_stat
 from worker.operations import LOG, prepare_operation, start_operation
 
 SLOW = """
@@ -86,8 +87,8 @@ def supervise(folder: Path, *, script: str, tmp_path: Path) -> subprocess.Popen[
 
 
 def is_alive(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    stat = process_stat(pid)
+    return stat is not None and not stat.ended
 
 
 def test_an_operation_is_done_by_the_real_command(

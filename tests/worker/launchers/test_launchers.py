@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.conftest import Place, environment, make_place
+from tests.worker.conftest import SECONDS, Place, environment, make_place
 from tests.worker.fake_server import FakeServer
 from tests.worker.launchers.contract import SCENARIOS
 from tests.worker.launchers.process_launcher import LAUNCHERS, TORCHRUN
@@ -57,7 +57,7 @@ def test_ranks_of_uneven_shares_follow_the_node_ranks(
         runs.append(run)
         starts.append(subprocess.Popen(command, env=same, stderr=subprocess.PIPE, text=True))
     for start in starts:
-        _, errors = start.communicate(timeout=60)
+        _, errors = start.communicate(timeout=SECONDS)
         assert start.returncode == 0, errors
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
     seen = []

@@ -15,6 +15,8 @@ from worker.node.node_store import WorkerRun
 from worker.supervisor.hang import PHASE_SECONDS, SUSPECTED_SHARE, HangWatch
 
 LIMIT = 100.0
+HANG_SECONDS = 8.0
+"""Limit of the real trainer, whose first steps a busy machine makes in seconds."""
 
 
 class Clock:
@@ -85,7 +87,7 @@ def test_a_silence_that_ends_is_a_false_alarm(beats: Beats) -> None:
 
 def positions_of(place: Place, behaviour: str) -> tuple[str, tuple[RankPosition, ...]]:
     """Return message and positions of an attempt that hangs by a stand-in's behaviour."""
-    spec = {"guard": {"hang_seconds": 4.0}}
+    spec = {"guard": {"hang_seconds": HANG_SECONDS}}
     record = place.start(stand_in=behaviour, launcher=TORCHRUN, spec=spec).exit()
     assert record.failure is not None
     assert record.failure.reason == "hang"
@@ -108,7 +110,7 @@ def test_the_real_trainer_with_a_rank_that_reads_for_ever(place: Place) -> None:
 
 
 def test_the_real_trainer_with_a_rank_that_is_stopped(place: Place) -> None:
-    attempt = place.start(spec={**LONG, "guard": {"hang_seconds": 4.0}})
+    attempt = place.start(spec={**LONG, "guard": {"hang_seconds": HANG_SECONDS}})
     attempt.phase(Phase.TRAINING)
     attempt.hold()
     waiting, stopped = attempt.exit().positions
@@ -118,7 +120,7 @@ def test_the_real_trainer_with_a_rank_that_is_stopped(place: Place) -> None:
 
 
 def test_a_silence_without_end_of_the_attempt_leaves_no_positions(place: Place) -> None:
-    attempt = place.start(spec={**LONG, "guard": {"hang_seconds": 6.0}})
+    attempt = place.start(spec={**LONG, "guard": {"hang_seconds": 2 * HANG_SECONDS}})
     attempt.phase(Phase.TRAINING)
     attempt.hold()
     wait_for(attempt.run.position(0).exists, "position")

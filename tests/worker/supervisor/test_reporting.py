@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from server.http.request_body import parse_json
-from tests.worker.conftest import Attempt, Place, wait_for
+from tests.worker.conftest import SECONDS, Attempt, Place, wait_for
 from trainyard.base.ids import make_id
 from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.states import DesiredState
@@ -199,7 +199,7 @@ def report_all(place: Place, provenance: Mapping[str, object]) -> Attempt:
     reporting.finish(Findings(node=launch.node, outrun=True))
     thread = threading.Thread(target=reporting.report_until_over, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(SECONDS)
     assert attempt.seen.exit is not None
     return attempt
 
@@ -273,7 +273,7 @@ def test_an_endless_log_does_not_hold_up_the_exit(
     reporting.finish(Findings(node=launch.node, outrun=True))
     thread = threading.Thread(target=reporting.report_until_over)
     thread.start()
-    thread.join(20)
+    thread.join(SECONDS)
     late = thread.is_alive()
     orders.give_way()
     thread.join()

@@ -22,7 +22,7 @@ try:
 except ValueError as error:
     sys.stdout.write(json.dumps({"refused": str(error)}))
     os._exit(0)  # a thread may hang in the driver
-sampler = Sampler(accelerators, {"data_dir": folder}, seconds=0.02, overdue_seconds=0.2)
+sampler = Sampler(accelerators, {"data_dir": folder}, seconds=0.02, overdue_seconds=1)
 deadline = time.monotonic() + 20
 while True:
     began = time.monotonic()
