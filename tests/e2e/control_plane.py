@@ -145,6 +145,11 @@ class Run:
         """Let training go on."""
         os.kill(self.rank_pid(self._last_rank()), signal.SIGCONT)
 
+    def go_on_to_stop(self) -> None:
+        """Let training go on once the order to stop is there: few steps are left."""
+        wait_for(self.files.stop.exists, f"order to stop in {self.files.root}")
+        self.go_on()
+
     def hold_at(self, step: int) -> int:
         """Let training reach a step, hold it there or soon after, and return where it stands."""
         self.wait_for_step(step)

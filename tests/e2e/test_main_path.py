@@ -38,7 +38,7 @@ def test_a_job_goes_on_with_other_slots_exactly_where_it_stood(
     plane.run(job_id).hold_at(3)
     wait_for(lambda: live_steps(follower, job_id), "points over the stream")
     yard.stop(job_id, reason="other slots")
-    plane.run(job_id).go_on()
+    plane.run(job_id).go_on_to_stop()
     stopped = finished(yard, job_id)
     assert (stopped.state, stopped.attempt) == (JobState.STOPPED, 1)
     step = stopped.progress.step
@@ -51,7 +51,8 @@ def test_a_job_goes_on_with_other_slots_exactly_where_it_stood(
     assert not {"global batch size", "data position", "seed"} & changes.keys()
     assert yard.job(job_id).state == JobState.STOPPED
 
-    follower.events.clear()  # the job has one end behind it
+    follower.of(job_id)
+    follower.events.clear()  # the next end of the job is its second
     reply = yard.resume(job_id, world_size=3)
     assert reply.preview.step == step
     done = finished(yard, job_id)
@@ -79,8 +80,7 @@ def test_a_drained_node_is_left_with_a_save_and_the_job_goes_on_from_it(
     job_id = yard.submit(moved).id
     plane.run(job_id).hold_at(3)
     yard.drain(plane.node)
-    wait_for(lambda: yard.job(job_id).state == JobState.STOPPING, "order to leave")
-    plane.run(job_id).go_on()
+    plane.run(job_id).go_on_to_stop()
     waiting = wait_for(lambda: queued(yard, job_id), "end of the attempt")
     (first,) = yard.attempts(job_id)
     assert first.failure is not None
@@ -115,7 +115,7 @@ def test_five_ranks_run_on_four_slots_and_one_and_go_on_with_four(
         last = plane.run(job_id, node=small.data).rank_pid(4)
         assert last in small.processes()
         yard.stop(job_id, reason="other slots")
-        plane.run(job_id).go_on()
+        plane.run(job_id).go_on_to_stop()
         stopped = finished(yard, job_id)
         assert stopped.state == JobState.STOPPED, stopped.reason
         yard.resume(job_id, world_size=4)

@@ -43,8 +43,8 @@ def test_training_goes_on_whatever_dies(
     step = run.hold_at(2)
     supervisor, ranks = run.supervisor_pid(), [run.rank_pid(0), run.rank_pid(1)]
     for part in PARTS:
-        run.go_on()
         below = descendants(plane.part(part).pid)
+        run.go_on()
         with plane.killed(part, yard):
             step = run.hold_at(step + 3)
             assert step < STEPS - 5

@@ -80,15 +80,17 @@ def test_a_message_written_by_hand_launches_nothing(plane: ControlPlane, yard: C
     run = plane.run(job_id)
     run.hold_at(2)
     (attempt,) = yard.attempts(job_id)
-    marked = processes_with(f"TRAINYARD_ATTEMPT_ID={attempt.id}")
+    mark = f"TRAINYARD_ATTEMPT_ID={attempt.id}"
+    marked = processes_with(mark)
     invented = make_id(milliseconds=1, entropy=os.urandom(10))
     write_messages(plane, attempt.id, invented, "../../etc")
-    assert set(processes_with(f"TRAINYARD_ATTEMPT_ID={attempt.id}")) == set(marked)
+    assert set(processes_with(mark)) == set(marked)
     assert processes_with(f"TRAINYARD_ATTEMPT_ID={invented}") == []
     run.go_on()
     assert finished(yard, job_id).state == "succeeded"
+    wait_for(lambda: not processes_with(mark), "end of the supervisor, which has reported its exit")
     write_messages(plane, attempt.id)  # nor does it begin again
-    assert processes_with(f"TRAINYARD_ATTEMPT_ID={attempt.id}") == []
+    assert processes_with(mark) == []
     assert [a.number for a in yard.attempts(job_id)] == [1]
     assert [path.name for path in (plane.folders.node / "runs" / job_id).iterdir()] == ["1"]
     assert_each_once(yard, job_id, steps=20)
