@@ -237,7 +237,9 @@ def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> d
                 added.chunk(row, row.step_sum)
         tail = tails.get(key, Points.joined([]))
         added.points(tail[tail.steps > added.previous])  # compacted between the two queries
-        sums[key] = added.total()
+        total = added.total()
+        if total is not None:
+            sums[key] = total
     return sums
 
 
@@ -295,7 +297,8 @@ class _Adding:
         if self._began is None:
             self._began = time - (seconds * covered if abs(seconds) < MOST_SUMMED else 0.0)
 
-    def total(self) -> StepSum:
-        """Return the sum; it has at least one point."""
-        assert self._began is not None, "a series has points"
+    def total(self) -> StepSum | None:
+        """Return the sum; None without a point after the step at which the attempt started."""
+        if self._began is None:
+            return None
         return StepSum(self._kept, self._lost, self._began, self._recorded, self.previous)

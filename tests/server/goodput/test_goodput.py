@@ -245,3 +245,14 @@ def test_a_month_of_steps_is_summed_without_its_points(context: Context) -> None
         training = read_trainings(connection, [one])[attempt_id]
     assert training.lost == 9_500_000
     assert read == 2 * [40_001], "the one that is cut"
+
+
+def test_a_record_of_no_step_of_the_attempt_counts_as_none(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, _ = harness.running()
+    attempt_id = harness.attempt(job_id).id
+    train(context, attempt_id, range(1), began=harness.clock.now().timestamp())
+    harness.clock.advance(6)
+    assert spent(goodput_view(context, job_id)) == {"startup": 6000}
