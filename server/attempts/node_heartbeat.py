@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from server.attempts.finish import end_nodes
 from server.attempts.launch import read_launch
@@ -31,6 +31,24 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.failures import Failure, FailureReason
 
+# Statements of each heartbeat are built once, as those of each report in `server.attempts.service`.
+_BEFORE = (
+    select(
+        nodes.c.offline_since,
+        nodes.c.notice,
+        nodes.c.hardware,
+        nodes.c.withheld,
+        nodes.c.clock_is_wrong,
+        nodes.c.trusted_since,
+    )
+    .where(nodes.c.name == bindparam("of_node"))
+    .with_for_update(key_share=True)
+)
+_NOTE = update(nodes).where(nodes.c.name == bindparam("of_node"))
+_HELD = select(attempt_nodes.c.attempt_id).where(
+    attempt_nodes.c.node == bindparam("of_node"), NODE_LEASES.are_held
+)
+
 
 def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
     """Store the heartbeat of a node; end its shares whose processes are proved gone.
@@ -44,11 +62,7 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
     for attempt_id in heartbeat.gone:
         _end_gone(context, attempt_id, heartbeat.node, heartbeat.worker)
     with context.database.read() as connection:
-        held = connection.scalars(
-            select(attempt_nodes.c.attempt_id).where(
-                attempt_nodes.c.node == heartbeat.node, NODE_LEASES.are_held
-            )
-        )
+        held = connection.scalars(_HELD, {"of_node": heartbeat.node})
         return NodeHeartbeatReply(expected=tuple(held), time=_time_for(heartbeat, connection))
 
 
@@ -63,18 +77,7 @@ def _time_for(heartbeat: NodeHeartbeat, connection: Connection) -> float | None:
 
 def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbeat) -> None:
     node, notice = heartbeat.node, heartbeat.notice
-    before = connection.execute(
-        select(
-            nodes.c.offline_since,
-            nodes.c.notice,
-            nodes.c.hardware,
-            nodes.c.withheld,
-            nodes.c.clock_is_wrong,
-            nodes.c.trusted_since,
-        )
-        .where(nodes.c.name == node)
-        .with_for_update(key_share=True)
-    ).one_or_none()
+    before = connection.execute(_BEFORE, {"of_node": node}).one_or_none()
     if before is None:
         raise NotFoundError(f"node {node!r} never registered")
     check_worker(connection, node, heartbeat.worker)
@@ -83,25 +86,22 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
     reading, limit = heartbeat.clock, context.settings.clock_skew_seconds
     wrong = clock_is_wrong(reading, before=before.clock_is_wrong, limit=limit)
     skew = {} if reading is None else {"clock_skew_seconds": reading.skew_seconds}
-    connection.execute(
-        update(nodes)
-        .where(nodes.c.name == node)
-        .values(
-            heartbeat_at=now,
-            offline_since=None,
-            notice=notice,
-            sample=sample,
-            clock_is_wrong=wrong,
-            **skew,
-            withheld=withheld_slots(
-                before.hardware,
-                sample,
-                before=reasons,
-                was_full=DATA_DIR_FULL in before.withheld.values(),
-                clock_is_wrong=wrong,
-            ),
-        )
+    withheld = withheld_slots(
+        before.hardware,
+        sample,
+        before=reasons,
+        was_full=DATA_DIR_FULL in before.withheld.values(),
+        clock_is_wrong=wrong,
     )
+    noted = {
+        "heartbeat_at": now,
+        "offline_since": None,
+        "notice": notice,
+        "sample": sample,
+        "clock_is_wrong": wrong,
+        "withheld": withheld,
+    }
+    connection.execute(_NOTE, {"of_node": node} | noted | skew)
     if sample is not None:
         store_sample(connection, node, sample, now=now)
         since = before.trusted_since

@@ -14,7 +14,7 @@ from itertools import groupby
 from math import ceil
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from server.context import Context
 from server.database.metric_and_log_tables import node_points
@@ -97,6 +97,16 @@ def host_values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
         yield "disk_free_bytes", disk.name, disk.free_bytes
 
 
+# Two statements of almost each heartbeat, built once.
+_ROW = (
+    node_points.c.node == bindparam("of_node"),
+    node_points.c.seconds == bindparam("of_seconds"),
+    node_points.c.start == bindparam("from_start"),
+)
+_DATA = select(node_points.c.data).where(*_ROW)
+_ADD = update(node_points).where(*_ROW)
+
+
 def store_sample(connection: Connection, node: str, sample: NodeSample, *, now: datetime) -> None:
     """Add a sample to the series of a node.
 
@@ -107,12 +117,12 @@ def store_sample(connection: Connection, node: str, sample: NodeSample, *, now: 
         now: the time of the server.
     """
     start = _start(now, MINUTE)
-    row = _row(node, MINUTE, start)
-    before = connection.scalar(select(node_points.c.data).where(*row))
+    row = {"of_node": node, "of_seconds": MINUTE, "from_start": start}
+    before = connection.scalar(_DATA, row)
     values = {f"{name}/{part}": [1, value] for name, part, value in _values(sample)}
     data = _merged([before or {}, values])
     if before is not None:
-        connection.execute(update(node_points).where(*row).values(data=data))
+        connection.execute(_ADD, row | {"data": data})
         return
     _put(connection, node, MINUTE, start, data)
     _sum_up(connection, node, start)
@@ -229,7 +239,8 @@ def _sum_up(connection: Connection, node: str, start: int) -> None:
         quarter = last // QUARTER * QUARTER
         within = (points.start >= quarter, points.start < quarter + QUARTER)
         minutes = connection.scalars(select(points.data).where(*of_node, *within)).all()
-        connection.execute(delete(node_points).where(*_row(node, QUARTER, quarter)))
+        row = {"of_node": node, "of_seconds": QUARTER, "from_start": quarter}
+        connection.execute(delete(node_points).where(*_ROW), row)
         _put(connection, node, QUARTER, quarter, _merged(minutes))
     for seconds, kept in ((MINUTE, MINUTES_KEPT), (QUARTER, QUARTERS_KEPT)):
         old = (points.seconds == seconds, points.start <= start - kept * seconds)
@@ -263,11 +274,6 @@ def _put(
 ) -> None:
     row = {"node": node, "seconds": seconds, "start": start, "data": data}
     connection.execute(insert(node_points).values(row))
-
-
-def _row(node: str, seconds: int, start: int) -> tuple[ColumnElement[bool], ...]:
-    points = node_points.c
-    return (points.node == node, points.seconds == seconds, points.start == start)
 
 
 def _start(now: datetime, seconds: int) -> int:
