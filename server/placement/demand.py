@@ -130,7 +130,7 @@ class Holding:
     priority: int = 0
     """Of its job."""
     first_step_at: datetime | None = None
-    """When it began to train; None before."""
+    """When it began to train; None before, and where no further order would make it leave."""
 
     def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
         """Return how many slots of each node a demand could use once the attempt has ended.

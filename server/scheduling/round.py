@@ -141,12 +141,15 @@ class Placer:
         """Return holdings without the expected ends that have been close for too long.
 
         Ranks report the pace that gives them, and the last save may hang. An attempt that is
-        expected to end soon is not preempted, so it would keep its slots for ever.
+        expected to end soon is not preempted, so it would keep its slots for ever. One that has
+        the order to leave stays as it is: the time of that order bounds how long it counts as gone.
         """
         close = {
             each.attempt_id
             for each in holdings
-            if each.ends_at is not None and each.ends_at <= now + LEAVES_WITHIN
+            if each.first_step_at is not None  # it may still be ordered to leave
+            and each.ends_at is not None
+            and each.ends_at <= now + LEAVES_WITHIN
         }
         # Kept while it holds slots: another pace in between begins nothing anew.
         self._soon_since = {

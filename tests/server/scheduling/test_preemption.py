@@ -212,17 +212,24 @@ def test_an_elastic_job_preempts_only_where_no_size_fits(
     assert states == expected[held]
 
 
-def test_an_attempt_that_is_about_to_end_for_ever_is_preempted(harness: Harness) -> None:
-    harness.add_node(slots=1)
-    job_id, _ = harness.running(name="low", resources={"priority": "low"})
+def test_an_attempt_that_is_about_to_end_for_ever_is_preempted_alone(harness: Harness) -> None:
+    for node in "ab":
+        harness.add_node(node, slots=1)
+    low, _ = harness.running(name="low", resources={"priority": "low"})
+    other, _ = harness.running(name="other")
     almost = Progress(step=1, steps=100, seconds_left=1.0)  # as its ranks report, truly or not
     with harness.context.database.write() as connection:
-        connection.execute(update(jobs).where(jobs.c.id == job_id).values(progress=almost))
+        connection.execute(update(jobs).where(jobs.c.id == low).values(progress=almost))
     harness.clock.advance(3600)
     harness.submit(name="high", resources={"priority": "high"})
     for _ in range(30):
         harness.place()
-        assert harness.job(job_id).state == JobState.RUNNING
+        assert harness.job(low).state == JobState.RUNNING
+        harness.clock.advance(10)
+    for _ in range(30):  # its last save takes long
+        harness.place()
+        assert harness.job(low).state == JobState.STOPPING
+        assert harness.job(other).state == JobState.RUNNING
         harness.clock.advance(10)
     harness.place()
-    assert harness.job(job_id).state == JobState.STOPPING
+    assert harness.job(other).state == JobState.STOPPING
