@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, ClassVar, Protocol
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Table, type_coerce
 
 from server.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
-from server.database.column_types import StoredRecord
+from server.database.column_types import Lazy, StoredRecord
 from server.database.rows import TypedRow
 from server.database.tables import attempts, jobs
 from server.errors import NotFoundError, UnreadableError
@@ -52,7 +52,7 @@ class _Former(TypedRow):
 
     table: ClassVar[Table] = attempts
     job_id: str
-    layout: Layout
+    layout: Annotated[StoredRecord[Layout], type_coerce(attempts.c.layout, Lazy(Layout))]
     device: DeviceKind
     start_step: int
     last_step: int
@@ -80,7 +80,8 @@ def expected_durations(
 
     The pace is that of the newest attempt that took a step with the same layout, on its own kind of
     slot. It is wall time, so the duration is long rather than short: a job that is backfilled must
-    not last longer than expected. Of a job that cannot be read no duration is expected.
+    not last longer than expected. Of a job that cannot be read no duration is expected, nor where
+    the layout of such an attempt cannot.
 
     Args:
         connection: a transaction.
@@ -131,9 +132,10 @@ def _duration(
         steps = launch.overrides.apply(queued.spec.read(f"spec of job {queued.id}")).training.steps
         forked = queued.forked_from
         parent = parent_of_launch(connection, queued.id, launch, forked_from=forked, newest=newest)
+        of = f"layout of a former attempt of job {queued.id}"
+        paced = next((each for each in former if each.layout.read(of) == launch.layout), None)
     except (NotFoundError, UnreadableError):
         return None
-    paced = next((attempt for attempt in former if attempt.layout == launch.layout), None)
     if paced is None:
         return None
     left = max(steps - parent.step, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from server.database.tables import events, jobs
 from server.jobs.resume import resume
@@ -139,6 +139,19 @@ def test_the_durations_of_many_jobs_take_as_many_statements_as_that_of_one(
         counts.append(len(seen))
         assert {durations(harness, job_id) for job_id in some} == {(5 + 90 * 2.0, "cpu")}
     assert counts[0] == counts[1]
+
+
+def test_an_unreadable_former_attempt_fails_no_round(harness: Harness) -> None:
+    harness.add_node("a", slots=2)
+    job_id = stopped_at_10(harness)
+    resume(harness.context, job_id, ResumeRequest(), actor=ADA)
+    with harness.context.database.write() as connection:  # as for a server that was downgraded
+        later = text("UPDATE attempts SET layout = :layout WHERE job_id = :id")
+        connection.execute(later, {"layout": '{"later": 1}', "id": job_id})
+    assert durations(harness, job_id) == (None, None)
+    other = harness.submit(name="other")
+    assert harness.place() == 2
+    assert harness.job(job_id).state == harness.job(other).state == JobState.STARTING
 
 
 @pytest.mark.parametrize("left", [1e12, 1e300, float("inf"), float("nan"), -1e300], ids=str)
