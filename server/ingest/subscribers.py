@@ -11,10 +11,11 @@ from server.database.tables import attempts, nodes
 from server.ingest.progress import advance_progress
 from server.ingest.report import IncomingReport
 from server.ingest.run_events import apply_run_events, store_answers
-from server.nodes.network import record_check
+from server.nodes.network import forget_check, record_check
 from server.nodes.slots import withheld_by_launch
 from server.subject import SERVER
 from trainyard.protocol.rest.event_data import LineSkipped, LogStored
+from trainyard.run.failures import FailureReason
 
 Subscriber = Callable[[IncomingReport], None]
 
@@ -36,6 +37,14 @@ def record_network_check(incoming: IncomingReport) -> None:
     share = incoming.share
     if share.starts_training(incoming.report.heartbeat):
         record_check(incoming.connection, share.attempt_id, incoming.context.now())
+
+
+def forget_network_check(incoming: IncomingReport) -> None:
+    """Have the network of the attempt's nodes checked again after a hang."""
+    exit_record = incoming.report.exit
+    failure = None if exit_record is None else exit_record.failure
+    if failure is not None and failure.reason == FailureReason.HANG:
+        forget_check(incoming.connection, incoming.share.attempt_id)
 
 
 def renew_lease(incoming: IncomingReport) -> None:
@@ -82,6 +91,7 @@ def notify_logs(incoming: IncomingReport) -> None:
 # step moves the attempt to `running` before the events of that step are appended.
 SUBSCRIBERS: tuple[Subscriber, ...] = (
     record_network_check,
+    forget_network_check,
     withhold_slots,
     renew_lease,
     keep_provenance,

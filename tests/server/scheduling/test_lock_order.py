@@ -18,6 +18,7 @@ from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.run.directory import Phase
+from trainyard.run.failures import FailureReason
 
 BLOCKED = text(
     "SELECT count(*) FROM pg_stat_activity "
@@ -75,6 +76,8 @@ def test_a_report_locks_the_nodes_of_its_attempt_in_the_order_of_their_names(
     (of_b,) = (each for each in (one, other) if each.node == "b")
     report = partial(of_b.report, phase=Phase.TRAINING, unusable={"GPU-a": "does not answer"})
     run_between(context, partial(touch, node="a"), report, partial(touch, node="b"))
+    hang = partial(of_b.end, "failed", FailureReason.HANG)
+    run_between(context, partial(touch, node="a"), hang, partial(touch, node="b"))
 
 
 def test_a_project_changes_while_a_job_of_it_is_forked(harness: Harness, context: Context) -> None:
