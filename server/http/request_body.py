@@ -3,6 +3,7 @@
 # Annotations stay objects here: FastAPI cannot resolve strings on a callable instance.
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Request
@@ -16,8 +17,12 @@ from trainyard.base.problems import Problem, pointer_to, problems_of
 
 Model = TypeVar("Model", bound=BaseModel)
 
-SMALL_BYTES = 16 * 1024
-"""Largest body that is checked in the event loop: a change of threads would take longer."""
+NUL = b"\\u0000"
+"""PostgreSQL stores it in no text. An escaped backslash before `u0000` looks the same."""
+
+SMALL_BYTES = 4 * 1024
+"""Largest body that is checked in the event loop, where each takes less than 4 ms: most take less
+than the change of threads that they save. Problems are never gathered there: 1,000 take 30 ms."""
 
 
 async def _read(request: Request) -> bytes:
@@ -50,9 +55,11 @@ class JsonBody(Generic[Model]):
         """Return the body as the model, or refuse it."""
         if not content and self.default is not None:
             return self.default
-        if len(content) > SMALL_BYTES:
-            return await run_in_threadpool(parse_json, self.model, content)
-        return parse_json(self.model, content)
+        small = len(content) <= SMALL_BYTES
+        if small and NUL not in content and json_problem(content) is None:
+            with suppress(ValidationError):
+                return self.model.model_validate_json(content)
+        return await run_in_threadpool(parse_json, self.model, content)
 
 
 def parse_json(model: type[Model], content: bytes) -> Model:
@@ -64,7 +71,7 @@ def parse_json(model: type[Model], content: bytes) -> Model:
     problem = json_problem(content)
     if problem is not None:
         raise InvalidRequestError.of([problem])
-    if b"\\u0000" in content:  # PostgreSQL stores no NUL in text
+    if NUL in content:
         problems = [
             Problem(pointer=pointer_to(location), detail="holds a NUL character")
             for location in _find_nul(_document(content), ())
