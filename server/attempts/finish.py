@@ -310,9 +310,12 @@ def _follow_up(
 
 
 def _is_replaced(follow: FollowUp, failure: Failure | None) -> bool:
-    """Return whether the next attempt takes a spare node in place of a lost one."""
+    """Return whether the next attempt takes a spare node in place of a lost one.
+
+    One that follows after a pause queues as any other: what it kept would idle for up to minutes.
+    """
     again = follow.pending is not None and follow.pending.cause == AttemptCause.RETRY
-    return again and _is_lost(failure)
+    return again and _is_lost(failure) and follow.delay_seconds == 0
 
 
 def _is_lost(failure: Failure | None) -> bool:

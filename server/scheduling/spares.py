@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
 from time import perf_counter
 from typing import Annotated, Any, ClassVar
@@ -93,7 +93,7 @@ class SpareKeeper:
         """
         ends_at = perf_counter() + steps.SECONDS_A_TICK
         with self._context.database.read() as connection:
-            spares = Spare.all(connection, _concerned(self._context.now()))
+            spares = Spare.all(connection, _concerned())
         round_ = self._read_round() if spares and spares[0].of_ended else _Round()
         placed, left_out = 0, self._isolation.left_out()
         for job_id, of_job in groupby(spares, key=lambda spare: spare.job_id):
@@ -229,10 +229,10 @@ def spare_among(
     return min(able, key=lambda offer: offer.by_free, default=None)
 
 
-def _concerned(now: datetime) -> Select[Any]:
+def _concerned() -> Select[Any]:
     """Return the query of the spares of attempts that have ended, then those that may be of no use.
 
-    In most rounds there is none. A job in the pause before its next attempt keeps its own.
+    In most rounds there is none.
     """
     share = attempt_nodes.c
     return (
@@ -243,7 +243,6 @@ def _concerned(now: datetime) -> Select[Any]:
         .where(
             HOLDS,
             jobs.c.spare_slots > 0,
-            or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now),
             share.state == AttemptNodeState.SPARE,
             or_(_ENDED, ~TAKES_JOBS, nodes.c.withheld != {}),
         )

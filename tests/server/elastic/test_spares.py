@@ -91,20 +91,21 @@ def test_a_node_that_proves_its_end_is_replaced_without_a_pause(harness: Harness
     assert ranks_and_spares(harness, job_id) == (["a", "c"], [])
 
 
-def test_a_node_that_proves_its_end_before_a_step_is_replaced_after_a_pause(
-    harness: Harness,
-) -> None:
+def test_a_job_that_waits_for_a_pause_keeps_nothing(harness: Harness) -> None:
     for name in "abc":
         harness.add_node(name, slots=2)
     job_id, supervisors = harness.launched(**FOUR, retry={"backoff_seconds": 20})
     supervisors[1].end("failed", FailureReason.NODE_LOST)
     end_all(supervisors[:1])
     assert harness.job(job_id).not_before == harness.clock.now() + timedelta(seconds=20)
+    assert ranks_and_spares(harness, job_id)[1] == []
+    assert [free_on(harness, name) for name in "abc"] == [2, 2, 2]
+    go_offline(harness, "b")
     harness.clock.advance(19)
-    assert harness.spares.run() == 0
-    assert ranks_and_spares(harness, job_id)[1] == ["c"]
+    assert harness.spares.run() + harness.place() == 0
     harness.clock.advance(1)
-    assert harness.spares.run() == 1
+    assert harness.spares.run() == 0
+    assert harness.place() == 1
     assert ranks_and_spares(harness, job_id) == (["a", "c"], [])
 
 
