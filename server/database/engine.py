@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from sqlalchemy import (
     make_url,
     text,
 )
+from sqlalchemy.exc import OperationalError
 
 from server.database.column_types import UtcDateTime
 
@@ -46,6 +48,9 @@ CONNECT_DEFAULTS = {
 }
 """libpq's parameters of a connection; what the URL itself names wins."""
 
+BUSY_SECONDS = 30.0
+"""Longest wait of a thread for its turn to write SQLite, and then for another process."""
+
 
 class LeadLostError(Exception):
     """Another scheduler leads; nothing of this transaction is stored."""
@@ -63,7 +68,7 @@ class Database:
         self.engine = _engine(url)
         # SQLite has one writer, and its own wait for another one is to sleep for up to 100 ms at a
         # time: threads of one process take turns without it.
-        self._turn = threading.Lock() if self.is_sqlite else nullcontext()
+        self._turn = threading.Lock()
 
     @property
     def is_sqlite(self) -> bool:
@@ -86,12 +91,30 @@ class Database:
         """Open a transaction that is committed when the block ends, and rolled back when it raises.
 
         No network call belongs inside: whatever is to be sent is sent after the block.
+
+        Raises:
+            OperationalError: other writers of SQLite were not done within `BUSY_SECONDS`.
         """
-        with self._turn, self.engine.connect() as connection:
+        with self._turn_to_write(), self.engine.connect() as connection:
             if self.is_sqlite:
                 connection.info["immediate"] = True
             with connection.begin():
                 yield connection
+
+    @contextmanager
+    def _turn_to_write(self) -> Iterator[None]:
+        if not self.is_sqlite:
+            yield
+            return
+        # With a limit: threads that wait for another process would fail one after another.
+        if not self._turn.acquire(timeout=BUSY_SECONDS):
+            # As SQLite itself refuses a writer, so that all who handle that handle this.
+            busy = sqlite3.OperationalError(f"no turn to write within {BUSY_SECONDS:g} seconds")
+            raise OperationalError("BEGIN IMMEDIATE", None, busy)
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def lock_events(self, connection: Connection) -> None:
         """Make other writers of events wait for this transaction, so that ids follow commits."""
@@ -146,7 +169,7 @@ def _engine(url: str) -> Engine:
         completed = target.update_query_dict(CONNECT_DEFAULTS | dict(target.query))
         return create_engine(completed, pool_pre_ping=True, pool_size=10, max_overflow=20)
     _keep_private(Path(target.database or ""))
-    engine = create_engine(url, connect_args={"timeout": 30})
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import URL, event, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from server.database import engine
 from server.database.engine import CONNECT_DEFAULTS, Database
 
 
@@ -82,3 +83,30 @@ def test_threads_take_turns_to_write_sqlite(tmp_path: Path) -> None:
     with database.read() as connection:
         assert connection.exec_driver_sql("SELECT value FROM sums").scalar_one() == 16
     database.dispose()
+
+
+def test_threads_that_wait_for_another_process_are_refused_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that has the turn waits in SQLite; the others wait for the turn as long, not longer.
+
+    With a turn that has no limit each of the ten would wait in SQLite, one after another.
+    """
+    monkeypatch.setattr(engine, "BUSY_SECONDS", 2.0)
+    url = f"sqlite:///{tmp_path}/trainyard.db"
+    database, other = Database(url), Database(url)
+
+    def write(_: int) -> str:
+        with pytest.raises(OperationalError) as refused, database.write():
+            pass
+        return str(refused.value.orig)
+
+    with other.write(), ThreadPoolExecutor(10) as pool:
+        reasons = list(pool.map(write, range(10)))
+    # A thread that gets the turn at its last moment waits in SQLite, too.
+    assert 1 <= reasons.count("database is locked") <= 5
+    assert set(reasons) <= {"database is locked", "no turn to write within 2 seconds"}
+    with database.write():  # the turn is given back
+        pass
+    for each in (database, other):
+        each.dispose()
