@@ -103,7 +103,6 @@ def test_the_page_shows_the_measured_table_and_picture() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_two_strategies_run_and_are_written_down(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.strategies", "one rank", "FSDP", "2D async"]
     done = subprocess.run(

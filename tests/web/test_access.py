@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 
 import httpx
-import pytest
 from playwright.sync_api import expect
 
 from tests.web.browser import Watched
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
-
-pytestmark = pytest.mark.timeout(240)
 
 
 def test_a_visitor_logs_in_where_they_wanted_to_go(theatre: Theatre, live: Watched) -> None:

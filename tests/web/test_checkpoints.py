@@ -11,8 +11,6 @@ from tests.web.browser import Watched
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture
 def shown(theatre: Theatre, visit: Visit) -> Watched:

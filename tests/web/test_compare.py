@@ -20,7 +20,6 @@ from tests.web.conftest import Theme, Visit
 from tests.web.theatre import Theatre
 from trainyard.spec.job import JobSpec
 
-pytestmark = pytest.mark.timeout(240)
 LOSS, NORM, OWN = "train/loss", "train/grad_norm", "own/score"
 LAYOUTS = ("FSDP 8", "TP 2 x FSDP 4", "PP 2 x FSDP 4", "CP 2 x FSDP 4", "HSDP 2x4", "DDP 8",
            "FSDP 4", "TP 8")  # fmt: skip

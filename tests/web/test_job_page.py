@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.control_plane import wait_for
@@ -13,7 +12,6 @@ from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
 from trainyard.run.directory import Phase
 
-pytestmark = pytest.mark.timeout(240)
 LOSS, RATE = "train/loss", "train/lr"
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser import Watched
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
 
-pytestmark = pytest.mark.timeout(240)
 ROW = "tr[data-job]"
 MORE_THAN_A_PAGE = 110
 ROWS_AT_ONCE = 60

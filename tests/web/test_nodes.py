@@ -15,8 +15,6 @@ from tests.web.conftest import Theme, Visit
 from tests.web.test_pages import headings, skips
 from tests.web.theatre import Served, served
 
-pytestmark = pytest.mark.timeout(300)
-
 THEMES: tuple[Theme, ...] = ("light", "dark")
 MOST_IN_VIEW = 24
 """Cards in or near a window of 1280 x 900."""

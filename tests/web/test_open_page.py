@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 import time
 
-import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.web.actors import Run
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
 
-pytestmark = pytest.mark.timeout(240)
 REFRESH_SECONDS = 0.5
 """Pause of the dashboard between two reads of the end of a log (`REFRESH_PAUSE`)."""
 

@@ -11,7 +11,6 @@ from tests.web.browser import Watched
 from tests.web.conftest import Theme, Visit
 from tests.web.theatre import Theatre
 
-pytestmark = pytest.mark.timeout(240)
 NARROW: ViewportSize = {"width": 390, "height": 844}
 THEMES: tuple[Theme, ...] = ("light", "dark")
 PAGES = {

@@ -15,8 +15,6 @@ from tests.web.conftest import MOTION, Theme, Visit
 from tests.web.crowd import NODES, QUEUED, SLOTS, gather
 from tests.web.theatre import Served, Theatre, served
 
-pytestmark = pytest.mark.timeout(300)
-
 ROW = "tr[data-job]"
 ROWS_AT_ONCE = 80
 """More rows than a window shows, and fewer than a page of the list has."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
-
-pytestmark = pytest.mark.timeout(240)
 
 
 def test_problems_stand_at_their_fields_and_open_what_is_closed(

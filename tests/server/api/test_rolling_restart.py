@@ -90,7 +90,6 @@ class ReportingSupervisor:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_no_point_is_lost_or_doubled_while_servers_are_replaced(
     postgres_database: Callable[[], AbstractContextManager[str]],
     tmp_path: Path,

@@ -70,7 +70,6 @@ def test_offloaded_states_change_nothing(layout: Layout, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_resume_switches_offloading_and_changes_no_bit(tmp_path: Path) -> None:
     whole = short_job(tmp_path / "whole").launch(1, TWO).values("train/loss")
     job = short_job(tmp_path / "switched")
