@@ -19,5 +19,7 @@ def statements(context: Context) -> Iterator[list[str]]:
         seen.append(statement)
 
     event.listen(context.database.engine, "before_cursor_execute", note)
-    yield seen
-    event.remove(context.database.engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(context.database.engine, "before_cursor_execute", note)
