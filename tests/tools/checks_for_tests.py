@@ -1,6 +1,7 @@
 """Checks that end in every way in which one can, for the tests of the runner."""
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def raises(here: Here) -> list[Figure]:
 
 
 def crashes(here: Here) -> list[Figure]:
+    subprocess.Popen(["sleep", "600"])  # it outlives its parent until its group is killed
     os.kill(os.getpid(), 11)
     return []
 
