@@ -18,6 +18,7 @@ import torch.distributed as dist
 import trainer.distributed
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
+from trainer.checkpoint.fence import LOCK_SECONDS
 from trainer.distributed import collective_timeout
 from trainer.errors import DataError, LaunchError
 from trainer.loop.step import TrainStep
@@ -71,7 +72,7 @@ def launched_by_hand(job: SmallJob, storage: Path) -> tuple[Attempt, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,  # most of it goes into starting; nothing waits for a timeout
+        timeout=100,  # most of it goes into starting
     )
     assert done.returncode == 1
     return Attempt(run), done.stderr
@@ -103,6 +104,10 @@ def test_a_full_disk(mounted: Path, tmp_path: Path) -> None:
     folder = mounted / JOB / "a1" / "step-0"
     assert f"rank 0 DEBUG folder made: {folder}\n" in log, "--verbose logs how far it got"
     assert "part written" not in log
+    # After the imports, and shorter than the shortest time-out for which a save could wait.
+    phases = {event.data["phase"]: event.time for event in attempt.events}
+    seconds = (attempt.run / "error.json").stat().st_mtime - phases[Phase.BUILDING_CACHE.value]
+    assert 0 < seconds < LOCK_SECONDS
 
 
 @needs_root
