@@ -24,9 +24,14 @@ EVENT_SCHEMA = {
         "event": {"type": "string", "enum": ["message", "reset"]},
         "data": {
             "type": "string",
-            "description": "A `StreamItem` as JSON.",
+            "description": "A `StreamItem` as JSON; an empty object in a reset.",
             "contentMediaType": "application/json",
-            "contentSchema": {"$ref": "#/components/schemas/StreamItem"},
+            "contentSchema": {
+                "anyOf": [
+                    {"$ref": "#/components/schemas/StreamItem"},
+                    {"type": "object", "maxProperties": 0},
+                ]
+            },
         },
         "retry": {"type": "integer"},
     },

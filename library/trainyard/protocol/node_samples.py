@@ -32,7 +32,7 @@ XIDS_KEPT = 16
 
 Name = Annotated[Text, Field(max_length=200)]
 Problem = Annotated[Text, Field(max_length=500)]
-Count = Annotated[int, Field(ge=0, lt=2**64)]
+Count = Annotated[int, Field(ge=0, le=2**64 - 1)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Reason = Annotated[Text, Field(max_length=1000)]
 UnusableDevices = Annotated[dict[Name, Reason], Field(max_length=MAX_ACCELERATORS)]

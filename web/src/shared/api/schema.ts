@@ -1555,7 +1555,7 @@ export interface components {
              * @description The newest Xid errors of the last day since the worker started, the oldest first.
              * @default []
              */
-            xids?: components["schemas"]["XidError"][];
+            xids?: components["schemas"]["XidErrorInput"][];
             /**
              * Foreign
              * @description Processes that hold much of its memory and that no supervisor of this node started.
@@ -3321,6 +3321,27 @@ export interface components {
          * @description Room of one folder's file system.
          */
         DiskSample: {
+            /**
+             * Name
+             * @description A storage root, or `data_dir` for the node's own folder.
+             */
+            name: string;
+            /**
+             * Total Bytes
+             * @description Size.
+             */
+            total_bytes: number;
+            /**
+             * Free Bytes
+             * @description Room for an ordinary user.
+             */
+            free_bytes: number;
+        };
+        /**
+         * DiskSample
+         * @description Room of one folder's file system.
+         */
+        DiskSampleInput: {
             /**
              * Name
              * @description A storage root, or `data_dir` for the node's own folder.
@@ -5875,7 +5896,7 @@ export interface components {
              * @description Room of the storage roots that are folders, and of the node's own folder.
              * @default []
              */
-            disks?: components["schemas"]["DiskSample"][];
+            disks?: components["schemas"]["DiskSampleInput"][];
         };
         /**
          * Identity
@@ -11931,6 +11952,22 @@ export interface components {
              */
             age_seconds: number;
         };
+        /**
+         * XidError
+         * @description An error that the driver of NVIDIA reported of a GPU.
+         */
+        XidErrorInput: {
+            /**
+             * Code
+             * @description Its number in the catalog of Xid errors.
+             */
+            code: number;
+            /**
+             * Age Seconds
+             * @description Time since it was reported.
+             */
+            age_seconds: number;
+        };
     };
     responses: never;
     parameters: never;
@@ -16208,7 +16245,7 @@ export interface operations {
                         id?: string;
                         /** @enum {string} */
                         event?: "message" | "reset";
-                        /** @description A `StreamItem` as JSON. */
+                        /** @description A `StreamItem` as JSON; an empty object in a reset. */
                         data?: string;
                         retry?: number;
                     };
