@@ -60,6 +60,8 @@ class Decisions:
     """The attempts that are to leave for each job that preempts, by job id."""
     over_quota: Collection[str]
     """Ids of the jobs that wait because of a quota of their project."""
+    keeping: Collection[Demand]
+    """The demands of which a job keeps nodes."""
 
 
 def decide(
@@ -93,14 +95,21 @@ def decide(
         cut: ids of jobs behind which the queue holds more of the same demand than `jobs` has. When
             one of these is placed, nothing behind it is decided: it could overtake one that is left
             out.
-        complete: so many of the first jobs of the queue are in `jobs` without a gap, so what is
-            left out is behind them, and they are decided in any case.
+        complete: so many of the first `jobs` are decided in any case: all jobs with the same
+            demands that the queue has ahead of them are in `jobs` too.
         quotas: the quota of each project that has one.
     """
     turns = Turns(offers, holdings=holdings, now=now, preempt_after=preempt_after, quotas=quotas)
     for _ in turns.take(jobs, cut=cut, complete=complete):
         pass
-    return Decisions(turns.placed, turns.waiting, turns.backfilled, turns.victims, turns.over_quota)
+    return Decisions(
+        turns.placed,
+        turns.waiting,
+        turns.backfilled,
+        turns.victims,
+        turns.over_quota,
+        turns.keeping,
+    )
 
 
 @dataclass(frozen=True)
@@ -137,13 +146,13 @@ class Turns:
         self._keepers: list[Keeper] = []
         self._kept_for: dict[str, str] = {}  # node -> name of the first job that keeps it
         self._reasons: dict[Demand, str] = {}
-        self._keeping: set[Demand] = set()
         self._quotas = Quotas(quotas or {})
         self.placed: dict[str, tuple[NodeAllocation, ...]] = {}
         self.waiting: dict[str, str] = {}
         self.backfilled: dict[str, str] = {}
         self.victims: dict[str, Sequence[Holding]] = {}
         self.over_quota: set[str] = set()
+        self.keeping: set[Demand] = set()
 
     @property
     def free_slots(self) -> int:
@@ -195,7 +204,7 @@ class Turns:
             return False
         if demand in self._reasons:
             self.waiting[job.id] = self._reasons[demand]
-            if demand in self._keeping:
+            if demand in self.keeping:
                 self._quotas.keep(job.project, demand)
             return False
         chosen = self._choose(demand)
@@ -309,7 +318,7 @@ class Turns:
             ahead=tuple(self._keepers),
         )
         self._keepers.append(keeper)
-        self._keeping.add(job.demand)
+        self.keeping.add(job.demand)
         self._quotas.keep(job.project, job.demand)
         for node in keeper.nodes:
             self._kept_for.setdefault(node, job.name)

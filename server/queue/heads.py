@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, select, update
@@ -12,6 +12,7 @@ from server.context import Context
 from server.database.queue_tables import demands
 from server.database.tables import jobs
 from server.events.notices import notify_all
+from server.placement.decide import Decisions
 from server.queue.order import read_shares
 from server.queue.scheduling_queue import GroupedJob, SchedulingQueue
 from server.subject import Subject
@@ -32,7 +33,8 @@ DEMANDS_AT_ONCE = 200
 """Most different demands that a round considers, some milliseconds each on 1,000 nodes. Where more
 wait, rounds take turns with them: one of all would outlast the lead."""
 FIRST_DEMANDS = 50
-"""Of these, the first ones in the order of the queue, which each round considers."""
+"""Of these, the first ones in the order of the queue that may keep nodes, which each round
+considers: a job keeps its nodes in those rounds alone. Others that keep none must not fill them."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class Heads:
     cut: frozenset[str]
     """Ids of the last jobs of groups that hold more jobs than are here."""
     complete: int
-    """How many of the first jobs of the queue are here, without a gap unless it is partial."""
+    """How many of the first rows are decided in any case, as `decide` has it."""
+    demands: Set[str]
+    """All demands that wait, also those of which no job is here."""
     next_turn: int | None
     """Where the demands of the next round begin; None where all are here."""
 
@@ -73,24 +77,42 @@ def read_heads(
     first = min(free_slots + 1, FIRST_AT_ONCE)
     most = min(max(free_slots + 1, NOTIFIED), GROUP_AT_ONCE, max(1, HEADS_AT_ONCE // len(sizes)))
     rows, complete = queue.first(read_shares(connection), limit=first, of_group=most)
-    chosen, next_turn = _in_turn([row.shape for row in rows], queue.turn)
+    different = dict.fromkeys(row.shape for row in rows)
+    chosen, next_turn = _in_turn(different.keys(), queue)
     complete = sum(row.shape in chosen for row in rows[:complete])
     rows = [row for row in rows if row.shape in chosen]
     here, last = Counter(row.group for row in rows), {row.group: row.id for row in rows}
     cut = frozenset(last[group] for group, count in here.items() if count < queue.size(group))
     stored = connection.execute(select(demands.c.key, demands.c.reason))
-    return Heads(rows, dict(stored.all()), cut, complete, next_turn)
+    return Heads(rows, dict(stored.all()), cut, complete, different.keys(), next_turn)
 
 
-def _in_turn(shapes: Iterable[str], turn: int) -> tuple[Collection[str], int | None]:
+def _in_turn(
+    different: Collection[str], queue: SchedulingQueue
+) -> tuple[Collection[str], int | None]:
     """Return the demands that a round considers, and where those of the next round begin."""
-    different = dict.fromkeys(shapes)
     if len(different) <= DEMANDS_AT_ONCE:
-        return different.keys(), None
-    first, others = [*different][:FIRST_DEMANDS], [*different][FIRST_DEMANDS:]
-    begin, count = turn % len(others), DEMANDS_AT_ONCE - FIRST_DEMANDS
+        return different, None
+    first = {*sorted(different, key=queue.keeping_none.__contains__)[:FIRST_DEMANDS]}
+    others = [shape for shape in different if shape not in first]
+    begin, count = queue.turn % len(others), DEMANDS_AT_ONCE - FIRST_DEMANDS
     in_turn = [*others[begin:], *others[:begin]][:count]
     return {*first, *in_turn}, (begin + count) % len(others)
+
+
+def note_turn(queue: SchedulingQueue, heads: Heads, decisions: Decisions) -> None:
+    """Note in the queue what the demands of the next round follow from."""
+    if heads.next_turn is None:
+        queue.keeping_none.clear()
+        return
+    queue.turn = heads.next_turn
+    waiting = {row.shape for row in heads.rows if row.id in decisions.waiting}
+    keeping = {
+        row.shape
+        for row in heads.rows
+        if row.id in decisions.placed or row.queued.demand in decisions.keeping
+    }
+    queue.keeping_none = ((waiting | queue.keeping_none) & heads.demands) - keeping
 
 
 def explain(

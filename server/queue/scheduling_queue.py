@@ -86,6 +86,8 @@ class SchedulingQueue:
     def __init__(self) -> None:
         self.turn = 0
         """Where the demands of a round begin, behind the first ones, while it considers some."""
+        self.keeping_none: set[str] = set()
+        """Demands of which no job kept nodes or started when such a round last considered them."""
         self._entered: set[str] = set()
         self._jobs: dict[str, GroupedJob] = {}
         self._groups: defaultdict[str, set[str]] = defaultdict(set)

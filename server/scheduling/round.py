@@ -18,7 +18,7 @@ from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import enter_groups, put_off
-from server.queue.heads import explain, read_heads
+from server.queue.heads import explain, note_turn, read_heads
 from server.queue.scheduling_queue import SchedulingQueue, group_sizes
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.placements import Placement, place
@@ -105,8 +105,7 @@ class Placer:
         self.queue.leave(decisions.placed)
         explain(context, heads, decisions.waiting, new=new)
         self._victims = decisions.victims
-        if heads.next_turn is not None:
-            self.queue.turn = heads.next_turn
+        note_turn(self.queue, heads, decisions)
         hopeless = not decisions.placed and heads.next_turn is None
         self._hopeless = (sizes, offers, quotas) if hopeless else None
         self._hopeless_until = now + DECIDE_AGAIN_AFTER

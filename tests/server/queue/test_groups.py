@@ -290,11 +290,25 @@ def test_a_scheduler_that_starts_finds_the_groups(harness: Harness, context: Con
     assert harness.job(waiting).reason == "needs 1 slot, 0 free, 1 held by tiny"
 
 
+@pytest.fixture
+def four_demands_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round considers two demands first, and two others in turn."""
+    monkeypatch.setattr(heads, "DEMANDS_AT_ONCE", 4)
+    monkeypatch.setattr(heads, "FIRST_DEMANDS", 2)
+
+
+def fit_nowhere(harness: Harness, count: int) -> list[str]:
+    """Queue jobs that fit nowhere, of as many demands; return their ids."""
+    sections = [{"node_selector": {"zone": f"z{number}"}} for number in range(count)]
+    found = [harness.submit(resources=section) for section in sections]
+    harness.clock.advance(1)
+    return found
+
+
+@pytest.mark.usefixtures("four_demands_at_once")
 def test_no_number_of_different_demands_makes_a_round_longer_or_hides_a_job(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "DEMANDS_AT_ONCE", 4)
-    monkeypatch.setattr(heads, "FIRST_DEMANDS", 2)
     considered: list[int] = []
 
     def counted(queue: Sequence[QueuedJob], *args: Any, **kwargs: Any) -> Decisions:
@@ -303,12 +317,45 @@ def test_no_number_of_different_demands_makes_a_round_longer_or_hides_a_job(
 
     monkeypatch.setattr(scheduling_round, "decide", counted)
     harness.add_node()
-    odd = [
-        harness.submit(resources={"node_selector": {"zone": f"z{number}"}}) for number in range(9)
-    ]
-    harness.clock.advance(1)
+    odd = fit_nowhere(harness, 9)
     job_id = harness.submit()
     assert sum(harness.place() for _ in range(5)) == 1
     assert harness.job(job_id).state == JobState.STARTING
     assert considered == [4] * 5
     assert all("no node that is online has the labels" in harness.job(each).reason for each in odd)
+
+
+@pytest.mark.usefixtures("four_demands_at_once")
+def test_demands_that_fit_nowhere_keep_no_large_job_from_its_nodes(harness: Harness) -> None:
+    """Each round considers small jobs behind the large one, of other demands."""
+    harness.add_node("a", slots=4)
+    holding = [harness.running()[1][0] for _ in range(4)]
+    fit_nowhere(harness, 2)
+    large = harness.submit(resources={"world_size": 4})
+    harness.clock.advance(1)
+    behind = [harness.submit(resources={"exclude_nodes": [f"x{number}"]}) for number in range(30)]
+    for _ in range(8):
+        harness.place()
+        started = {each for each in behind if harness.job(each).state == JobState.STARTING}
+        behind = [each for each in behind if each not in started]
+        holding += [supervisor for each in started for supervisor in harness.claim_all(each)]
+        if harness.job(large).state == JobState.STARTING:
+            break
+        holding.pop(0).end("succeeded")
+    assert harness.job(large).state == JobState.STARTING
+
+
+@pytest.mark.usefixtures("four_demands_at_once")
+def test_a_new_demand_at_the_head_of_the_queue_is_considered_at_once(harness: Harness) -> None:
+    harness.add_node("a", slots=4)
+    _, (supervisor,) = harness.running(resources={"world_size": 4})
+    sections = [{"world_size": size, "priority": "low"} for size in (4, 3, 2, 1)]
+    for section in sections:  # all of them keep nodes
+        harness.submit(resources=section)
+    fit_nowhere(harness, 9)
+    for _ in range(9):
+        assert harness.place() == 0
+    first = harness.submit(resources={"world_size": 4, "device": "cpu", "priority": "high"})
+    supervisor.end("succeeded")
+    assert harness.place() == 1
+    assert harness.job(first).state == JobState.STARTING
