@@ -1,8 +1,9 @@
 """Sums of the metrics of attempts for the ledger, by the steps that the job kept and lost.
 
 The series with a point at each logged step are summed by the sums of their chunks: four numbers of
-a chunk are read. Only the chunk that the last kept step cuts is decoded, and those without a sum.
-An older version wrote chunks without one: `store_step_sums` adds it once.
+a chunk are read. Only the chunk that the last kept step cuts is decoded, and those without a sum or
+with records of steps before the attempt. An older version wrote chunks without a sum:
+`store_step_sums` adds it once.
 """
 
 from __future__ import annotations
@@ -224,7 +225,9 @@ def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> d
             (key, row.first_step)
             for key, own in rows.items()
             for row in own
-            if row.step_sum is None or row.first_step <= series[key].until < row.last_step
+            if row.step_sum is None
+            or row.first_step <= series[key].start_step  # by a rank that counts steps its own way
+            or row.first_step <= series[key].until < row.last_step
         },
     )
     sums = {}
@@ -235,8 +238,7 @@ def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> d
                 added.points(opened[key, row.first_step])
             elif row.step_sum is not None:  # all others are opened
                 added.chunk(row, row.step_sum)
-        tail = tails.get(key, Points.joined([]))
-        added.points(tail[tail.steps > added.previous])  # compacted between the two queries
+        added.points(tails.get(key, Points.joined([])))
         total = added.total()
         if total is not None:
             sums[key] = total
@@ -281,7 +283,11 @@ class _Adding:
         self.previous, self._recorded = row.last_step, recorded
 
     def points(self, points: Points) -> None:
-        """Add points, each for the steps since the one before it."""
+        """Add points, each for the steps since the one before it.
+
+        Those of steps before the attempt are left out, and live ones that a chunk has by now.
+        """
+        points = points[points.steps > self.previous]
         if not len(points):
             return
         before = np.concatenate(([self.previous], points.steps[:-1]))

@@ -135,6 +135,7 @@ def test_a_job_that_is_not_there(context: Context) -> None:
 
 @given(
     gaps=st.lists(st.integers(1, 4), min_size=1, max_size=60),
+    start=st.integers(0, 40),
     cut=st.integers(-1, 200),
     strange=st.sets(st.integers(0, 59), max_size=5),
     unsummed=st.booleans(),
@@ -147,11 +148,15 @@ def test_a_job_that_is_not_there(context: Context) -> None:
 def test_the_sums_of_chunks_are_those_of_their_points(
     context: Context,
     gaps: list[int],
+    start: int,
     cut: int,
     strange: set[int],
     unsummed: bool,
 ) -> None:
-    """Whatever the chunks are, where the kept steps end, and which version wrote the chunks."""
+    """Whatever the chunks are, where the attempt's steps begin and the kept ones end.
+
+    Whichever version wrote the chunks, too.
+    """
     steps = np.cumsum(gaps)
     seconds = np.linspace(0.5, 2.0, len(steps))
     shown = [float("nan") if place in strange else value for place, value in enumerate(seconds)]
@@ -162,11 +167,15 @@ def test_the_sums_of_chunks_are_those_of_their_points(
         store_points(connection, attempt_id, {STEP: Points.of(steps, 1e9 + steps, shown)})
         if unsummed:
             connection.execute(update(metric_chunks).values(step_sum=None))
-        one = RecordedSteps(attempt_id, 1, 0, cut)
-        training = read_trainings(connection, [one])[attempt_id]
-    before = np.concatenate(([0], steps[:-1]))
+        one = RecordedSteps(attempt_id, 1, start, cut)
+        training = read_trainings(connection, [one]).get(attempt_id)
+    finite = np.nan_to_num(np.array(shown))[steps > start]
+    steps = steps[steps > start]
+    if training is None:
+        assert not len(steps)
+        return
+    before = np.concatenate(([start], steps[:-1]))
     kept = np.clip(cut - before, 0, steps - before)
-    finite = np.nan_to_num(np.array(shown))
     assert training.productive == round(float(finite @ kept) * 1000)
     assert training.lost == round(float(finite @ (steps - before - kept)) * 1000)
     assert training.recorded == (10**9 + int(steps[-1])) * 1000
