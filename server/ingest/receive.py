@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Literal
 
 from sqlalchemy import Connection, bindparam, select, update
 from sqlalchemy.exc import DataError, DBAPIError, StatementError
@@ -18,7 +17,7 @@ from server.attempts.service import (
     record_heartbeat,
 )
 from server.context import Context
-from server.database.tables import attempt_nodes, events, requests
+from server.database.tables import attempt_nodes, requests
 from server.errors import InvalidRequestError, UnauthenticatedError
 from server.ingest.parse import ReportContent, parse_chunks, unpack
 from server.ingest.report import IncomingReport
@@ -27,8 +26,7 @@ from server.lifecycle import lock_job
 from server.logs.store import close_output, store_output
 from server.metrics.store import MAX_SERIES, store_metrics
 from server.nodes.register import check_protocol
-from server.subject import SERVER, Actor
-from trainyard.protocol.event_kinds import EventKind
+from server.subject import Actor
 from trainyard.protocol.rest.event_data import MetricsDropped
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, DesiredState
 from trainyard.protocol.worker_messages import PendingRequest, Report, ReportReply
@@ -107,18 +105,19 @@ def _up_to_last_step(incoming: IncomingReport) -> list[MetricRecord]:
     beyond = [each.step for each in metrics if each.step > last_step]
     if not beyond:
         return metrics
-    _append_dropped(incoming, what="steps", limit=last_step, first=beyond[0])
+    incoming.dropped.append(MetricsDropped(what="steps", limit=last_step, first=beyond[0]))
     return [each for each in metrics if each.step <= last_step]
 
 
 def _store_content(incoming: IncomingReport) -> None:
-    """Store metrics and output with their offsets, and fill `logs` of the report."""
+    """Store metrics and output with their offsets, and fill `logs` and `dropped` of the report."""
     connection, attempt_id = incoming.connection, incoming.share.attempt_id
     content, quota = incoming.content, incoming.context.settings.log_quota_bytes
     if content.metrics:
         left_out = store_metrics(connection, attempt_id, content.metrics)
         if left_out:
-            _append_dropped(incoming, what="series", limit=MAX_SERIES, first=left_out[0])
+            series = MetricsDropped(what="series", limit=MAX_SERIES, first=left_out[0])
+            incoming.dropped.append(series)
     incoming.logs += [
         store_output(connection, attempt_id, rank, output, quota=quota)
         for rank, output in content.output
@@ -171,27 +170,6 @@ def _end_share(incoming: IncomingReport) -> None:
         [NodeEnd(share.node, AttemptOutcome(exit_record.outcome), failure)],
         actor=Actor(share.node),
         exit_record=exit_record,
-    )
-
-
-def _append_dropped(
-    incoming: IncomingReport, *, what: Literal["series", "steps"], limit: int, first: str | int
-) -> None:
-    """Append, once an attempt, the event that metrics beyond a limit are left out."""
-    share = incoming.share
-    appended = select(events.c.data).where(
-        events.c.job_id == share.job_id,
-        events.c.kind == EventKind.METRICS_DROPPED,
-        events.c.attempt == share.number,
-    )
-    if any(data["what"] == what for data in incoming.connection.scalars(appended)):
-        return
-    kept = f"{limit:,} series" if what == "series" else f"steps up to {limit:,} (training.steps)"
-    incoming.append(
-        MetricsDropped(what=what, limit=limit, first=first),
-        message=f"metrics of attempt {share.number} are kept for {kept}; {first!r} and further "
-        "ones are left out",
-        actor=SERVER,
     )
 
 

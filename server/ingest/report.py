@@ -14,6 +14,7 @@ from server.ingest.parse import ReportContent
 from server.logs.store import Stored
 from server.subject import TRAINER, Actor, Subject
 from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.rest.event_data import MetricsDropped
 from trainyard.protocol.worker_messages import Report
 
 
@@ -30,6 +31,8 @@ class IncomingReport:
     """What was not stored before."""
     logs: list[Stored] = field(default_factory=list)
     """Output that the report added to the logs of ranks."""
+    dropped: list[MetricsDropped] = field(default_factory=list)
+    """What it has beyond the limits of metrics."""
 
     @property
     def node_subject(self) -> Subject:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from sqlalchemy import select, update
 
 from server.attempts.service import record_heartbeat
-from server.database.tables import attempts, nodes
+from server.database.tables import attempts, events, nodes
 from server.ingest.progress import advance_progress
 from server.ingest.report import IncomingReport
 from server.ingest.run_events import apply_run_events, store_answers
 from server.nodes.network import forget_check, record_check
 from server.nodes.slots import withheld_by_launch
 from server.subject import SERVER
+from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.event_data import LineSkipped, LogStored
 from trainyard.run.failures import FailureReason
 
@@ -77,6 +78,30 @@ def append_skipped_lines(incoming: IncomingReport) -> None:
         )
 
 
+def append_dropped_metrics(incoming: IncomingReport) -> None:
+    """Append, once an attempt and limit, the event that metrics beyond it are left out."""
+    if not incoming.dropped:
+        return
+    share = incoming.share
+    appended = select(events.c.data).where(
+        events.c.job_id == share.job_id,
+        events.c.kind == EventKind.METRICS_DROPPED,
+        events.c.attempt == share.number,
+    )
+    before = {data["what"] for data in incoming.connection.scalars(appended)}
+    for dropped in incoming.dropped:
+        if dropped.what in before:
+            continue
+        of_steps = f"steps up to {dropped.limit:,} (training.steps)"
+        kept = of_steps if dropped.what == "steps" else f"{dropped.limit:,} series"
+        incoming.append(
+            dropped,
+            message=f"metrics of attempt {share.number} are kept for {kept}; {dropped.first!r} "
+            "and further ones are left out",
+            actor=SERVER,
+        )
+
+
 def notify_logs(incoming: IncomingReport) -> None:
     """Notify live views of new log lines, once a rank."""
     for stored in {stored.rank: stored for stored in incoming.logs}.values():
@@ -97,6 +122,7 @@ SUBSCRIBERS: tuple[Subscriber, ...] = (
     keep_provenance,
     apply_run_events,
     append_skipped_lines,
+    append_dropped_metrics,
     notify_logs,
     advance_progress,
     store_answers,

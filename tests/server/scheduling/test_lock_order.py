@@ -16,6 +16,7 @@ from server.liveness import beat
 from server.projects.service import change_project, create_project, keep_project
 from tests.actors import ADA
 from tests.server.harness import Harness
+from tests.server.reports import chunk, kept_events, metric_lines, send
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.run.directory import Phase
 from trainyard.run.failures import FailureReason
@@ -78,6 +79,20 @@ def test_a_report_locks_the_nodes_of_its_attempt_in_the_order_of_their_names(
     run_between(context, partial(touch, node="a"), report, partial(touch, node="b"))
     hang = partial(of_b.end, "failed", FailureReason.HANG)
     run_between(context, partial(touch, node="a"), hang, partial(touch, node="b"))
+
+
+def test_a_report_locks_its_node_before_the_event_that_metrics_are_dropped(
+    harness: Harness, context: Context
+) -> None:
+    """As a heartbeat does, which holds its node while it waits to append an event."""
+    harness.add_node("a", slots=1)
+    job_id, (supervisor,) = harness.launched()
+    last = harness.job(job_id).spec.training.steps
+    lines = chunk("metrics", metric_lines(last, last + 1))
+    report = partial(send, context, supervisor, lines, unusable={"GPU-a": "does not answer"})
+    run_between(context, partial(touch, node="a"), report, context.database.lock_events)
+    (dropped,) = kept_events(context, "metrics_dropped")
+    assert dropped["what"] == "steps"
 
 
 def test_a_project_changes_while_a_job_of_it_is_forked(harness: Harness, context: Context) -> None:
