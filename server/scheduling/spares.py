@@ -84,6 +84,7 @@ class SpareKeeper:
         self._usage = usage
         self._steps = Steps(self._reserve_missing, clock=context.now, every=LOOK_EVERY)
         self._rotation = Rotation()
+        self._ticks = 0
         self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
 
     def run(self) -> int:
@@ -91,6 +92,7 @@ class SpareKeeper:
 
         Before the round of placement: the slots that such a job keeps are free for it alone.
         """
+        self._ticks += 1
         ends_at = perf_counter() + steps.SECONDS_A_TICK
         with self._context.database.read() as connection:
             spares = Spare.all(connection, _concerned())
@@ -172,29 +174,31 @@ class SpareKeeper:
         with self._context.database.read() as connection:
             job_ids = [each for each in connection.scalars(_lacking()) if each not in left_out]
             room = read_room(connection, now, self._usage) if job_ids else None
+        tick = self._ticks
         for job_id in self._rotation.next(job_ids):
             if room is None or not any(offer.free for offer in room.offers):
                 return
             with self._isolation.turn(job_id, f"the search for a spare node of job {job_id}"):
-                room = self._reserve(job_id, room)
+                with self._context.database.read() as connection:
+                    launch = newest_launch(connection, job_id)
+                    row = _spare_share(launch, room)
+                    if row is not None and tick != self._ticks:  # other jobs may need it by now
+                        room = read_room(connection, self._context.now(), self._usage)
+                        tick = self._ticks
+                        row = None if room is None else _spare_share(launch, room)
+                if room is not None and row is not None:
+                    room = self._reserve(launch, row, room)
             yield 0
 
-    def _reserve(self, job_id: str, room: Room) -> Room | None:
-        """Reserve one more node for a job, where there is one, and return what is left.
+    def _reserve(self, launch: Launch, row: Mapping[str, Any], room: Room) -> Room:
+        """Reserve one more node for a job, unless it changed, and return what is left.
 
         Args:
-            job_id: the job.
-            room: what was free when the search began, which may be some ticks ago.
+            launch: the newest launch of the job.
+            row: the share of the node.
+            room: what was free in this tick.
         """
-        context = self._context
-        with context.database.read() as connection:
-            launch = newest_launch(connection, job_id)
-            if _spare_share(launch, room) is None:
-                return room
-            present = read_room(connection, context.now(), self._usage)
-            row = None if present is None else _spare_share(launch, present)
-        if present is None or row is None:
-            return present
+        context, job_id = self._context, launch.job.id
         node, slots = row["node"], row["slots"]
         with context.database.write() as connection:
             lock_placement(context, connection)
@@ -202,14 +206,14 @@ class SpareKeeper:
             attempt = newest_launch(connection, job_id).attempt
             runs = (launch.attempt.id, AttemptState.RUNNING, DesiredState.RUN)
             if (attempt.id, attempt.state, attempt.desired) != runs:
-                return present
+                return room
             if not held_on(connection, [node]).isdisjoint((node, slot) for slot in slots):
-                return present
+                return room
             since = {"spare_since": context.now()}
-            connection.execute(insert(attempt_nodes).values(row | since))
+            connection.execute(insert(attempt_nodes).values({**row, **since}))
             more = jobs.c.spare_slots + len(slots)
             connection.execute(update(jobs).where(jobs.c.id == job_id).values(spare_slots=more))
-        return present.without(node, project=launch.job.project, slots=len(slots))
+        return room.without(node, project=launch.job.project, slots=len(slots))
 
 
 def spare_among(

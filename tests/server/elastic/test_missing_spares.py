@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from server.context import Context
 from server.database.slot_tables import holdings
 from server.elastic import steps
+from server.elastic.growth import Room, read_room
 from server.jobs.service import cancel
+from server.projects.usage import ReadUsage
+from server.scheduling import spares
 from tests.actors import ADA
 from tests.server.elastic.spare_nodes import (
     FOUR,
@@ -116,15 +119,45 @@ def three_without_spares(harness: Harness) -> list[str]:
     return found
 
 
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
+    """The times at which it is read what jobs may grow onto."""
+    found: list[datetime] = []
+
+    def counted(connection: Connection, now: datetime, usage: ReadUsage) -> Room | None:
+        found.append(now)
+        return read_room(connection, now, usage)
+
+    monkeypatch.setattr(spares, "read_room", counted)
+    return found
+
+
+def test_jobs_of_one_tick_share_what_is_read(
+    harness: Harness, reads: list[datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "SECONDS_A_TICK", float("inf"))
+    found = three_without_spares(harness)
+    for number in range(2):
+        harness.add_node(f"new-{number}", slots=1)
+    reads.clear()
+    harness.clock.advance(5)
+    harness.spares.run()
+    assert len(reads) == 1
+    reserved = [each for job_id in found for each in ranks_and_spares(harness, job_id)[1]]
+    assert sorted(reserved) == ["new-0", "new-1"]
+
+
 @pytest.mark.usefixtures("hurried")
-def test_the_search_goes_on_in_the_next_tick(harness: Harness) -> None:
+def test_the_search_goes_on_in_the_next_tick(harness: Harness, reads: list[datetime]) -> None:
     found = three_without_spares(harness)
     harness.clock.advance(5)
     for number in range(3):
         harness.add_node(f"new-{number}", slots=1)
+    reads.clear()
     for count in (1, 2, 3):
         harness.spares.run()
         assert sum(harness.job(job_id).spare_slots for job_id in found) == count
+        assert len(reads) == count
     reserved = {ranks_and_spares(harness, job_id)[1][0] for job_id in found}
     assert reserved == {"new-0", "new-1", "new-2"}
 
