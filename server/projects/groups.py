@@ -28,8 +28,8 @@ def group_key(project: str | None, shape: Sequence[Any]) -> str:
 def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) -> None:
     """Store groups that jobs are about to enter; those that exist keep their reason.
 
-    By key, as `forget_groups` locks them, which waits for the entry: it would else delete a group
-    that has no job yet.
+    In the order of the keys, as `forget_groups` locks them: no two wait crosswise. That one waits
+    for this transaction, so that it sees the jobs that enter.
 
     Args:
         connection: a writing transaction.

@@ -150,7 +150,7 @@ class Placer:
             and each.ends_at is not None
             and each.ends_at <= now + LEAVES_WITHIN
         }
-        # Kept while it holds slots: another pace in between begins nothing anew.
+        # The first time stays, also if the expected end moves away and back.
         self._soon_since = {
             each.attempt_id: self._soon_since.get(each.attempt_id, now)
             for each in holdings
