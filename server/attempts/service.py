@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
@@ -154,14 +155,23 @@ def record_heartbeat(
     row: ReportedShare,
     heartbeat: Heartbeat | None,
     identity: Identity,
+    acknowledged: Mapping[str, int],
 ) -> None:
     """Renew the lease of a share, and move its attempt to `running` once its trainer trains.
+
+    Args:
+        context: the server's surroundings.
+        connection: a transaction that holds the job's lock.
+        row: the share.
+        heartbeat: the last one of the trainer.
+        identity: the process that reports.
+        acknowledged: bytes of each file of the spool that are stored now.
 
     Raises:
         ConflictError: another process reported for this share before.
     """
     check_identity(row, identity)
-    _renew_lease(context, connection, row, identity)
+    _renew_lease(context, connection, row, identity, acknowledged)
     if row.starts_training(heartbeat):
         event = NewEvent(
             Running(), TRAINER, row.subject, f"{row.job_name} trains from step {row.start_step}"
@@ -182,11 +192,15 @@ _RENEW_LEASE = update(attempt_nodes).where(
 
 
 def _renew_lease(
-    context: Context, connection: Connection, row: ReportedShare, identity: Identity
+    context: Context,
+    connection: Connection,
+    row: ReportedShare,
+    identity: Identity,
+    acknowledged: Mapping[str, int],
 ) -> None:
     first = row.node_state == AttemptNodeState.CLAIMED
     lease = NODE_LEASES.renewal(context.now())
-    lease |= {"identity": identity, "unreachable_since": None}
+    lease |= {"identity": identity, "unreachable_since": None, "acknowledged": acknowledged}
     if first:
         move(
             context,

@@ -91,7 +91,7 @@ def _store(context: Context, accepted: ReportedShare, report: Report) -> ReportR
         for subscriber in SUBSCRIBERS:
             subscriber(incoming)
         _end_share(incoming)  # last: an ended attempt takes neither commits nor answers
-        stored = _acknowledged(incoming)
+        stored = incoming.acknowledged
         return ReportReply(
             acknowledged={chunk.file: stored.get(chunk.file, 0) for chunk in report.chunks},
             desired=share.desired,
@@ -110,7 +110,7 @@ def _up_to_last_step(incoming: IncomingReport) -> list[MetricRecord]:
 
 
 def _store_content(incoming: IncomingReport) -> None:
-    """Store metrics and output with their offsets, and fill `logs` and `dropped` of the report."""
+    """Store metrics and output, and fill `logs` and `dropped` of the report."""
     connection, attempt_id = incoming.connection, incoming.share.attempt_id
     content, quota = incoming.content, incoming.context.settings.log_quota_bytes
     if content.metrics:
@@ -122,21 +122,6 @@ def _store_content(incoming: IncomingReport) -> None:
         store_output(connection, attempt_id, rank, output, quota=quota)
         for rank, output in content.output
     ]
-    if content.chunks:
-        of = {"of_attempt": attempt_id, "on_node": incoming.share.node}
-        connection.execute(_ACKNOWLEDGE, {**of, "acknowledged": _acknowledged(incoming)})
-
-
-_ACKNOWLEDGE = update(attempt_nodes).where(
-    attempt_nodes.c.attempt_id == bindparam("of_attempt"),
-    attempt_nodes.c.node == bindparam("on_node"),
-)
-
-
-def _acknowledged(incoming: IncomingReport) -> dict[str, int]:
-    """Return the bytes of each file that are stored once the report is."""
-    ends = {chunk.file: chunk.end for chunk in incoming.content.chunks}
-    return incoming.share.acknowledged | ends
 
 
 def _close_logs(incoming: IncomingReport) -> None:
@@ -179,18 +164,20 @@ def _take_output(incoming: IncomingReport) -> ReportReply:
     What is dropped is acknowledged, so that the supervisor gets to its exit, which ends a lost
     share. Until then its reports renew the lease: a node that reports is not ended by silence.
     """
+    connection, share = incoming.connection, incoming.share
     report, content = incoming.report, incoming.content
-    check_identity(incoming.share, report.identity)
+    check_identity(share, report.identity)
     output = [chunk for chunk in content.chunks if chunk.file not in {"metrics", "events"}]
     incoming.content = ReportContent(chunks=output, output=content.output)
     _store_content(incoming)
     notify_logs(incoming)
-    if incoming.share.node_state != AttemptNodeState.ENDED:
-        record_heartbeat(
-            incoming.context, incoming.connection, incoming.share, None, report.identity
-        )
+    stored = incoming.acknowledged
+    if share.node_state == AttemptNodeState.ENDED:
+        mine = attempt_nodes.c.attempt_id == share.attempt_id, attempt_nodes.c.node == share.node
+        connection.execute(update(attempt_nodes).where(*mine).values(acknowledged=stored))
+    else:
+        record_heartbeat(incoming.context, connection, share, None, report.identity, stored)
         _end_share(incoming)
-    stored = _acknowledged(incoming)
     acknowledged = {
         chunk.file: chunk.end if chunk.file in {"metrics", "events"} else stored.get(chunk.file, 0)
         for chunk in report.chunks

@@ -39,6 +39,12 @@ class IncomingReport:
         """What an event of this node's share is about."""
         return self.share.subject.on(self.share.node)
 
+    @property
+    def acknowledged(self) -> dict[str, int]:
+        """Bytes of each file that are stored once the report is."""
+        ends = {chunk.file: chunk.end for chunk in self.content.chunks}
+        return self.share.acknowledged | ends
+
     def append(
         self,
         event: EventData,

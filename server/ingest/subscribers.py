@@ -49,10 +49,18 @@ def forget_network_check(incoming: IncomingReport) -> None:
 
 
 def renew_lease(incoming: IncomingReport) -> None:
-    """Renew the lease of the share, and move the attempt to `running` at its first step."""
+    """Renew the lease of the share with its offsets; the first step moves the attempt to `running`.
+
+    One statement stores both: the row of the share is written once a report.
+    """
     report = incoming.report
     record_heartbeat(
-        incoming.context, incoming.connection, incoming.share, report.heartbeat, report.identity
+        incoming.context,
+        incoming.connection,
+        incoming.share,
+        report.heartbeat,
+        report.identity,
+        incoming.acknowledged,
     )
 
 

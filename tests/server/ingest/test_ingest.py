@@ -49,7 +49,8 @@ def test_a_report_of_a_step_needs_few_statements(context: Context, launched: Lau
     )
     send(context, supervisor, chunk("metrics", second, start=len(first)), heartbeat=at_step(2))
     queries = [s for s in statements if s.lstrip().startswith(("SELECT", "UPDATE", "INSERT"))]
-    assert len(queries) <= 17, queries
+    assert len(queries) <= 13, queries
+    assert sum(query.startswith("UPDATE attempt_nodes") for query in queries) == 1
 
 
 def at_step(step: int) -> Heartbeat:
