@@ -55,8 +55,9 @@ class SizeFitter:
         self._queue = queue
         self._usage = usage
         self._steps = Steps(self._try_all, clock=context.now)
-        # Nothing fitted; nothing will for a while where groups, offers and quotas are the same.
-        self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
+        # Nothing fitted; nothing will for a while where groups, offers, quotas and the demands that
+        # have their turn are the same.
+        self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota], int] | None = None
         self._hopeless_until = datetime.min.replace(tzinfo=UTC)
 
     @property
@@ -84,7 +85,7 @@ class SizeFitter:
                 return
             sizes = group_sizes(connection)
             quotas = read_quotas(connection, now, usage=self._usage)
-            state = (sizes, offers, quotas)
+            state = (sizes, offers, quotas, self._queue.turn)
             if state == self._hopeless and now < self._hopeless_until:
                 return
             heads = read_heads(
@@ -101,8 +102,7 @@ class SizeFitter:
                 except UnreadableError as error:  # the round of placement stores it as the reason
                     logger.error("%s", error)
             yield 0
-        if heads.next_turn is None:
-            self._hopeless, self._hopeless_until = state, now + TRY_AGAIN_AFTER
+        self._hopeless, self._hopeless_until = state, now + TRY_AGAIN_AFTER
 
     def _fit(self, row: GroupedJob, queued: QueuedJob, turns: Turns) -> Generator[int, None, int]:
         """Give a job the best size that it would get in its turn; return 1 where that is new."""

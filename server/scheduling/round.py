@@ -29,9 +29,10 @@ from trainyard.protocol.worker_messages import LaunchMessage
 logger = logging.getLogger(__name__)
 
 DECIDE_AGAIN_AFTER = timedelta(seconds=10)
-"""Pause after which a round that placed nothing is made again though nothing changed but time."""
+"""Pause after which rounds that placed nothing are made again though nothing changed but time."""
 PLACED_TOGETHER = 50
 """Jobs that are placed in one transaction, some milliseconds each: it locks their rows."""
+_PAST = datetime.min.replace(tzinfo=UTC)
 
 
 class Placer:
@@ -44,10 +45,12 @@ class Placer:
         self._dispatcher = dispatcher
         self._usage = usage
         self.queue = SchedulingQueue()
-        # The last round placed nothing: the next cannot either while groups, offers and quotas are
-        # equal, until time has passed: expected ends change, and attempts may be preempted.
-        self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
-        self._hopeless_until = datetime.min.replace(tzinfo=UTC)
+        # Rounds placed nothing: the next cannot either once they have considered all demands while
+        # groups, offers and quotas are equal, until time has passed: expected ends change, and
+        # attempts may be preempted.
+        self._state: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
+        self._considered: set[str] = set()
+        self._hopeless_until = _PAST
         self._victims: Mapping[str, Sequence[Holding]] = {}
         self._soon_since: Mapping[str, datetime] = {}
 
@@ -67,8 +70,10 @@ class Placer:
             capacity = read_capacity(connection, now)
             offers = capacity.offers
             quotas = read_quotas(connection, now, usage=self._usage)
-            known = (sizes, offers, quotas) == self._hopeless and now < self._hopeless_until
-            if known and not new:
+            state = (sizes, offers, quotas)
+            if state != self._state:
+                self._state, self._considered, self._hopeless_until = state, set(), _PAST
+            if now < self._hopeless_until and not new:
                 return 0
             free = sum(len(offer.free) for offer in offers)
             heads = read_heads(
@@ -106,9 +111,11 @@ class Placer:
         explain(context, heads, decisions.waiting, new=new)
         self._victims = decisions.victims
         note_turn(self.queue, heads, decisions)
-        hopeless = not decisions.placed and heads.next_turn is None
-        self._hopeless = (sizes, offers, quotas) if hopeless else None
-        self._hopeless_until = now + DECIDE_AGAIN_AFTER
+        self._considered.update(row.shape for row in heads.rows)
+        if decisions.placed:
+            self._state = None
+        elif self._considered >= heads.demands:
+            self._considered, self._hopeless_until = set(), now + DECIDE_AGAIN_AFTER
         return len(decisions.placed)
 
     def _place(

@@ -13,6 +13,7 @@ from server.elastic.waiting import SizeFitter
 from server.jobs.resume import resume
 from server.jobs.service import cancel
 from server.placement.decide import QueuedJob, Turns
+from server.queue import heads
 from server.scheduling import reconcile
 from tests.actors import ADA
 from tests.server.elastic.scenario import SIX, lose, pass_time, run_round, share_of, three_nodes
@@ -56,6 +57,33 @@ def test_each_size_is_tried_on_what_the_jobs_ahead_leave_and_these_are_placed_on
     assert harness.fit() == 1
     assert sorted(taken) == sorted(ahead)
     assert harness.job(job_id).world_size == 3
+
+
+def test_searches_rest_once_rounds_of_many_demands_do(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[object] = []
+
+    class Counted(Turns):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            searches.append(self)
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr(steps, "SECONDS_A_TICK", 60.0)
+    monkeypatch.setattr(heads, "DEMANDS_AT_ONCE", 4)
+    monkeypatch.setattr(heads, "FIRST_DEMANDS", 2)
+    monkeypatch.setattr(waiting, "Turns", Counted)
+    harness.add_node("a", slots=3)
+    for number in range(7):
+        elsewhere = {"node_selector": {"zone": f"z{number}"}}
+        harness.submit(**SIX | {"resources": WIDE["resources"] | elsewhere})
+    for _ in range(20):
+        run_round(harness)
+    assert 2 <= len(searches) <= 10
+    job_id = harness.submit(**WIDE)
+    for _ in range(10):
+        run_round(harness)
+    assert (harness.job(job_id).state, harness.job(job_id).world_size) == (JobState.STARTING, 3)
 
 
 def test_a_search_goes_on_in_the_next_tick_when_its_time_is_up(

@@ -19,7 +19,7 @@ from server.queue import heads
 from server.queue.groups import forget_groups, put_off
 from server.queue.heads import FIRST_AT_ONCE, NOTIFIED
 from server.scheduling import round as scheduling_round
-from server.scheduling.round import Placer
+from server.scheduling.round import DECIDE_AGAIN_AFTER, Placer
 from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.statements import statements
@@ -323,6 +323,34 @@ def test_no_number_of_different_demands_makes_a_round_longer_or_hides_a_job(
     assert harness.job(job_id).state == JobState.STARTING
     assert considered == [4] * 5
     assert all("no node that is online has the labels" in harness.job(each).reason for each in odd)
+
+
+@pytest.mark.usefixtures("four_demands_at_once")
+def test_rounds_rest_once_they_have_considered_all_demands(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    considered: list[set[str]] = []
+
+    def counted(queue: Sequence[QueuedJob], *args: Any, **kwargs: Any) -> Decisions:
+        considered.append({job.id for job in queue})
+        return decide(queue, *args, **kwargs)
+
+    monkeypatch.setattr(scheduling_round, "decide", counted)
+    harness.add_node("a", slots=1)
+    holding = harness.running()[1][0]
+    considered.clear()
+    waiting = {*fit_nowhere(harness, 9), harness.submit()}
+    for _ in range(2):
+        for _ in range(20):
+            assert harness.place() == 0
+        assert 3 <= len(considered) <= 10
+        assert set.union(*considered) == waiting
+        considered.clear()
+        harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds())
+    assert harness.place() == 0
+    harness.submit(resources={"node_selector": {"zone": "another"}})
+    holding.end("succeeded")
+    assert sum(harness.place() for _ in range(10)) == 1, "a change in the midst of a turn"
 
 
 @pytest.mark.usefixtures("four_demands_at_once")
