@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,44 @@ def test_a_downgrade_deletes_labels_and_groups_with_selectors(
     upgrade(database)
     assert harness.job(waiting).reason == reason
     assert list_nodes(harness.context)[0].labels == {}
+
+
+def test_offsets_of_shares_that_may_report_are_kept(database: Database, harness: Harness) -> None:
+    """A share that ended long ago reports no more: there are as many as there were attempts."""
+    harness.add_node("node-1", slots=4)
+    ended_at = {
+        "running": None,
+        "ended first": None,  # other shares of its attempt have not ended
+        "just ended": datetime.now(UTC) - timedelta(minutes=5),
+        "ended": datetime.now(UTC) - timedelta(days=1),
+    }
+    attempt_ids = {
+        name: harness.attempt(harness.launched(name=name.replace(" ", "-"))[0]).id
+        for name in ended_at
+    }
+    share = attempt_nodes.c
+    with database.write() as connection:
+        for name, attempt_id in attempt_ids.items():
+            mine = attempts.c.id == attempt_id
+            connection.execute(sa.update(attempts).where(mine).values(ended_at=ended_at[name]))
+        ended = share.attempt_id.in_([attempt_ids[name] for name in ended_at if "ended" in name])
+        connection.execute(sa.update(attempt_nodes).where(ended).values(state="ended"))
+        command.downgrade(alembic_config(connection), "0040")
+        connection.exec_driver_sql(
+            "INSERT INTO spool_offsets (attempt_id, node, file, acknowledged) "
+            "SELECT attempt_id, node, 'log:0', 7 FROM attempt_nodes"
+        )
+    upgrade(database)
+    query = sa.select(share.attempt_id, share.acknowledged)
+    with database.read() as connection:
+        stored = dict(connection.execute(query).all())
+    kept = {"log:0": 7}
+    assert {name: stored[each] for name, each in attempt_ids.items()} == {
+        "running": kept,
+        "ended first": kept,
+        "just ended": kept,
+        "ended": {},
+    }
 
 
 def _forget_fields(connection: Connection, name: str, column: str, path: tuple[str, ...]) -> None:
