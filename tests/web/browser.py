@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,9 @@ KEEP = "TRAINYARD_TEST_SCREENSHOTS"
 """Variable that has pictures kept; to paint and encode one takes processor time."""
 PATIENCE_MS = 60_000
 """The machine may be busy; what must be quick is measured elsewhere."""
+QUIET_MS = 2500
+"""Longer than the dashboard puts off a read after an event: 2 s at most (`useRefresher`)."""
+TIMER = "milliseconds => new Promise(done => setTimeout(done, milliseconds))"
 
 PAINTED = """(figure, colour) => {
   const canvas = figure.querySelector('canvas');
@@ -104,8 +108,10 @@ class Watched:
         self._faults = faults
         self._forgiven: list[str] = []
         self._asked: set[Request] = set()
+        self._sent: list[Request] = []
         page.set_default_timeout(PATIENCE_MS)
         page.on("request", lambda request: self._asked.add(request))
+        page.on("request", lambda request: self._sent.append(request))
         page.on("requestfinished", lambda request: self._asked.discard(request))
         page.on("requestfailed", lambda request: self._asked.discard(request))
         page.on("console", self._hear)
@@ -135,12 +141,23 @@ class Watched:
         self.page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
 
     def rest(self) -> None:
-        """Wait until no request of the page is under way but that of the stream.
+        """Wait until the page reads nothing but its stream, and no event has put off a read.
 
         What a test deletes while a page reads it is a fault: 404.
+
+        Raises:
+            AssertionError: the page still reads after `PATIENCE_MS`.
         """
-        while any(request.resource_type != "eventsource" for request in self._asked):
-            self.page.wait_for_timeout(20)
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while True:
+            self._sent.clear()
+            # By a timer of the page: on a busy machine it is as late as those of its reads.
+            self.page.evaluate(TIMER, QUIET_MS)
+            requests = {*self._sent, *self._asked}
+            reads = {each.url for each in requests if each.resource_type != "eventsource"}
+            if not reads:
+                return
+            assert time.monotonic() < deadline, f"the page still reads {sorted(reads)}"
 
     def nameless(self) -> list[str]:
         """Return the visible controls without a name."""
