@@ -41,7 +41,7 @@ def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) ->
 def move_groups(connection: Connection, project: str, *, has_quota: bool) -> None:
     """Move the queued jobs of a project whose first quota was set, or whose last one was removed.
 
-    By one statement a group, which parses no spec, and no job leaves the queue for it. The reason
+    By one update of jobs for each group: no spec is parsed, and no job leaves the queue. The reason
     stays until a round finds another one.
 
     Args:
