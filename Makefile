@@ -19,7 +19,7 @@ NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --logle
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-all test-torch bench soak attack chaos mutate audit clean
+.PHONY: help setup browser demo up generate check test test-all test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -82,6 +82,11 @@ test: setup browser ## Every test that is not marked slow
 test-all: setup browser ## Every test, the slow ones included
 	$(PYTEST)
 
+test-slurm: setup ## Test the source of nodes on a real Slurm in network namespaces (as root)
+	@command -v slurmctld slurmd munged sshd > /dev/null || { apt-get update -qq && apt-get install -y -qq \
+		--no-install-recommends slurmctld slurmd slurm-client munge openssh-server openssh-client; }
+	TRAINYARD_TEST_SLURM=1 $(BIN)/python -m pytest -v tests/provisioner/test_real_slurm.py tests/provisioner/test_slurm_pilots.py
+
 # Another version of torch has an environment of its own, with every other package as pinned.
 TORCH_ENV = .venv-torch/$(TORCH)
 
@@ -97,6 +102,12 @@ test-torch: ## Run the trainer's tests that are not slow on another torch (TORCH
 	@test -n '$(TORCH)' || { echo 'Name a version: make test-torch TORCH=2.11.0' >&2; exit 1; }
 	@$(MAKE) --no-print-directory $(TORCH_ENV)/.setup-stamp
 	OMP_NUM_THREADS=1 $(TORCH_ENV)/bin/python -m pytest -m 'not slow' tests/trainer
+
+test-ssh: setup ## Try the source of kind ssh on a real sshd behind a jump host (as root)
+	@test -x /usr/sbin/sshd && command -v ssh nsenter ip > /dev/null || { apt-get update -qq \
+		&& apt-get install -y -qq --no-install-recommends openssh-server openssh-client iproute2; }
+	@test "$$(id -u)" = 0 || { echo 'The machines are namespaces, which need root.' >&2; exit 1; }
+	$(BIN)/python -m pytest -v tests/provisioner/ssh
 
 soak: setup ## Kill training at random moments, resume, compare the curves (KILLS, 200; SEED; DATA)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.trainer.soak $(if $(KILLS),--kills $(KILLS)) \

@@ -21,11 +21,13 @@ PROGRAMS = (
     "control_plane.cluster_goodput",
     "simulator",
     "simulator.placement",
+    "supply",
     "trainer",
     "trainer_overhead",
     "reshard",
     "strategies",
     "data",
+    "run_log",
     "checkpoints",
     "control_plane.commit_to_catalog",
 )

@@ -82,7 +82,7 @@ def write_titan(folder: Path) -> None:
 
 def train_titan(python: Path, folder: Path, ranks: int, steps: int, *words: str) -> float:
     """Return torchtitan's tokens/s a rank."""
-    script = Path(__file__).with_name("torchtitan_on_cpu.py")
+    script = Path(__file__).parents[1] / "examples" / "programs" / "torchtitan" / "on_cpu.py"
     command = [f"--training.steps={steps}", "--job.config_file=job.toml", *words]
     return middle(rates_in(_torchrun(python, ranks, [str(script), *command], folder)))
 

@@ -38,9 +38,10 @@ from trainer.checkpoint.reader.load import load
 from trainer.checkpoint.tensors import train_tensors
 from trainer.distributed import Ranks
 from trainer.loop.build import Assembly, assemble
-from trainer.run import Run
+from trainer.run import TrainerRun
 from trainyard.protocol.attempt import AttemptSpec, ResumePoint
-from trainyard.protocol.manifest import DataState, Manifest, TrainState, checkpoint_path
+from trainyard.protocol.manifest import DataState, Manifest, TrainState
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 from trainyard.run.directory import RunDirectory
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -241,7 +242,7 @@ class Bench:
 
     def _manager(self, mode: str) -> CheckpointManager:
         spec = self._spec.model_dump(mode="json") | {"checkpoint": {"async_mode": mode}}
-        run = Run(
+        run = TrainerRun(
             directory=RunDirectory(self.folder),
             submitted=self._spec,
             spec=resolved(parse_job_spec(spec), "cpu"),

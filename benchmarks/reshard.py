@@ -102,8 +102,11 @@ def _emit_bytes(name: str, spec: JobSpec, cost: StepCost) -> bool:
     """
     setting = spec.parallelism.reshard_after_forward
     once = cost.sent["reduce_scatter"] * GATHERED / REDUCED / _reductions(spec)
-    times = cost.sent["all_gather"] / once
-    off = times / _gatherings(spec) - 1
+    expected = _gatherings(spec) * once
+    if setting == "always":
+        # Backward needs no weights of the embedding: each forward alone gathers them.
+        expected -= (_gatherings(spec) - _rounds(spec)) * _embedding_bytes(spec)
+    off = cost.sent["all_gather"] / expected - 1
     return emit(
         f"reshard_{name}_{setting}",
         # Between the other two: how much less than `always` depends on the shape.
@@ -112,7 +115,7 @@ def _emit_bytes(name: str, spec: JobSpec, cost: StepCost) -> bool:
         target=EXACT,
         at_least=False,
         packages=("torch",),
-        gatherings_of_each_weight=round(times, 3),
+        gatherings_of_each_weight=round(cost.sent["all_gather"] / once, 3),
         sent_gib={kind: _gib(count) for kind, count in cost.sent.items()},
         peak_gib=_gib(cost.peak),
         layout=str(spec.layout()),
@@ -133,6 +136,13 @@ def _gatherings(spec: JobSpec) -> int:
     if layout.pp > 1:
         return rounds + layout.pp - 1 if freed else 1
     return rounds if spec.parallelism.reshard_after_forward == "never" else 2 * rounds
+
+
+def _embedding_bytes(spec: JobSpec) -> float:
+    """Return the bytes of the embedding that a rank sends when it is gathered."""
+    embedding = count_parameters(spec.architecture).embedding * GATHERED
+    shards = spec.layout().dp_shard
+    return embedding * (shards - 1) / shards
 
 
 def _reductions(spec: JobSpec) -> int:

@@ -121,6 +121,8 @@ class Stack:
             "TRAINYARD_URL": self.address.url,
             "TRAINYARD_DATA_DIR": str(self.folders.node),
             "TRAINYARD_ROOTS": f"checkpoints={checkpoints},data={self.folders.data}",
+            # The one node of this machine also fetches packages.
+            "TRAINYARD_LABELS": os.environ.get("TRAINYARD_LABELS", "network=true"),
         }
         if not (self.folders.node / "node.token").exists():
             token = yard.create_token("embedded-worker", kind="join")

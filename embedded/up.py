@@ -170,8 +170,9 @@ def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
 
 
 def described(job: JobSummary) -> str:
-    """Return a job's name, id and progress."""
-    return f"{job.name} ({job.id}, step {job.progress.step:,} of {job.progress.steps:,})"
+    """Return a job's name, id and progress; a program need not give its number of steps."""
+    steps = "" if job.progress.steps is None else f" of {job.progress.steps:,}"
+    return f"{job.name} ({job.id}, step {job.progress.step:,}{steps})"
 
 
 def _check(root: Path) -> None:

@@ -8,6 +8,7 @@ from server.database import (  # noqa: F401 - they fill the metadata
     metric_and_log_tables,
     queue_tables,
     slot_tables,
+    source_tables,
     tables,
 )
 from server.database.schema import metadata

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import uvicorn
-
 from server.app.factory import create_app
 from server.app.keys import ensure_key, rotate
 from server.auth.admin import ensure_admin_token, replace_admin_token
@@ -19,7 +17,7 @@ from server.database.engine import Database
 from server.database.migrate import is_current, upgrade
 from server.secrets import KeyFileError
 from server.settings import Settings
-from server.wire.configuration import configured
+from server.wire.configuration import Server, configured
 from server.wire.connections import connections_possible
 
 logger = logging.getLogger("server")
@@ -32,9 +30,9 @@ def api(context: Context) -> int:
         logger.info("the admin token lies in %s", path)
     # uvicorn sends itself the signal again once it has shut down: that is the end, and no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    server = uvicorn.Server(
-        configured(create_app(context), context.settings, connections=connections_possible())
-    )
+    app = create_app(context)
+    config = configured(app, context.settings, connections=connections_possible())
+    server = Server(config, before_end=app.state.inboxes.close)
     with suppress(KeyboardInterrupt):
         server.run()
     return 0 if server.started else 1

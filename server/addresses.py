@@ -11,7 +11,7 @@ IPV6_PREFIX = 64
 
 def counted_as(host: str) -> str:
     """Return the key under which a client is counted: its IPv4 address or its IPv6 /64."""
-    address = _address(host)
+    address = address_of(host)
     if address is None:  # a unix socket, or what a proxy wrote instead of an address
         return host[:100]
     if isinstance(address, IPv6Address):
@@ -28,12 +28,12 @@ class Networks:
 
     def __contains__(self, host: str) -> bool:
         """Whether a host lies in one of them."""
-        address = _address(host)
+        address = address_of(host)
         return address is not None and any(address in network for network in self._networks)
 
 
-def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address of a host, IPv4 where IPv6 maps it; None where it is no address."""
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address of a host without its zone, IPv4 where IPv6 maps it; None for a name."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

@@ -6,6 +6,7 @@ RefusalError                the request cannot be carried out
 ├── ForbiddenError         403  a token that may not do this
 ├── NotFoundError          404  nothing has this id
 ├── ConflictError          409  the state forbids it
+│   └── NotNamedError      409  the engine has not named this pilot yet
 ├── TooLargeError          413  the body is over the limit
 ├── UnsupportedMediaTypeError  415  the body is not of a type that is read here
 ├── TooManyError           429  the address must wait
@@ -92,6 +93,13 @@ class ConflictError(RefusalError):
     status = 409
     title = "The state forbids it"
     type = "/problems/conflict"
+
+
+class NotNamedError(ConflictError):
+    """The engine has not named this pilot yet; the same request may succeed soon."""
+
+    type = "/problems/pilot-not-named"
+    headers: Mapping[str, str] = {"retry-after": "5"}
 
 
 class TooLargeError(RefusalError):

@@ -1,4 +1,4 @@
-"""The only writer of states: guarded moves of jobs, attempts, nodes and operations, with events.
+"""The only writer of states: guarded moves of jobs, attempts, nodes, operations, node requests.
 
 The legal moves are data (trainyard.protocol.states); docs/lifecycle.md has their reasons.
 """
@@ -8,11 +8,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, or_, select, update
+from sqlalchemy import (
+    ClauseElement,
+    ColumnElement,
+    Connection,
+    Table,
+    Update,
+    bindparam,
+    false,
+    or_,
+    select,
+    update,
+)
 
 from server.context import Context
+from server.database.source_tables import node_requests
 from server.database.tables import attempt_nodes, attempts, jobs, operations
 from server.errors import ConflictError, NotFoundError
 from server.events.notices import forget
@@ -22,10 +35,12 @@ from trainyard.protocol.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
     JOB_MOVES,
+    NODE_REQUEST_MOVES,
     OPERATION_MOVES,
     AttemptNodeState,
     AttemptState,
     JobState,
+    NodeRequestState,
     OperationState,
     sources,
 )
@@ -44,9 +59,10 @@ class Move:
 
     what: str
     table: Table
-    where: ColumnElement[bool]
+    key: Mapping[str, str]
+    """Values of the columns that identify the record."""
     target: StrEnum
-    legal_from: Collection[StrEnum]
+    legal_from: frozenset[StrEnum]
     values: Mapping[str, Any]
 
 
@@ -57,27 +73,33 @@ def job_to(
     legal = sources(JOB_MOVES, target)
     values = {**values, **_GROUPLESS}
     narrowed = legal if only_from is None else legal & only_from
-    return Move(f"job {job_id}", jobs, jobs.c.id == job_id, target, narrowed, values)
+    return Move(f"job {job_id}", jobs, {"id": job_id}, target, narrowed, values)
 
 
 def attempt_to(attempt_id: str, target: AttemptState, **values: Any) -> Move:
     """Return the move of an attempt."""
-    where, legal = attempts.c.id == attempt_id, sources(ATTEMPT_MOVES, target)
-    return Move(f"attempt {attempt_id}", attempts, where, target, legal, values)
+    legal = sources(ATTEMPT_MOVES, target)
+    return Move(f"attempt {attempt_id}", attempts, {"id": attempt_id}, target, legal, values)
 
 
 def node_to(attempt_id: str, node: str, target: AttemptNodeState, **values: Any) -> Move:
     """Return the move of one node's share of an attempt."""
-    where = and_(attempt_nodes.c.attempt_id == attempt_id, attempt_nodes.c.node == node)
+    key = {"attempt_id": attempt_id, "node": node}
     legal = sources(ATTEMPT_NODE_MOVES, target)
     what = f"node {node} of attempt {attempt_id}"
-    return Move(what, attempt_nodes, where, target, legal, values)
+    return Move(what, attempt_nodes, key, target, legal, values)
 
 
 def operation_to(operation_id: str, target: OperationState, **values: Any) -> Move:
     """Return the move of an operation."""
-    where, legal = operations.c.id == operation_id, sources(OPERATION_MOVES, target)
-    return Move(f"operation {operation_id}", operations, where, target, legal, values)
+    legal, key = sources(OPERATION_MOVES, target), {"id": operation_id}
+    return Move(f"operation {operation_id}", operations, key, target, legal, values)
+
+
+def request_to(request_id: str, target: NodeRequestState, **values: Any) -> Move:
+    """Return the move of a request for nodes."""
+    legal, key = sources(NODE_REQUEST_MOVES, target), {"id": request_id}
+    return Move(f"request {request_id}", node_requests, key, target, legal, values)
 
 
 def move(context: Context, connection: Connection, event: NewEvent | None, *moves: Move) -> None:
@@ -115,23 +137,55 @@ def move_jobs(
     Raises:
         IllegalMoveError: a job is in a state from which the move is illegal.
     """
-    # Not IN: its list cannot be expanded in a statement with several sets of parameters.
-    legal = or_(*(jobs.c.state == source for source in sorted(sources(JOB_MOVES, target))))
-    moved = update(jobs).where(jobs.c.id == bindparam("job"), legal)
-    values: dict[str, Any] = {n: bindparam(f"new_{n}") for n in rows[0] if n != "id"}
-    changed = connection.execute(
-        moved.values(state=target.value, **_GROUPLESS, **values),
-        [{"job": row["id"]} | {f"new_{name}": row[name] for name in values} for row in rows],
-    )
+    legal, touched = sources(JOB_MOVES, target), {**_GROUPLESS, "updated_at": context.now()}
+    _move_all(connection, jobs, target, legal, [{**row, **touched} for row in rows])
+    append_events(context, connection, events, touched=True)
+
+
+def move_requests(
+    connection: Connection, target: NodeRequestState, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Carry out the same move of several requests for nodes by one statement.
+
+    Args:
+        connection: a transaction that holds the lock of their source.
+        target: the state of all of them.
+        rows: the id of each and the columns that change with it, the same for all.
+
+    Raises:
+        IllegalMoveError: one is in a state from which the move is illegal.
+    """
+    legal = sources(NODE_REQUEST_MOVES, target)
+    _move_all(connection, node_requests, target, legal, rows)
+
+
+def _move_all(
+    connection: Connection,
+    table: Table,
+    target: StrEnum,
+    legal_from: frozenset[StrEnum],
+    rows: Sequence[Mapping[str, Any]],
+) -> None:
+    given = [{**row, "state": target.value, "of_id": row["id"]} for row in rows]
+    for each in given:
+        del each["id"]  # it is no column to set
+    changed = connection.execute(_guarded(table, ("id",), legal_from), given)
     if changed.rowcount != len(rows):
         raise IllegalMoveError(
-            f"{len(rows) - changed.rowcount} of {len(rows)} jobs cannot become {target}"
+            f"{len(rows) - changed.rowcount} of {len(rows)} {table.name} cannot become {target}"
         )
-    append_events(context, connection, events)
 
 
 _LOCK_JOB = (
     select(jobs.c.id).where(jobs.c.id == bindparam("job_id")).with_for_update(key_share=True)
+)
+
+
+_LOCK_JOB_OF = (
+    select(jobs.c.id)
+    .join(attempts, attempts.c.job_id == jobs.c.id)
+    .where(attempts.c.id == bindparam("attempt_id"))
+    .with_for_update(key_share=True, of=jobs)
 )
 
 
@@ -166,24 +220,37 @@ def lock_job_of(connection: Connection, attempt_id: str) -> str:
     Raises:
         NotFoundError: there is no such attempt.
     """
-    job_id = connection.scalar(select(attempts.c.job_id).where(attempts.c.id == attempt_id))
+    job_id = connection.scalar(_LOCK_JOB_OF, {"attempt_id": attempt_id})
     if job_id is None:
         raise NotFoundError(f"no attempt has the id {attempt_id!r}")
-    lock_job(connection, job_id)
     return str(job_id)
 
 
 def _carry_out(connection: Connection, move: Move) -> None:
-    state = move.table.c.state
+    key = {f"of_{name}": value for name, value in move.key.items()}
+    computed = {n: v for n, v in move.values.items() if isinstance(v, ClauseElement)}
+    given = {n: v for n, v in move.values.items() if n not in computed}
+    statement = _guarded(move.table, tuple(move.key), move.legal_from)
+    if computed:
+        statement = statement.values(computed)
     # Holds at READ COMMITTED: after a concurrent move the UPDATE tests the new state.
-    changed = connection.execute(
-        update(move.table)
-        .where(move.where, state.in_(sorted(move.legal_from)))
-        .values(state=move.target.value, **move.values)
-    )
+    changed = connection.execute(statement, {"state": move.target.value} | given | key)
     if changed.rowcount == 1:
         return
-    present = connection.scalar(select(state).where(move.where))
+    of_key = (move.table.c[name] == value for name, value in move.key.items())
+    present = connection.scalar(select(move.table.c.state).where(*of_key))
     if present is None:
         raise NotFoundError(f"there is no {move.what}")
     raise IllegalMoveError(f"{move.what} is {present} and cannot become {move.target}")
+
+
+@cache
+def _guarded(table: Table, key: tuple[str, ...], legal_from: frozenset[StrEnum]) -> Update:
+    """Return the UPDATE of a record in one of these states; the columns come with its values."""
+    of_key = (table.c[name] == bindparam(f"of_{name}") for name in key)
+    return update(table).where(*of_key, _is_in(table, legal_from))
+
+
+def _is_in(table: Table, states: Collection[StrEnum]) -> ColumnElement[bool]:
+    # Not IN: its list is expanded at each execution, and cannot be with several sets of parameters.
+    return or_(false(), *(table.c.state == state for state in sorted(states)))

@@ -55,6 +55,8 @@ SHAPE_OF: dict[type[BaseModel], Any] = {
     PendingRequest: SHAPES["ReportReply"]["requests"][0],
 }
 """The recorded fields of each reply, and of the parts that are compared before there is one."""
+_NEW = object()
+"""In place of the shape of a field that protocol 2 lacks."""
 
 
 class ChoreMessage(RecordModel):
@@ -94,7 +96,8 @@ def check_reply(reply: BaseModel, protocol: int) -> None:
 def reply_text(reply: BaseModel, protocol: int) -> str:
     """Return a reply as JSON text that the programs of a protocol can read.
 
-    A request that they lack is left out of the reply to a report, which is stored already.
+    A request that they lack is left out of the reply to a report, which is stored already, and so
+    is any command.
 
     Raises:
         ConflictError: it uses what they lack.
@@ -103,7 +106,7 @@ def reply_text(reply: BaseModel, protocol: int) -> str:
         return reply.model_dump_json()
     if isinstance(reply, ReportReply):
         known = tuple(request for request in reply.requests if not lacking(request))
-        reply = reply.model_copy(update={"requests": known})
+        reply = reply.model_copy(update={"requests": known, "shells": ()})
     check_reply(reply, protocol)
     left_out: Any = {}
     for gap in _gaps(reply, _shape(reply)):
@@ -115,7 +118,7 @@ def reply_text(reply: BaseModel, protocol: int) -> str:
 
 
 def _shape(value: BaseModel) -> Any:
-    return next(shape for kind, shape in SHAPE_OF.items() if isinstance(value, kind))
+    return next(SHAPE_OF[kind] for kind in type(value).__mro__ if kind in SHAPE_OF)
 
 
 def _gaps(
@@ -133,13 +136,25 @@ def _gaps(
     elif isinstance(shape, dict) and value is not None:
         kind: Any = type(value)
         for name, default in defaults_of(kind).items():
-            held, inner = getattr(value, name), (*path, name)
-            if changed and held == default:
+            known = shape.get(name, _NEW)
+            if known is None:  # any value: most fields, of the spec of each job that queues
                 continue
-            if name in shape:
-                yield from _gaps(held, shape[name], inner, changed=changed)
-            else:
+            held = getattr(value, name)
+            if changed and _equal(held, default):
+                continue
+            inner = (*path, name)
+            if known is _NEW:
                 yield _Gap(inner, None if held == default else _name(inner))
+            else:
+                yield from _gaps(held, known, inner, changed=changed)
+
+
+def _equal(held: Any, default: Any) -> bool:
+    """Return whether a value is its default; pydantic takes several times as long for a model."""
+    fields = getattr(held, "__dict__", None)
+    if fields is not None and type(held) is type(default) and fields == vars(default):
+        return True
+    return bool(held == default)
 
 
 def _name(path: tuple[str | int, ...]) -> str:

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from server.addresses import Networks
+from trainyard.run.artifacts.artifact_records import MAX_FILE_BYTES
 
 FORMER_NAMES = {"TRAINYARD_CHORES_KEPT_DAYS": "TRAINYARD_OPERATIONS_KEPT_DAYS"}
 """Environment variables of the former version, and what they are called now."""
@@ -71,9 +72,14 @@ class Settings(BaseSettings):
     preempt_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time since its first step after which an attempt may be preempted."""
     resend_seconds: Annotated[float, Field(gt=0)] = 5.0
-    """Pause before an unclaimed launch message is sent again."""
+    """Pause before an unclaimed launch message is sent again; it doubles up to a minute. That of
+    operations stays."""
     log_quota_bytes: Annotated[int, Field(ge=1_000_000)] = 64 * 1024 * 1024
     """Bytes of output that are kept for each rank of an attempt; the oldest are dropped."""
+    artifact_quota_bytes: Annotated[int, Field(ge=0)] = 1024 * 1024 * 1024
+    """Bytes of images and files that are kept for each job; what exceeds them is dropped."""
+    artifact_file_bytes: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES)] = MAX_FILE_BYTES
+    """Bytes of the largest file among them, at most 256 MiB."""
     device_gauges: bool = False
     """Whether `/metrics` has gauges of each GPU, in place of one for those of a node: 15 gauges a
     GPU, 120,000 for a thousand nodes of eight."""

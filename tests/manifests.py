@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from trainyard.protocol.manifest import DataState, Manifest, TrainState, checkpoint_id
+from trainyard.protocol.manifest import DataState, Manifest, TrainState
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_id
 from trainyard.spec.layout import Layout
 
 

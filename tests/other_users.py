@@ -88,6 +88,44 @@ def in_user_namespace(words: Sequence[str], *, first: int) -> subprocess.Popen[s
     return process
 
 
+ENTER_AND_GO = """
+import ctypes, os, sys
+first, given, *words = sys.argv[1:]
+for folder in given.split(":"):
+    os.chown(folder, int(first), int(first))
+apart, made, mapped = os.getpid(), os.pipe(), os.pipe()
+if os.fork() == 0:  # stays outside, where it may map any id
+    os.read(made[0], 1)
+    for kind in ("uid", "gid"):
+        with open(f"/proc/{apart}/{kind}_map", "w") as file:
+            file.write(f"0 {first} 65536")
+    os.write(mapped[1], b"1")
+    os._exit(0)
+if ctypes.CDLL(None).unshare(0x10000000):  # CLONE_NEWUSER
+    raise OSError("no user namespace")
+os.write(made[1], b"1")
+os.read(mapped[0], 1)
+os.wait()
+os.setgroups([])
+os.setresgid(0, 0, 0)
+os.setresuid(0, 0, 0)
+os.execv(sys.executable, [sys.executable, *words])
+"""
+
+
+def entering_namespace(
+    python: Sequence[str], *, first: int, folders: Sequence[Path]
+) -> tuple[str, ...]:
+    """Return the words that start an interpreter as root of a new user namespace.
+
+    Args:
+        python: the words that start it outside.
+        first: id of the machine that is 0 in there; ids 0 to 65,535 are mapped.
+        folders: those that belong to this root then.
+    """
+    return (*python, "-c", ENTER_AND_GO, str(first), ":".join(map(str, folders)))
+
+
 def packages() -> str:
     """Return the path of our packages and of those that are installed."""
     installed = [path for path in sys.path if path.endswith("-packages")]

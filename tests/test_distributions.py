@@ -12,7 +12,7 @@ import pytest
 import typer
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = {"server", "worker", "trainer", "embedded", "migrations"}
+PROGRAMS = {"server", "worker", "trainer", "embedded", "provisioner", "migrations"}
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,18 @@ def test_both_wheels_in_a_fresh_environment_offer_every_program(
     assert found == {"trainyard", *PROGRAMS}
 
 
-def test_the_run_directory_needs_nothing_but_a_bare_interpreter() -> None:
-    code = f"import sys; sys.path.insert(0, {str(ROOT / 'library')!r}); import trainyard.run"
+@pytest.mark.parametrize(
+    "uses",
+    [
+        "import trainyard.run",
+        "from trainyard.data import ExactSampler",
+        "import trainyard; trainyard.data.ExactSampler",
+        "import trainyard; trainyard.log({'loss': 1.0}, step=1)",
+        "import trainyard.wandb as wandb; wandb.init().log({'loss': 1.0})",
+    ],
+)
+def test_what_scripts_import_needs_nothing_but_a_bare_interpreter(uses: str) -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'library')!r}); {uses}"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
 
 

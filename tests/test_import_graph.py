@@ -20,6 +20,7 @@ PACKAGES = (
     "worker",
     "trainer",
     "embedded",
+    "provisioner",
     "tools",
     "benchmarks",
 )

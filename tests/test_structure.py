@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("library/trainyard", "server", "worker", "trainer", "embedded")
+PARTS = ("library/trainyard", "server", "worker", "trainer", "embedded", "provisioner")
 SHORTEST_MEDIAN, LONGEST_MEDIAN = 100, 220
 """Lines of the median file of a part: neither fragments nor swamps."""
 
@@ -37,10 +37,11 @@ SHARED_CLASSES: Mapping[str, str] = {
 SHARED_MODULES: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            *("access", "attempts", "checkpoint", "checkpoints", "compare"),
+            *("access", "artifacts", "attempts", "checkpoint", "checkpoints", "compare"),
             *(
                 "events",
                 "goodput",
+                "inbox",
                 "jobs",
                 "launch",
                 "manifest",
@@ -53,7 +54,21 @@ SHARED_MODULES: Mapping[str, str] = {
         NOUN,
     ),
     **dict.fromkeys(("cp", "tp"), AXIS),
-    **dict.fromkeys(("app", "base", "errors", "files", "loop", "settings", "tables"), KIND),
+    **dict.fromkeys(
+        (
+            "api",
+            "app",
+            "base",
+            "data",
+            "errors",
+            "files",
+            "hugging_face",
+            "loop",
+            "settings",
+            "tables",
+        ),
+        KIND,
+    ),
 }
 
 

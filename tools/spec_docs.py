@@ -8,7 +8,8 @@ from typing import Any
 
 from trainyard.base.model_base import SpecModel
 from trainyard.spec.environment import ALLOWED
-from trainyard.spec.job import JobSpec
+from trainyard.spec.job import TRAINER_SECTIONS, JobSpec
+from trainyard.spec.sections.program import CodeSection, EnvironmentSection, ProgramSection
 
 HEAD = """# The job spec
 
@@ -42,6 +43,8 @@ TABLE_HEAD = """| field | type | default | unit | meaning |
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 Schema = Mapping[str, Any]
+REQUIRED = object()
+"""Stands for the default of a field that has none."""
 
 
 def job_schema_text() -> str:
@@ -59,8 +62,9 @@ def spec_markdown() -> str:
         for name, field in fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, SpecModel)
     }
-    own = [name for name in fields if name not in sections]
+    own = [name for name in fields if name not in sections and name != "program"]
     tables = ["## The job itself", _table(schema, own, defaults=defaults, definitions={})]
+    tables += _program_tables(schema["$defs"])
     for name, section in sections.items():
         properties = schema["$defs"][section.__name__]
         tables += [
@@ -75,6 +79,41 @@ def spec_markdown() -> str:
             ),
         ]
     return "\n\n".join([HEAD.strip(), *tables]) + "\n"
+
+
+def _program_tables(definitions: Schema) -> Iterator[str]:
+    """Yield the section that takes the place of others, and the sections inside it."""
+    yield "## `program`"
+    yield (
+        "A program of the user's own in place of the built-in trainer ([how](programs.md)). With "
+        "it the sections of the trainer are left out: "
+        f"{', '.join(f'`{name}`' for name in TRAINER_SECTIONS)}."
+    )
+    inner: dict[str, type[SpecModel]] = {"code": CodeSection, "environment": EnvironmentSection}
+    whole: dict[str, type[SpecModel]] = {"": ProgramSection}
+    rows = []
+    for path, section in (whole | inner).items():
+        names = [name for name in section.model_fields if path or name not in inner]
+        rows.append(
+            _table(
+                definitions[section.__name__],
+                names,
+                defaults=_defaults(section),
+                definitions=definitions,
+                path=f"program.{path}." if path else "program.",
+            )
+        )
+    first, *others = rows
+    yield "\n".join([first, *(table.removeprefix(f"{TABLE_HEAD}\n") for table in others)])
+
+
+def _defaults(section: type[SpecModel]) -> dict[str, object]:
+    """Return the default of each field as JSON; `required` for one that has none."""
+    found: dict[str, object] = {}
+    for name, field in section.model_fields.items():
+        default = field.get_default(call_default_factory=True, validated_data={})
+        found[name] = REQUIRED if field.is_required() else default
+    return found
 
 
 def environment_markdown() -> str:
@@ -104,12 +143,18 @@ def _table(
         cells = (
             f"`{path}{name}`",
             describe_type(shown, definitions),
-            "absent" if default is None else f"`{json.dumps(default)}`",
+            _default_words(default),
             _unit(shown),
             _one_line(shown["description"]),
         )
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def _default_words(default: object) -> str:
+    if default is REQUIRED:
+        return "required"
+    return "absent" if default is None else f"`{json.dumps(default)}`"
 
 
 def describe_type(schema: Schema, definitions: Schema) -> str:
@@ -131,7 +176,9 @@ def describe_type(schema: Schema, definitions: Schema) -> str:
     if kind == "array":
         return f"list of: {describe_type(schema['items'], definitions)}"
     if kind == "object":
-        return f"table of: {describe_type(schema['additionalProperties'], definitions)}"
+        of_names = schema.get("patternProperties", {})  # where the names have a pattern
+        values = next(iter(of_names.values()), None) or schema["additionalProperties"]
+        return f"table of: {describe_type(values, definitions)}"
     return ", ".join([kind, *_bounds(schema)])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainer.data.survey import check_input
 from trainer.hugging_face.folder import WeightsFolder
-from trainer.run import Run, open_run
+from trainer.run import TrainerRun, open_run
 
 
 def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
@@ -32,7 +32,7 @@ def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
         _try_own_model(run)
 
 
-def _try_own_model(run: Run) -> None:
+def _try_own_model(run: TrainerRun) -> None:
     """Build an own model on the meta device and check its plans, which only its code defines."""
     from trainer.loop.optimizer import refuse_unknown_matrices
     from trainer.models.families import build_model  # imports torch

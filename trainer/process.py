@@ -50,20 +50,21 @@ def show_stacks_when_asked() -> None:
 def stop_on_sigterm(directory: RunDirectory) -> None:
     """Install a SIGTERM handler that creates the `stop` file, so that the run saves and ends.
 
-    torchrun forwards its own SIGTERM, for example from a scheduler, to all ranks. Under a
-    supervisor, which creates `stop` itself, no handler is installed: a rank that survives SIGTERM
-    would delay torchrun after the failure of another rank. Without a supervisor torchrun also sends
-    SIGTERM after a failure: if one is recorded, the signal ends this process.
+    torchrun forwards its own SIGTERM, for example from a scheduler, to all ranks. Without a
+    supervisor torchrun also sends SIGTERM after a failure: if one is recorded, the signal ends this
+    process. A supervisor creates `stop` itself, when it receives the same signal: Slurm sends it to
+    every process of a step. Its ranks ignore the signal, and end by other ones. A process that this
+    one forks is ended by it.
     """
-    if directory.secret.exists():
-        return
+    supervised, own_pid = directory.secret.exists(), os.getpid()
 
     def stop(_number: int, _frame: object) -> None:
-        if directory.error.exists():
+        if os.getpid() != own_pid or (directory.error.exists() and not supervised):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
-        with contextlib.suppress(OSError):  # a full disk: the next SIGTERM retries
-            order_stop(directory)
+        if not supervised:
+            with contextlib.suppress(OSError):  # a full disk: the next SIGTERM retries
+                order_stop(directory)
 
     signal.signal(signal.SIGTERM, stop)
 

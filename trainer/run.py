@@ -26,7 +26,7 @@ from trainyard.training.batch_partition import BatchPartition
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainerRun:
     """One attempt of a job."""
 
     directory: RunDirectory
@@ -48,7 +48,7 @@ class Run:
         return self.spec.batch_partition(self.attempt.layout)
 
 
-def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) -> Run:
+def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) -> TrainerRun:
     """Read a run directory, and reject a run that cannot start.
 
     Args:
@@ -85,7 +85,7 @@ def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) 
         where = f"{directory.spec}" if bare else f"{directory.spec} under {directory.attempt.name}"
         raise LaunchError(f"{where}: {error}", path=str(directory.spec)) from error
     _refuse_without_tensorboard(spec)
-    return Run(
+    return TrainerRun(
         directory=directory,
         submitted=submitted,
         spec=spec,

@@ -29,6 +29,8 @@ def main() -> int:
         from worker.init import Init
 
         return Init().run()
+    if arguments.command in ("pilot", "probe"):
+        return _pilot(arguments.command)
     return _serve()
 
 
@@ -45,6 +47,8 @@ def _parser() -> argparse.ArgumentParser:
         "operation", help="own the command of an operation (started by the worker)"
     )
     operation.add_argument("folder", type=Path, help="folder of the operation")
+    commands.add_parser("pilot", help="a node inside another engine's allocation")
+    commands.add_parser("probe", help="check such an allocation, report the findings and end")
     commands.add_parser("init", help="first process of a container: reaps, restarts, drains")
     return parser
 
@@ -61,13 +65,26 @@ def _serve() -> int:
     return 0
 
 
+def _pilot(command: str) -> int:
+    if command == "probe":
+        os.environ["TRAINYARD_PILOT_PURPOSE"] = "check"
+    from trainyard.protocol.rest.errors import TrainyardError
+    from worker.pilot.start import run_pilot
+
+    try:
+        return run_pilot()
+    except (ValueError, TrainyardError) as error:
+        logger.error("%s", error)
+        return 2
+
+
 def _supervise(folder: Path, lock_fd: int) -> int:
     """Detach, then supervise the attempt until it is over."""
     _detach()
-    from worker.launchers.torchrun import TorchrunLauncher
+    from worker.launchers.program_launcher import launcher_for
     from worker.supervisor.supervise import run_detached
 
-    run_detached(folder.resolve(), lock_fd, TorchrunLauncher)
+    run_detached(folder.resolve(), lock_fd, launcher_for)
     return 0
 
 

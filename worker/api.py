@@ -7,15 +7,30 @@ later.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable
-from typing import Self, TypeVar
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import IO, Self, TypeVar
 
 import httpx
 from pydantic import ValidationError
 
 from trainyard.base.backoff import Backoff, Retries, retry
 from trainyard.base.model_base import RecordModel
+from trainyard.protocol.job_artifacts.messages import UploadReply
+from trainyard.protocol.node_sources.messages import (
+    CheckReport,
+    MessagesReply,
+    MessagesRequest,
+)
 from trainyard.protocol.rest.errors import ApiError, TrainyardError, error_of
+from trainyard.protocol.shell_sessions.messages import (
+    ShellInputReply,
+    ShellInputRequest,
+    ShellOutputMessage,
+    ShellOutputReply,
+)
 from trainyard.protocol.worker_messages import (
     Claim,
     ClaimReply,
@@ -29,6 +44,7 @@ from trainyard.protocol.worker_messages import (
     Report,
     ReportReply,
 )
+from trainyard.spec.code_pack import MAX_PACK_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +67,20 @@ class WorkerApi:
     Every method raises `ServerAway` or `ApiError`.
     """
 
-    def __init__(self, url: str, token: str | None) -> None:
-        self._client = httpx.Client(timeout=TIMEOUT_SECONDS)
+    def __init__(self, url: str, token: str | None, *, ca_file: Path | None = None) -> None:
+        """Connect when the first call is made, through the proxy that the environment names.
+
+        Args:
+            url: URL of the server.
+            token: bearer token.
+            ca_file: certificates that alone are trusted; the usual ones when absent.
+
+        Raises:
+            ValueError: `ca_file` cannot be read or holds no certificate.
+        """
+        self._client = httpx.Client(timeout=TIMEOUT_SECONDS, verify=_trust(ca_file))
+        self.ca_file = ca_file
+        """Certificates that alone are trusted."""
         self.url = url
         """URL of the server; may change between two calls."""
         self.token = token
@@ -72,6 +100,29 @@ class WorkerApi:
         """Say that the node lives."""
         return self._post("heartbeat", heartbeat, NodeHeartbeatReply)
 
+    def messages(self, request: MessagesRequest) -> MessagesReply:
+        """Return what the node is to claim, as soon as there is anything, or nothing in time."""
+        seconds = request.wait_seconds + TIMEOUT_SECONDS
+        return self._post("messages", request, MessagesReply, seconds=seconds)
+
+    def check(self, report: CheckReport) -> None:
+        """Send the findings of a check; the token is its join secret."""
+        self._send("check", report, seconds=TIMEOUT_SECONDS)
+
+    def server_date(self) -> float:
+        """Return the server's clock in whole seconds, Unix time.
+
+        Raises:
+            ServerAway: it does not answer, or its answer has no time.
+        """
+        try:
+            response = self._client.get(f"{self.url.rstrip('/')}/healthz")
+            return parsedate_to_datetime(response.headers["date"]).timestamp()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerAway(f"{self.url}: {error or type(error).__name__}") from error
+        except (KeyError, ValueError) as error:
+            raise ServerAway(f"{self.url}: an answer without a time: {error!r}") from error
+
     def claim(self, attempt_id: str, claim: Claim) -> ClaimReply:
         """Take on the node's share of an attempt; 409 when another claim has done that."""
         return self._post(f"attempts/{attempt_id}/claim", claim, ClaimReply)
@@ -79,6 +130,57 @@ class WorkerApi:
     def report(self, attempt_id: str, report: Report) -> ReportReply:
         """Say what is new of an attempt, and hear what is wanted of it."""
         return self._post(f"attempts/{attempt_id}/report", report, ReportReply)
+
+    def shell_output(
+        self, attempt_id: str, shell_id: str, message: ShellOutputMessage
+    ) -> ShellOutputReply:
+        """Send output of a person's command, and perhaps its end."""
+        path = f"attempts/{attempt_id}/shells/{shell_id}/output"
+        return self._post(path, message, ShellOutputReply)
+
+    def shell_input(
+        self, attempt_id: str, shell_id: str, request: ShellInputRequest
+    ) -> ShellInputReply:
+        """Wait for input of a person's command."""
+        path = f"attempts/{attempt_id}/shells/{shell_id}/input"
+        return self._post(path, request, ShellInputReply)
+
+    def fetch_pack(self, attempt_id: str, target: IO[bytes]) -> None:
+        """Write the pack of the attempt's job, which the caller compares with its digest.
+
+        Raises:
+            OSError: it cannot be written, for example because the disk is full.
+        """
+        url = f"{self.url.rstrip('/')}/api/v1/workers/attempts/{attempt_id}/pack"
+        headers = {"Authorization": f"Bearer {self.token}"}
+        try:
+            with self._client.stream("GET", url, headers=headers) as response:
+                if response.status_code >= 400:
+                    response.read()
+                self._refuse(response)
+                written = 0
+                for part in response.iter_raw():
+                    written += len(part)
+                    if written > MAX_PACK_BYTES:
+                        raise ServerAway(
+                            f"{self.url}: a pack of more than {MAX_PACK_BYTES:,} bytes"
+                        )
+                    target.write(part)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerAway(f"{self.url}: {error or type(error).__name__}") from error
+
+    def upload_artifact(
+        self, attempt_id: str, digest: str, *, offset: int, size: int, block: bytes
+    ) -> UploadReply:
+        """Send a block of the content of an artifact; the reply names where to continue."""
+        content = self._request(
+            "PUT",
+            f"attempts/{attempt_id}/artifacts/{digest}?offset={offset}&size={size}",
+            block,
+            media_type="application/octet-stream",
+            seconds=TIMEOUT_SECONDS,
+        )
+        return self._read(content, UploadReply)
 
     def claim_operation(self, operation_id: str, claim: Claim) -> OperationClaimReply:
         """Take on an operation; 409 when that has been done, or it was given to another node."""
@@ -88,26 +190,56 @@ class WorkerApi:
         """Report the progress or the outcome of an operation; 409 after a later claim."""
         return self._post(f"operations/{operation_id}/report", report, OperationReportReply)
 
-    def _post(self, path: str, body: RecordModel, kind: type[Reply]) -> Reply:
-        headers = {"Content-Type": "application/json"}
+    def _post(
+        self, path: str, body: RecordModel, kind: type[Reply], *, seconds: float = TIMEOUT_SECONDS
+    ) -> Reply:
+        return self._read(self._send(path, body, seconds=seconds), kind)
+
+    def _read(self, content: bytes, kind: type[Reply]) -> Reply:
+        try:
+            return kind.model_validate_json(content)
+        except ValidationError as error:  # a proxy's page, or a server of another version
+            raise ServerAway(f"{self.url}: no {kind.__name__}: {error}") from error
+
+    def _send(self, path: str, body: RecordModel, *, seconds: float) -> bytes:
+        content = body.model_dump_json().encode()
+        return self._request("POST", path, content, media_type="application/json", seconds=seconds)
+
+    def _request(
+        self, method: str, path: str, content: bytes, *, media_type: str, seconds: float
+    ) -> bytes:
+        headers = {"Content-Type": media_type}
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         try:
-            response = self._client.post(
+            response = self._client.request(
+                method,
                 f"{self.url.rstrip('/')}/api/v1/workers/{path}",
-                content=body.model_dump_json(),
+                content=content,
                 headers=headers,
+                timeout=seconds,
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ServerAway(f"{self.url}: {error or type(error).__name__}") from error
+        self._refuse(response)
+        return response.content
+
+    def _refuse(self, response: httpx.Response) -> None:
         if response.status_code >= 500 or response.status_code in RETRIED_STATUSES:
             raise ServerAway(f"{self.url}: status {response.status_code}")
         if response.status_code >= 400:
             raise error_of(response)
-        try:
-            return kind.model_validate_json(response.content)
-        except ValidationError as error:  # a proxy's page, or a server of another version
-            raise ServerAway(f"{self.url}: no {kind.__name__}: {error}") from error
+
+
+def _trust(ca_file: Path | None) -> ssl.SSLContext | bool:
+    if ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # SSLError is one
+        raise ValueError(
+            f"TRAINYARD_CA_FILE={ca_file} is no file of certificates: {error}"
+        ) from None
 
 
 def claimed(what: str, call: Callable[[], Answer]) -> Answer | None:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainyard.protocol.rest.errors import ApiError, TrainyardError
@@ -17,7 +17,7 @@ from worker.api import ServerAway, WorkerApi
 from worker.node.hardware.samples import Sampler
 from worker.node.node_store import LocalNode
 from worker.registration import ANOTHER_WORKER
-from worker.supervisor.preemption import read_notice, signal_supervisors
+from worker.supervisor.preemption import read_deadline, read_notice, signal_supervisors
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ class Heart(threading.Thread):
         seconds: float,
         notices: Sequence[Path] = (),
         sampler: Sampler | None = None,
+        ends_at: Callable[[], float | None] = lambda: None,
+        notice_seconds: float | None = None,
     ) -> None:
         super().__init__(name="heart", daemon=True)
         self._node = node
@@ -43,6 +45,8 @@ class Heart(threading.Thread):
         self._seconds = seconds
         self._notices = notices
         self._sampler = sampler
+        self._ends_at = ends_at
+        self._notice_seconds = notice_seconds
         self._notice: str | None = None
         self._clock: ClockReading | None = None
         self._stopping = threading.Event()
@@ -91,9 +95,18 @@ class Heart(threading.Thread):
         notice = read_notice(self._notices)
         if notice != self._notice:
             logger.warning("notice that this node goes: %s", notice or "withdrawn")
+            self._note_deadline()
         self._notice = notice
         if notice is not None:
             signal_supervisors(self._node.store)
+
+    def _note_deadline(self) -> None:
+        end, seconds = self._ends_at(), self._notice_seconds
+        deadline = read_deadline(self._notices, usual_seconds=seconds, end=end)
+        try:
+            self._node.store.set_deadline(deadline)
+        except OSError:  # the order to leave does not depend on it
+            logger.exception("the deadline of the notice could not be written")
 
     def _send(self, *, gone: tuple[str, ...]) -> tuple[str, ...]:
         heartbeat = NodeHeartbeat(
@@ -105,6 +118,7 @@ class Heart(threading.Thread):
             sample=None if self._sampler is None else self._sampler.sample(),
             worker=self._node.worker,
             clock=self._clock,
+            ends_at=self._ends_at(),
         )
         sent_at, began = time.time(), time.monotonic()
         reply = self._api.heartbeat(heartbeat)

@@ -3,7 +3,8 @@
 The worker is its child and may be restarted; supervisors become its children when the worker that
 launched them ends, so that a crash of Celery does not end training. SIGTERM, with which a container
 is stopped, becomes a drain: every supervisor receives SIGTERM, on which it saves and leaves, the
-worker sends the reason to the server, and this process ends after the last of them.
+worker sends the reason to the server, and this process ends after the last of them. SIGUSR1 is a
+notice: the attempts save and leave as well, but the worker stays, and the server learns why.
 """
 
 from __future__ import annotations
@@ -16,45 +17,78 @@ import sys
 import time
 from collections.abc import Sequence
 
+from trainyard.run.atomic import replace_file
 from worker.node.node_store import NodeStore
 from worker.node.process_tree import become_subreaper, reap
 from worker.settings import Settings
-from worker.supervisor.preemption import signal_supervisors
+from worker.supervisor.preemption import END, signal_supervisors
 
 logger = logging.getLogger(__name__)
 
 WORKER = (sys.executable, "-m", "worker")
 RESTART_SECONDS = 2.0
-SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+REFUSED = 2
+"""Status of a worker whose settings or registration were refused."""
 
 
 class Init:
     """Runs `command`, and restarts it until a signal starts the drain of the node."""
 
-    def __init__(self, command: Sequence[str] = WORKER, *, node: NodeStore | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str] = WORKER,
+        *,
+        node: NodeStore | None = None,
+        most_refusals: int | None = None,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            command: the worker.
+            node: the node's files; those of the settings when absent.
+            most_refusals: refusals of the worker in a row after which this process ends too, where
+                no attempt is left: an allocation would be held for nothing. Never when absent.
+        """
         self._command = command
-        self._node = node or NodeStore(Settings().data_dir.resolve())
+        settings = Settings()
+        self._node = node or NodeStore(settings.data_dir.resolve())
+        self._notice_seconds = settings.notice_seconds
         self._child: int | None = None
         self._restart_at = 0.0
         self._draining = False
+        self._most_refusals = most_refusals
+        self._refusals = 0
 
     def run(self) -> int:
-        """Run until a SIGTERM or SIGINT has been carried out; returns 0."""
+        """Run until a SIGTERM or SIGINT has been carried out, or the worker is refused for good.
+
+        Returns 0, or 2 after refusals.
+        """
         become_subreaper()
         self._node.leaving.unlink(missing_ok=True)  # of an earlier life of the container
+        with contextlib.suppress(OSError):
+            self._node.set_deadline(None)
         # Blocked and taken by sigtimedwait: a handler could run between the check and the wait,
         # and the wait would then last its whole second.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         while not (self._draining and signal_supervisors(self._node) == 0 and self._child is None):
             self._keep()
             got = signal.sigtimedwait(SIGNALS, 1.0)
-            if got is not None and got.si_signo != signal.SIGCHLD:
+            if got is not None and got.si_signo == signal.SIGUSR1:
+                self._give_notice("its allocation is about to end", until=END)
+            elif got is not None and got.si_signo != signal.SIGCHLD:
                 self._drain()
             ended = reap()
             if self._child in ended:
-                logger.warning("worker ended with status %d", ended[self._child])
+                status = ended[self._child]
+                logger.warning("worker ended with status %d", status)
+                self._refusals = self._refusals + 1 if status == REFUSED else 0
                 self._child = None
                 self._restart_at = time.monotonic() + RESTART_SECONDS
+                if self._is_refused and not self._node.supervisors():
+                    logger.error("the worker was refused %d times: given up", self._refusals)
+                    return REFUSED
         logger.info("drained")
         return 0
 
@@ -67,10 +101,22 @@ class Init:
             )
             logger.info("worker started (pid %d)", self._child)
 
+    @property
+    def _is_refused(self) -> bool:
+        return self._most_refusals is not None and self._refusals >= self._most_refusals
+
+    def _give_notice(self, reason: str, *, until: str = "") -> None:
+        """Write the reason that the worker sends to the server; on it the attempts leave."""
+        with contextlib.suppress(OSError):  # the drain does not depend on a full disk
+            replace_file(self._node.leaving, f"{reason}\n{until}\n")
+
     def _drain(self) -> None:
         """Have the worker take no more messages and send the reason to the server."""
         self._draining = True
-        with contextlib.suppress(OSError):  # the drain does not depend on a full disk
-            self._node.leaving.write_text("its container is being ended\n", encoding="utf-8")
+        seconds = self._notice_seconds
+        deadline = None if seconds is None else time.time() + seconds
+        self._give_notice("its container is being ended", until=str(deadline or ""))
+        with contextlib.suppress(OSError):
+            self._node.set_deadline(deadline)  # before the supervisors are signalled
         if self._child is not None:
             os.kill(self._child, signal.SIGTERM)

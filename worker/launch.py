@@ -84,7 +84,7 @@ def _report_full(node: LocalNode, attempt_id: str, claim: ClaimReply, api: Worke
     logger.warning("attempt %s is put back: %s", attempt_id, failure.message)
     record = ExitRecord(outcome="failed", failure=failure, ranks=(), time=time.time())
     report = Report(protocol=PROTOCOL, node=node.name, identity=own_identity(), exit=record)
-    with WorkerApi(api.url, claim.attempt_token) as of_attempt:
+    with WorkerApi(api.url, claim.attempt_token, ca_file=api.ca_file) as of_attempt:
         persist(lambda: of_attempt.report(attempt_id, report), for_seconds=CLAIM_SECONDS)
 
 
@@ -94,12 +94,13 @@ def prepare_run(
     """Write the run directory of an attempt, which must not be there yet."""
     run = node.store.run(claim.attempt.job_id, claim.attempt.attempt)
     run.root.mkdir(parents=True)
-    for folder in (run.logs, run.ranks, run.requests):
+    folders = (run.logs, run.ranks, run.requests, run.rank_metrics, run.artifacts, run.outputs)
+    for folder in folders:
         Path(folder).mkdir()
     if user is not None:
         run.root.parent.chmod(0o711)
         run.home.mkdir()
-        for folder in (run.root, run.home, run.logs, run.ranks, run.requests):
+        for folder in (run.root, run.home, *folders):
             user.give(Path(folder), 0o1770)  # sticky: no user removes the files of another
     node.store.cache_dir.mkdir(exist_ok=True)
     attempt = claim.attempt.model_copy(
@@ -120,6 +121,7 @@ def prepare_run(
         environment=_environment(node, claim),
         allow_code=node.allow_code,
         user=user,
+        run_bytes=node.run_bytes,
     )
     # Its `env` may hold secrets.
     create_file(run.spec, claim.spec.model_dump_json(indent=1) + "\n", mode=0o600)

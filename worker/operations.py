@@ -41,8 +41,10 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, claimed
+from worker.environments.node_build import COMMAND as BUILD_COMMAND
+from worker.environments.node_build import NodeBuild
 from worker.launch import detach
-from worker.launchers.rank_environment import code_of, inherited_environment
+from worker.launchers.rank_environment import code_of, rank_environment
 from worker.node.files import read_record, tail
 from worker.node.node_store import LocalNode, NodeStore
 from worker.node.process_tree import ProcessTree, become_subreaper, end_user
@@ -59,8 +61,8 @@ and nothing must run for ever on a node whose server is gone for good."""
 LOOK_SECONDS = 0.05
 NICENESS = 10
 OVER = frozenset({404, 409})
-RUN_CODE = frozenset({OperationKind.SAMPLE})
-"""Kinds whose command builds the model of a job, which may be code of its own."""
+RUN_CODE = frozenset({OperationKind.SAMPLE, OperationKind.BUILD})
+"""Kinds whose command may run code of a job: its model, or that of packages as they are built."""
 
 
 class OperationLaunch(RecordModel):
@@ -78,6 +80,8 @@ class OperationLaunch(RecordModel):
     """The node's folder."""
     user: RankUser | None = None
     """As whom the command runs; as the worker when absent."""
+    environment_days: float = 30.0
+    """Time since its last use after which a build removes another environment."""
 
 
 def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) -> bool:
@@ -124,6 +128,12 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
     sample = claim.task.sample
     if sample is not None and not node.allow_code and (refused := code_of(sample.spec)):
         raise ValueError(refused)
+    build = claim.task.build
+    if build is not None and not node.allow_code:
+        raise ValueError(
+            "a build may run code of the packages; TRAINYARD_ALLOW_CODE=true for the worker of the "
+            "node allows it"
+        )
     root = node.roots.get(claim.task.root)
     if root is None:
         raise ValueError(f"root {claim.task.root!r} is not defined on node {node.name}")
@@ -144,7 +154,10 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
         report_seconds=claim.report_seconds,
         data_dir=str(data_dir),
         user=user,
+        environment_days=node.environment_days,
     )
+    if build is not None:
+        NodeBuild(Path(root), build).prepare(folder, user=user)
     create_file(folder / TASK, order.model_dump_json(indent=1) + "\n")
     # Written last: with it the folder is complete.
     create_file(folder / LAUNCH, launch.model_dump_json(indent=1) + "\n")
@@ -154,15 +167,29 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
 class OperationSupervisor:
     """The parent of an operation's command: a subreaper that ends all its processes."""
 
-    def __init__(self, folder: Path, *, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, folder: Path, *, command: Sequence[str] | None = None) -> None:
+        """Read the folder; nothing starts.
+
+        Args:
+            folder: that of the operation.
+            command: in place of the command of its kind; the folder is appended.
+
+        Raises:
+            ValueError: it is no folder of an operation.
+        """
         launch = read_record(folder / LAUNCH, OperationLaunch)
-        if launch is None:
+        order = read_record(folder / TASK, OperationOrder)
+        if launch is None or order is None:
             raise ValueError(f"{folder} is no folder of an operation")
+        build = order.task.build
+        self._build = NodeBuild(Path(order.root_path), build) if build is not None else None
+        self._found: OperationOutcome | None = None
         self._folder = folder
         self._launch = launch
         self._owner = launch.user.uid if launch.user else None
         self._node = NodeStore(Path(launch.data_dir))
-        self._words = [*command, str(folder)]
+        own = COMMAND if self._build is None else BUILD_COMMAND
+        self._words = [*(command or own), str(folder)]
         self._processes = ProcessTree(user=launch.user)
 
     def supervise(self) -> bool:
@@ -171,7 +198,7 @@ class OperationSupervisor:
         os.nice(NICENESS)  # training on this node has priority
         user = self._launch.user
         environment = {
-            **inherited_environment(),
+            **rank_environment(),
             "PYTHONUNBUFFERED": "1",
             "CUDA_VISIBLE_DEVICES": "",  # the GPUs belong to training
             "OMP_NUM_THREADS": "1",
@@ -184,14 +211,18 @@ class OperationSupervisor:
             reported = self._report_until_over(pid)
         finally:
             self._processes.end()
-        outcome = read_record(self._folder / OUTCOME, OperationOutcome, owner=self._owner)
-        if reported and outcome is not None and outcome.outcome == "succeeded":
+            if self._build is not None:
+                self._build.discard(self._folder)
+            if user is not None:
+                user.close(self._folder)  # the next operation has the same user
+        if reported and self._found is not None and self._found.outcome == "succeeded":
             shutil.rmtree(self._folder.parent, ignore_errors=True)
         return reported
 
     def _report_until_over(self, pid: int) -> bool:
         retries = Retries(BACKOFF, for_seconds=AWAY_SECONDS)
-        with WorkerApi(self._node.server_url or "", own_token(self._node)) as api:
+        url, ca_file = self._node.server_url or "", self._node.server_ca
+        with WorkerApi(url, own_token(self._node), ca_file=ca_file) as api:
             while True:
                 status = self._processes.status(pid)
                 try:
@@ -220,6 +251,16 @@ class OperationSupervisor:
         )
 
     def _outcome(self, status: int) -> OperationOutcome:
+        """Return the outcome; that of a build once it is in place, which is done once."""
+        if self._found is None:
+            self._found = self._of_command(status)
+            if self._build is not None:
+                self._processes.end()  # no code of a package changes what is put in place
+                days = self._launch.environment_days
+                self._found = self._build.finish(self._folder, self._found, unused_days=days)
+        return self._found
+
+    def _of_command(self, status: int) -> OperationOutcome:
         """Return the outcome that the command wrote, or a failure from its status and log."""
         outcome = read_record(self._folder / OUTCOME, OperationOutcome, owner=self._owner)
         if outcome is not None:

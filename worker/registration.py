@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from trainyard.base.labels import parse_labels
+from trainyard.protocol.node_sources.messages import PilotIdentity
 from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import PROTOCOL, Registration, RegistrationReply
 from trainyard.run.atomic import replace_file
@@ -24,7 +25,12 @@ ANOTHER_WORKER_SECONDS = 1.0
 
 
 def register(
-    settings: Settings, node: LocalNode, api: WorkerApi, *, roots: Mapping[str, str]
+    settings: Settings,
+    node: LocalNode,
+    api: WorkerApi,
+    *,
+    roots: Mapping[str, str],
+    pilot: PilotIdentity | None = None,
 ) -> RegistrationReply:
     """Register the node, waiting as long as it takes; return the server's answer.
 
@@ -32,7 +38,8 @@ def register(
     after a reboot (docs/lifecycle.md, 46). Afterwards `api` carries the node's token.
 
     Raises:
-        ValueError: the node has neither a token of its own nor one to join with.
+        ValueError: the node has neither a token of its own nor one to join with that is kept as it
+            should be.
         ApiError: the server does not accept the node.
     """
     registration = Registration(
@@ -44,26 +51,28 @@ def register(
         worker=node.worker,
         version=_version(),
         labels=parse_labels(settings.labels),
+        inbox=settings.inbox,
+        pilot=pilot,
     )
-    own = own_token(node.store)
-    if own is None and settings.join_token is None:
+    own, join = own_token(node.store), settings.join_secret(0 if pilot is None else pilot.index)
+    if own is None and join is None:
         raise ValueError(
             f"node {node.name} has not joined yet: make a join token at the server and "
-            "set TRAINYARD_JOIN_TOKEN to it"
+            "set TRAINYARD_JOIN_TOKEN to it, or TRAINYARD_JOIN_TOKEN_FILE to a file that holds it"
         )
-    api.token = own or settings.join_token
+    api.token = own or join
     try:
         reply = _register(api, registration)
     except ApiError as refusal:
-        if refusal.status != 401 or own is None or settings.join_token is None:
+        if refusal.status != 401 or own is None or join is None:
             raise
         logger.warning("the node's token is not valid any more; joining anew")
-        api.token = settings.join_token
+        api.token = join
         reply = _register(api, registration)
     if reply.node_token is not None:
         replace_file(node.store.token, f"{reply.node_token}\n", mode=0o600)
         api.token = reply.node_token
-    node.store.remember_server(settings.url)
+    node.store.remember_server(settings.url, ca_file=settings.ca_file)
     return reply
 
 

@@ -11,8 +11,9 @@ from trainyard.protocol.worker_messages import WorkerIdentity
 from trainyard.spec.storage_uri import is_object_store
 from worker.adopt import adopt
 from worker.api import WorkerApi
-from worker.app import consume, create_app
+from worker.environments.environment_store import EnvironmentStore
 from worker.heartbeat import Heart
+from worker.inbox.polls import ServerInbox
 from worker.launchers.rank_environment import check_reach
 from worker.node.hardware.accelerators import open_accelerators
 from worker.node.hardware.devices import find_devices
@@ -20,6 +21,7 @@ from worker.node.hardware.samples import Sampler, folders_of
 from worker.node.lock import lock_folder
 from worker.node.node_store import LocalNode, NodeStore
 from worker.node.users import RunAs, in_user_namespace, isolation_of
+from worker.pilot.allocation import EndWatch, find_pilot
 from worker.registration import register
 from worker.roots import identify_roots
 from worker.settings import Settings
@@ -43,9 +45,19 @@ def serve() -> None:
     node.data_dir.mkdir(parents=True, exist_ok=True)
     with (
         lock_folder(node.data_dir) as worker,
-        WorkerApi(settings.url, token=None) as api,
+        WorkerApi(settings.url, token=None, ca_file=settings.ca_file) as api,
     ):
         _serve(settings, node, api, worker)
+
+
+def _prepare_environments(node: LocalNode) -> None:
+    """Make the folder of environments of each root, before any rank runs here."""
+    for name, place in node.roots.items():
+        if not is_object_store(place):
+            try:
+                EnvironmentStore(Path(place)).prepare()
+            except OSError as error:
+                logger.info("root %s can have no environments from here: %s", name, error)
 
 
 def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerIdentity) -> None:
@@ -61,8 +73,15 @@ def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerI
         devices=replace(devices, hardware=hardware),
         allow_code=settings.allow_code,
         run_as=run_as,
+        environment_days=settings.environment_days,
+        run_bytes=settings.run_bytes,
     )
-    reply = register(settings, node, api, roots=identify_roots(node.roots))
+    storages = identify_roots(node.roots)
+    if node.allow_code:
+        _prepare_environments(node)
+    pilot = find_pilot()
+    identity = None if pilot is None else pilot.identity
+    reply = register(settings, node, api, roots=storages, pilot=identity)
     if reply.slots:
         node = replace(node, devices=replace(node.devices, visible=reply.slots))
     seconds = reply.heartbeat_seconds
@@ -79,18 +98,40 @@ def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerI
         seconds=max(seconds, SAMPLE_SECONDS),
         supervisors=store.supervisors,
     )
-    heart = Heart(node, api, seconds=seconds, notices=notices, sampler=sampler)
+    end = None if pilot is None else EndWatch(pilot.allocation)
+    if end is not None:
+        end.look()
+        end.start()
+    heart = Heart(
+        node,
+        api,
+        seconds=seconds,
+        notices=notices,
+        sampler=sampler,
+        ends_at=lambda: None if end is None else end.ends_at,
+        notice_seconds=settings.notice_seconds,
+    )
     heart.beat()
     if heart.refusal is not None:
         raise heart.refusal
     heart.start()
-    consume(create_app(settings, node))
+    _take_messages(settings, node)
     heart.stop()
     heart.join()
     if heart.refusal is not None:
         raise heart.refusal
     if read_notice(notices) is not None:
         heart.beat()  # it may be the last that the server hears of this node
+
+
+def _take_messages(settings: Settings, node: LocalNode) -> None:
+    """Take messages until SIGTERM."""
+    if settings.inbox == "server":
+        ServerInbox(settings, node).consume()
+        return
+    from worker.inbox.app import consume, create_app  # only here the worker needs Celery
+
+    consume(create_app(settings, node))
 
 
 def _prepare_users(settings: Settings, node: NodeStore, *, slots: int) -> RunAs | None:
@@ -113,8 +154,8 @@ def _prepare_users(settings: Settings, node: NodeStore, *, slots: int) -> RunAs 
     node.cache_dir.mkdir(exist_ok=True)
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    shared = [*folders, node.cache_dir]
-    run_as.prepare_node(slots=slots, data_dir=node.data_dir, shared=shared)
+    caches = [node.cache_dir]
+    run_as.prepare_node(slots=slots, data_dir=node.data_dir, shared=caches, roots=folders)
     runs = node.data_dir / "runs"
-    check_reach(run_as.for_operations(), run_directories=runs, folders=shared)
+    check_reach(run_as.for_operations(), run_directories=runs, folders=[*folders, *caches])
     return run_as

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import stat
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +16,7 @@ from trainyard.base.labels import parse_labels
 from trainyard.base.redaction import hide_credentials
 from trainyard.protocol.worker_messages import NodeName
 from trainyard.spec.storage_uri import ROOT_PATTERN, is_object_store, split_object_store
+from worker.node.node_store import RUN_BYTES
 from worker.node.users import RunAs
 
 
@@ -61,6 +64,31 @@ def parse_roots(text: str) -> dict[str, str]:
     return roots
 
 
+def read_secret(path: Path, index: int) -> str:
+    """Return a line of a file of secrets, counted from 0.
+
+    Raises:
+        ValueError: it cannot be read, has no such line, or may be read by others than its owner.
+    """
+    where = f"TRAINYARD_JOIN_TOKEN_FILE={path}"
+    try:
+        with path.open(encoding="ascii") as file:
+            found = os.fstat(file.fileno())
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{where} cannot be read: {error}") from None
+    # A mounted Secret belongs to root and to the group of the pod, which is this process alone.
+    mounted = found.st_uid == 0 and os.geteuid() != 0
+    if found.st_mode & (0o037 if mounted else 0o077):
+        mode = stat.S_IMODE(found.st_mode)
+        raise ValueError(f"{where} has mode {mode:04o}, so that others may read it: chmod 600 it")
+    if found.st_uid not in (0, os.geteuid()):
+        raise ValueError(f"{where} belongs to user {found.st_uid}, not to this one or root")
+    if index >= len(lines) or not lines[index].strip():
+        raise ValueError(f"{where} has {len(lines)} lines, but line {index} (from 0) is needed")
+    return lines[index].strip()
+
+
 class Settings(BaseSettings):
     """What the worker of a node needs to know; every field is one environment variable."""
 
@@ -72,6 +100,12 @@ class Settings(BaseSettings):
     """URL of the server."""
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
+    inbox: Literal["broker", "server"] = "broker"
+    """Where messages come from: `broker`, or `server`, by long polls, for a node that reaches the
+    server alone. Celery and `broker_url` are not used then."""
+    ca_file: Path | None = None
+    """PEM file of the certificates that alone are trusted for an `https` URL; the usual ones when
+    absent. `HTTPS_PROXY` and `NO_PROXY` are honoured."""
     node_name: NodeName = Field(default_factory=_node_name)
     """Name of the node; its host name when absent."""
     address: str = Field(default_factory=socket.gethostname)
@@ -80,6 +114,9 @@ class Settings(BaseSettings):
     """Node-local folder: run directories, token caches, the node's token."""
     join_token: str | None = None
     """Token with which the node joins; needed once."""
+    join_token_file: Path | None = None
+    """File that holds this token, which no environment then shows; a pilot takes the line of its
+    index. No other user can read it."""
     roots: Annotated[str, AfterValidator(_check_roots)] = ""
     """Storage roots as `name=path,name=s3://bucket/prefix`; `checkpoints` and `data` in `data_dir`
     when empty."""
@@ -97,9 +134,35 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of slots; `auto` takes GPUs where NVML lists some."""
 
+    environment_days: Annotated[float, Field(gt=0)] = 30.0
+    """Days since its last use after which a build on this node removes another environment of
+    programs from the same storage root."""
+
+    run_bytes: Annotated[int, Field(ge=2**20)] = RUN_BYTES
+    """Disk space in bytes that the run directory of a program may take on this node; an attempt
+    that takes more is ended as `disk_limit`."""
+
     preemption_notice_file: Path | None = None
     """File whose appearance announces the end of this machine: its attempts save and
     leave. Put it where a reboot removes it."""
+
+    notice_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Time between a notice without a time of its own, such as SIGTERM, and the end of the
+    processes: Slurm's `KillWait`, the grace of a pod. No save is begun that does not fit into it;
+    unlimited when absent."""
+
+    def join_secret(self, index: int = 0) -> str | None:
+        """Return the token with which the node joins, if there is one.
+
+        Args:
+            index: line of `join_token_file`, counted from 0.
+
+        Raises:
+            ValueError: the file cannot be read, has no such line, or may be read by others.
+        """
+        if self.join_token_file is None:
+            return self.join_token
+        return read_secret(self.join_token_file, index)
 
     def root_paths(self) -> dict[str, str]:
         """Return the folder or the URL of each storage root."""

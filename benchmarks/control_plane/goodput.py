@@ -32,7 +32,7 @@ from server.goodput.step_sums import DATA, STEP
 from server.metrics.points import Points
 from server.metrics.store import store_points
 from trainyard.protocol.event_kinds import EventKind
-from trainyard.protocol.manifest import checkpoint_id
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_id
 
 ATTEMPTS = 30
 BATCH = 20_000

@@ -54,7 +54,7 @@ class ReportMaker:
             node=self._running.node,
             identity=self._identity,
             heartbeat=Heartbeat(phase=Phase.TRAINING, step=self._step, time=time.time()),
-            chunks=tuple(self._chunk(file, new) for file, new in contents.items() if new),
+            chunks=tuple(self.chunk(file, new) for file, new in contents.items() if new),
         )
         return report.model_dump_json().encode()
 
@@ -83,7 +83,8 @@ class ReportMaker:
             now | {"kind": kind, "data": straggler},
         ]
 
-    def _chunk(self, file: str, content: bytes) -> Chunk:
+    def chunk(self, file: str, content: bytes) -> Chunk:
+        """Return the next bytes of a file."""
         start = self._offsets.get(file, 0)
         end = self._offsets[file] = start + len(content)
         packed = base64.b64encode(zlib.compress(content, 1)).decode()

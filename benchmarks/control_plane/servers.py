@@ -176,12 +176,17 @@ def user_token(opened: Store) -> str:
 SPEC = JobSpec(training=TrainingSection(steps=10**9))  # points after the last step are left out
 
 
-def add_running(context: Context, name: str) -> Running:
-    """Store a job with a running attempt on a node of its own."""
+def add_running(context: Context, name: str, *, slots: int = 1) -> Running:
+    """Store a job with a running attempt on all slots of a node of its own."""
     node, token = f"node-{name}", f"ty_attempt_{secrets.token_urlsafe(32)}"
     job_id, attempt_id, now, spec = context.new_id(), context.new_id(), context.now(), SPEC
     hardware = Hardware(
-        device="cpu", slots=1, device_name="none", device_memory_bytes=0, cores=1, memory_bytes=0
+        device="cpu",
+        slots=slots,
+        device_name="none",
+        device_memory_bytes=0,
+        cores=1,
+        memory_bytes=0,
     )
     with context.database.write() as connection:
         connection.execute(
@@ -190,7 +195,7 @@ def add_running(context: Context, name: str) -> Running:
                 address="127.0.0.1",
                 hardware=hardware,
                 device="cpu",
-                slots=1,
+                slots=slots,
                 roots={},
                 version="0",
                 registered_at=now,
@@ -237,7 +242,7 @@ def add_running(context: Context, name: str) -> Running:
                 attempt_id=attempt_id,
                 node=node,
                 node_rank=0,
-                slots=[0],
+                slots=list(range(slots)),
                 state="running",
                 token_hash=hash_token(token),
             )

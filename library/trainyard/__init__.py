@@ -1,7 +1,7 @@
 """The library of Trainyard: what users import, and what the programs share; no torch in it.
 
-Names are resolved at their first use, so that `import trainyard` costs nothing and
-`import trainyard.run` works in an interpreter without any package.
+Names are resolved at their first use, so that `import trainyard` costs nothing, and
+`trainyard.init`, `trainyard.run` and `trainyard.data` work in an interpreter without any package.
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainyard import data
     from trainyard.client.sdk import Client
+    from trainyard.run.session import Run, init, log
     from trainyard.spec.job import JobSpec
 
 __version__ = "0.1.0"
-__all__ = ["Client", "JobSpec", "__version__"]
+__all__ = ["Client", "JobSpec", "Run", "__version__", "data", "init", "log"]
 
-_HOME = {"Client": "trainyard.client.sdk", "JobSpec": "trainyard.spec.job"}
+_HOME = {
+    "Client": "trainyard.client.sdk",
+    "JobSpec": "trainyard.spec.job",
+    **dict.fromkeys(("Run", "init", "log"), "trainyard.run.session"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -25,6 +31,8 @@ def __getattr__(name: str) -> Any:
     Raises:
         AttributeError: the library has no such name.
     """
+    if name == "data":
+        return importlib.import_module("trainyard.data")
     if name not in _HOME:
         raise AttributeError(f"module 'trainyard' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -14,18 +14,25 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
 import server.app.worker_endpoints
+import server.artifacts.endpoints
 import server.auth.endpoints
 import server.checkpoints.endpoints
 import server.events.endpoints
 import server.goodput.endpoints
+import server.imports.endpoints
+import server.inbox.endpoints
 import server.jobs.endpoints
 import server.logs.endpoints
 import server.metrics.endpoints
 import server.nodes.endpoints
 import server.operations.endpoints
+import server.packs.endpoints
 import server.projects.endpoints
 import server.queue.endpoints
 import server.ranks.endpoints
+import server.shells.endpoints
+import server.supply.endpoints
+import server.supply.provisioners
 from server.app import health, monitoring, openapi, reference
 from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
@@ -38,13 +45,18 @@ from server.http import problems
 from server.http.allow_header import AllowedMethods, MethodsMiddleware
 from server.http.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
 from server.http.query import no_unknown_query
+from server.inbox.long_polls import Inboxes
 from server.liveness import keep_beating
+from server.packs.endpoints import PACKS_PATH
 from server.queue.forecaster import Forecaster
 from server.settings import Settings
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
+from trainyard.spec.code_pack import MAX_PACK_BYTES
 
 API = "/api/v1"
 WORKERS = f"{API}/workers/"
+PROVISIONERS = f"{API}/provisioners/"
+PACKS = f"{API}{PACKS_PATH}"
 LOGIN = f"{API}{SESSION_PATH}"
 MAX_LOGIN_BYTES = 4 * 1024
 """The one body that is read before there is a token."""
@@ -52,7 +64,16 @@ MAX_LOGIN_BYTES = 4 * 1024
 # Every request is matched with the routes in turn, and most requests are those of workers.
 ROUTERS: tuple[APIRouter, ...] = (
     server.app.worker_endpoints.router,
+    server.inbox.endpoints.router,
+    server.supply.provisioners.router,
     server.jobs.endpoints.router,
+    server.shells.endpoints.worker_router,
+    server.shells.endpoints.router,
+    server.artifacts.endpoints.worker_router,
+    server.artifacts.endpoints.router,
+    server.packs.endpoints.worker_router,
+    server.packs.endpoints.router,
+    server.imports.endpoints.router,
     server.metrics.endpoints.router,
     server.goodput.endpoints.router,
     server.ranks.endpoints.router,
@@ -60,6 +81,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.checkpoints.endpoints.router,
     server.operations.endpoints.router,
     server.nodes.endpoints.router,
+    server.supply.endpoints.router,
     server.projects.endpoints.router,
     server.queue.endpoints.router,
     server.events.endpoints.router,
@@ -69,7 +91,7 @@ ROUTERS: tuple[APIRouter, ...] = (
 
 def create_app(context: Context) -> FastAPI:
     """Return the application of one server process; its lifespan runs the tail and the beat."""
-    tail, ledger = Tail(context), ClusterLedger(context)
+    tail, ledger, inboxes = Tail(context), ClusterLedger(context), Inboxes(context)
     app = FastAPI(
         title="Trainyard",
         openapi_url=None,  # `server.app.reference` serves the document and its page
@@ -77,10 +99,11 @@ def create_app(context: Context) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         routes=_routes(),
-        lifespan=_lifespan(context, tail, ledger),
+        lifespan=_lifespan(context, tail, ledger, inboxes),
     )
     app.state.context = context
     app.state.tail = tail
+    app.state.inboxes = inboxes
     app.state.published = reference.Published(app)
     app.state.cluster_ledger = ledger
     app.state.monitoring = Monitoring(context, tail, ledger)
@@ -136,15 +159,17 @@ def _body_limits(context: Context) -> Callable[[str], int]:
     limit = context.settings.max_body_bytes
 
     def limit_of(path: str) -> int:
-        if path.startswith(WORKERS):
+        if path.startswith((WORKERS, PROVISIONERS)):
             return MAX_REPORT_BYTES
+        if path == PACKS:
+            return MAX_PACK_BYTES
         return MAX_LOGIN_BYTES if path == LOGIN else limit
 
     return limit_of
 
 
 def _lifespan(
-    context: Context, tail: Tail, ledger: ClusterLedger
+    context: Context, tail: Tail, ledger: ClusterLedger, inboxes: Inboxes
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -159,6 +184,7 @@ def _lifespan(
             yield
         finally:
             stop.set()
+            await inboxes.stop()
             await run_in_threadpool(tail.stop)
             await run_in_threadpool(ledger.close)  # before the database is given back
             await run_in_threadpool(beat.join)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,6 +13,7 @@ from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
+from server.auth.dependencies import SCHEMES, schemes_of
 from server.http.examples import EXAMPLES
 from server.http.middleware import API_PREFIX
 from server.http.problems import MEDIA_TYPE
@@ -60,18 +61,20 @@ def build(app: FastAPI) -> Document:
     for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own; ours are problems
         schemas.pop(name, None)
     _add_stream_items(schemas)
-    bodies = dict(_bodies(app))
+    bodies, authorized = dict(_bodies(app)), dict(_authorized(app))
     names = _add_schemas(schemas, {ProblemDetails, *(body.model for body in bodies.values())})
     # Routes of workers come first because most requests are theirs; readers look for the others.
     paths = sorted(document["paths"].items(), key=lambda item: "/workers/" in item[0])
     document["paths"] = dict(paths)
     for path, operations in paths:
         for method, operation in operations.items():
+            _add_security(operation, authorized[path, method.upper()])
             body = bodies.get((path, method.upper()))
             if body is not None:
                 operation["requestBody"] = _request_body(body, names)
             _add_problems(path, method, operation)
     document["components"]["schemas"] = dict(sorted(schemas.items()))
+    document["components"]["securitySchemes"] = SCHEMES
     return document
 
 
@@ -81,6 +84,20 @@ def _add_stream_items(schemas: Document) -> None:
     described = adapter.json_schema(mode="serialization", ref_template=REFERENCE)
     for name, schema in {**described.pop("$defs"), "StreamItem": described}.items():
         schemas.setdefault(name, _without_none(schema))
+
+
+def _authorized(app: FastAPI) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
+    """Yield the security schemes of each path and method, in their order."""
+    for route in iter_route_contexts(app.routes):
+        named = set(_schemes(route.dependant))
+        for method in route.methods or ():
+            yield (route.path or "", method), tuple(name for name in SCHEMES if name in named)
+
+
+def _schemes(dependant: Dependant) -> Iterator[str]:
+    yield from schemes_of(dependant.call)
+    for dependency in dependant.dependencies:
+        yield from _schemes(dependency)
 
 
 def _bodies(app: FastAPI) -> Iterator[tuple[tuple[str, str], JsonBody[Any]]]:
@@ -156,6 +173,15 @@ def _request_body(body: JsonBody[Any], names: Mapping[type[BaseModel], str]) -> 
         "required": body.default is None,
         "content": {"application/json": {"schema": schema, "examples": examples}},
     }
+
+
+def _add_security(operation: Document, schemes: Sequence[str]) -> None:
+    if not schemes:
+        return
+    operation["security"] = [{scheme: []} for scheme in schemes]
+    if "parameters" in operation:  # behind it, as where FastAPI describes the authorization
+        operation["parameters"] = operation.pop("parameters")
+        operation["responses"] = operation.pop("responses")
 
 
 def _add_problems(path: str, method: str, operation: Document) -> None:

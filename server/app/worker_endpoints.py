@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel
 
 from server.attempts.claim import claim as claim_attempt
 from server.attempts.node_heartbeat import node_heartbeat
 from server.attempts.service import ReportedShare, authenticate_share
-from server.auth.dependencies import AttemptTokenHash, Joiner, Node
-from server.auth.service import Principal
+from server.auth.dependencies import AttemptTokenHash, Joiner, Node, Pilot
 from server.checkpoints.catalog import apply_outcome
-from server.errors import ForbiddenError
 from server.http.dependencies import ServerContext
 from server.http.path_params import OperationId
 from server.http.request_body import JsonBody
 from server.http.responses import JSON
 from server.ingest.receive import store_report
-from server.nodes.register import check_protocol
+from server.nodes.register import check_protocol, check_sender
 from server.nodes.register import register as register_node
 from server.operations.service import claim_operation, report_operation
 from server.protocol_2 import PATH as CHORE_PATH
 from server.protocol_2 import reply_text
+from server.supply.joining import register_pilot, store_check
 from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.node_sources.messages import CheckReport
 from trainyard.protocol.worker_messages import (
     Claim,
     ClaimReply,
@@ -47,11 +47,28 @@ AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attem
 @router.post("/register", response_model=RegistrationReply, summary="Registration of a node")
 def register(
     context: ServerContext,
+    request: Request,
     principal: Joiner,
     body: Annotated[Registration, Depends(JsonBody(Registration))],
 ) -> Response:
-    """Register a node by a join token, or again by its own token."""
-    return _reply(register_node(context, body, principal=principal), body.protocol)
+    """Register a node by a join token, a pilot's secret, or again by its own token."""
+    if body.pilot is None and principal.pilot is None:
+        registered = register_node(context, body, principal=principal)
+    else:
+        registered = register_pilot(context, body, principal=principal, host=_host(request))
+    return _reply(registered, body.protocol)
+
+
+@router.post("/check", status_code=204, summary="Findings of a check of a source")
+def check(
+    context: ServerContext,
+    request: Request,
+    principal: Pilot,
+    body: Annotated[CheckReport, Depends(JsonBody(CheckReport))],
+) -> None:
+    """Store what the pilot of a check found, once."""
+    check_protocol(body.protocol)
+    store_check(context, body, principal=principal, host=_host(request))
 
 
 @router.post("/heartbeat", response_model=NodeHeartbeatReply, summary="Heartbeat of a worker")
@@ -61,7 +78,7 @@ def heartbeat(
     body: Annotated[NodeHeartbeat, Depends(JsonBody(NodeHeartbeat))],
 ) -> Response:
     """Keep a node online, end shares whose processes are proved gone, list what is to run."""
-    _check(principal, body.node, body.protocol)
+    check_sender(principal, body.node, body.protocol)
     return _reply(node_heartbeat(context, body), body.protocol)
 
 
@@ -77,7 +94,7 @@ def claim(
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
     """Return spec, attempt and token to the first claim and its repeats; another one gets 409."""
-    _check(principal, body.node, body.protocol)
+    check_sender(principal, body.node, body.protocol)
     claimed = claim_attempt(
         context,
         attempt_id,
@@ -87,6 +104,10 @@ def claim(
         protocol=body.protocol,
     )
     return _reply(claimed, body.protocol)
+
+
+def _host(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _share(
@@ -123,7 +144,7 @@ def claim_an_operation(
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
     """Return the task and the fence to the first claim; a later one gets 409."""
-    _check(principal, body.node, body.protocol)
+    check_sender(principal, body.node, body.protocol)
     claimed = claim_operation(
         context, operation_id, node=body.node, worker=body.worker, protocol=body.protocol
     )
@@ -143,16 +164,10 @@ def report_on_an_operation(
     body: Annotated[OperationReport, Depends(JsonBody(OperationReport))],
 ) -> Response:
     """Renew the lease; 409 after a later claim."""
-    _check(principal, body.node, body.protocol)
+    check_sender(principal, body.node, body.protocol)
     reported = report_operation(context, operation_id, body, apply=apply_outcome)
     return _reply(reported, body.protocol)
 
 
 def _reply(model: BaseModel, protocol: int) -> Response:
     return Response(reply_text(model, protocol), media_type=JSON)
-
-
-def _check(principal: Principal, node: str, protocol: int) -> None:
-    check_protocol(protocol)
-    if principal.node != node:
-        raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {node!r}")

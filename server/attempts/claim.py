@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
-from server.attempts.launch import Launch, read_launch
+from server.attempts.launch import Launch, begun_before, read_launch
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
 from server.database.rows import Attempt, AttemptNode, Job
@@ -121,6 +121,7 @@ def _reply(
                 for n in launch.nodes
             ),
             resume=_resume_point(connection, job, attempt),
+            begun_before=job.spec.program is not None and begun_before(connection, attempt),
             skip=attempt.skip,
             check_network=attempt.check_network,
         ),

@@ -27,6 +27,7 @@ from server.database.tables import attempt_nodes, attempts, checkpoints, request
 from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
+from server.operations.builds import queue_build
 from server.ranks.hangs import explained
 from server.subject import SERVER, Actor
 from trainyard.protocol.rest.event_data import (
@@ -241,7 +242,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         AttemptEnded(outcome=outcome, failure=_brief(failure)),
         SERVER,
         launch.subject,
-        f"Attempt {attempt.number} {outcome} at step {attempt.last_step}"
+        f"Attempt {attempt.number} {outcome}{launch.step_words}"
         + (f": {failure.reason}" if failure else ""),  # the job's event has the whole text
     )
     move(
@@ -263,6 +264,8 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         queue_recovery(context, connection, launch, root=spec.checkpoint.root)
         fallback = find_fallback(context, connection, launch, failure)
         follow = _follow_up(connection, launch, spec, outcome, failure, rollback, fallback)
+        if failure is not None and follow.pending is not None:
+            queue_build(context, connection, job, spec, failure)
     except UnreadableError as error:  # no launch can follow, and the end must be possible
         cause = f"{failure.reason}: {failure.message}; " if failure is not None else ""
         follow = FollowUp(JobState(outcome.value), reason=f"{cause}{error}")
@@ -373,7 +376,7 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
             world_size=layout.world_size,
             min_world_size=resources.min_world_size,
             max_world_size=resources.max_world_size,
-            layout=str(layout),
+            layout=job.spec.layout_name(layout),
             **common,
         ),
     )

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, type_coerce, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, select, type_coerce, update
 
 from server.attempts.retry_policy import MOST_PUT_BACKS
 from server.context import Context
-from server.database.column_types import Json
-from server.database.rows import Attempt, AttemptNode, Job
+from server.database.column_types import Json, text_of
+from server.database.rows import Attempt, AttemptNode, Job, LaunchedJob
 from server.database.tables import attempt_nodes, attempts, jobs
-from server.errors import ConflictError
+from server.errors import ConflictError, UnreadableError
 from server.projects.usage import EndedShare, settle_share
 from server.subject import SCHEDULER, Subject
 from trainyard.protocol.states import AttemptCause, AttemptNodeState
@@ -40,6 +40,12 @@ class Launch:
         return Subject(self.job.id, attempt=self.attempt.number)
 
     @property
+    def step_words(self) -> str:
+        """The step that was reached; nothing where a program has reported none."""
+        step = self.attempt.last_step
+        return f" at step {step}" if step or not runs_program(self.job) else ""
+
+    @property
     def unclaimed(self) -> list[AttemptNode]:
         """Shares without a claim."""
         return [node for node in self.nodes if node.state == AttemptNodeState.PLACED]
@@ -51,12 +57,26 @@ class Launch:
         return [node for node in self.nodes if node.state != ended and node.lost_at is None]
 
 
+# Of each claim and each end, built once: to build one takes longer than the database does.
+_ATTEMPT_AND_JOB = (
+    select(*Attempt.columns(), *Job.columns())
+    .join_from(attempts, jobs, jobs.c.id == attempts.c.job_id)
+    .where(attempts.c.id == bindparam("attempt_id"))
+)
+_SHARES = (
+    AttemptNode.select()
+    .where(attempt_nodes.c.attempt_id == bindparam("attempt_id"))
+    .order_by(attempt_nodes.c.node_rank)
+)
+
+
 def read_launch(connection: Connection, attempt_id: str) -> Launch:
     """Read an attempt that exists."""
-    attempt = Attempt.one(connection, Attempt.select().where(attempts.c.id == attempt_id))
-    job = Job.one(connection, Job.select().where(jobs.c.id == attempt.job_id))
-    query = AttemptNode.select().where(attempt_nodes.c.attempt_id == attempt_id)
-    shares = AttemptNode.all(connection, query.order_by(attempt_nodes.c.node_rank))
+    given = {"attempt_id": attempt_id}
+    row = connection.execute(_ATTEMPT_AND_JOB, given).one()
+    of_job = len(Attempt.columns())
+    attempt, job = Attempt(*row[:of_job]), Job(*row[of_job:])
+    shares = AttemptNode.all(connection, _SHARES, given)
     spare = AttemptNodeState.SPARE
     ranks = [share for share in shares if share.state != spare]
     return Launch(job, attempt, ranks, [share for share in shares if share.state == spare])
@@ -107,7 +127,7 @@ def release_spares(
     connection.execute(update(jobs).where(jobs.c.id == launch.job.id).values(spare_slots=fewer))
 
 
-def release_kept(context: Context, connection: Connection, job: Job) -> None:
+def release_kept(context: Context, connection: Connection, job: LaunchedJob) -> None:
     """Release what a locked job that is queued keeps for the launch that replaces a lost node."""
     if job.spare_slots:
         release_spares(context, connection, newest_launch(connection, job.id))
@@ -165,6 +185,29 @@ def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure |
 
 def _is_put_back(failure: Any) -> bool:
     return isinstance(failure, dict) and failure.get("free_retry") is True
+
+
+def runs_program(job: Job) -> bool:
+    """Return whether a program runs in place of the trainer; not where the spec is unreadable."""
+    try:
+        return job.spec.program is not None
+    except UnreadableError:
+        return False
+
+
+def begun_before(connection: Connection, attempt: Attempt) -> bool:
+    """Return whether ranks of an earlier attempt of the job have begun.
+
+    The exit of a share names those that ended before a report showed that they run.
+    """
+    ranks = text_of(connection, attempt_nodes.c.exit, "ranks")
+    ended = exists().where(attempt_nodes.c.attempt_id == attempts.c.id, ranks != "[]")
+    begun = exists().where(
+        attempts.c.job_id == attempt.job_id,
+        attempts.c.number < attempt.number,
+        attempts.c.started_at.is_not(None) | ended,
+    )
+    return bool(connection.scalar(select(begun)))
 
 
 def newest_launch(connection: Connection, job_id: str) -> Launch:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table
 
 from server.database.rows import TypedRow
 from server.database.tables import attempts
-from trainyard.protocol.manifest import split_checkpoint_id
+from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
 BEFORE_ALL = -1
 """The step before the first one of a fresh start, whose step 0 counts."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, bindparam, select, update
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, literal, select, update
 
 from server.attempts.finish import end_nodes
 from server.attempts.launch import read_launch
 from server.attempts.retry_policy import NodeEnd
 from server.context import Context
-from server.database.engine import database_time
+from server.database.engine import time_of
 from server.database.tables import attempt_nodes, nodes
 from server.errors import NotFoundError
 from server.events.store import NewEvent, append_event
@@ -16,9 +20,9 @@ from server.leases import NODE_LEASES
 from server.lifecycle import lock_job_of
 from server.nodes.drain import cordon_by_server
 from server.nodes.health import clock_is_wrong, device_faults
-from server.nodes.series import store_sample
+from server.nodes.series import MINUTE_DATA, minute_of, store_sample
 from server.nodes.slots import reasons_by_uuid, withheld_slots
-from server.nodes.workers import check_worker, proves_gone
+from server.nodes.workers import proves_gone, refuse_other_worker
 from server.subject import Actor, Subject
 from trainyard.protocol.node_samples import DATA_DIR_FULL
 from trainyard.protocol.rest.nodes import NodeDrained, NodeOnline
@@ -40,14 +44,22 @@ _BEFORE = (
         nodes.c.withheld,
         nodes.c.clock_is_wrong,
         nodes.c.trusted_since,
+        nodes.c.worker,
     )
     .where(nodes.c.name == bindparam("of_node"))
     .with_for_update(key_share=True)
 )
 _NOTE = update(nodes).where(nodes.c.name == bindparam("of_node"))
-_HELD = select(attempt_nodes.c.attempt_id).where(
-    attempt_nodes.c.node == bindparam("of_node"), NODE_LEASES.are_held
-)
+_NOTE_AND_READ = _NOTE.returning(MINUTE_DATA)
+_HELD_BY_NODE = (attempt_nodes.c.node == bindparam("of_node")) & NODE_LEASES.are_held
+
+
+@cache
+def _time_and_held(dialect: str) -> Select[datetime, str | None]:
+    """Return the query of the database's time and of what a node holds: a row at least."""
+    one = select(literal(1).label("one")).subquery()
+    query = select(time_of(dialect), attempt_nodes.c.attempt_id)
+    return query.select_from(one).outerjoin(attempt_nodes, _HELD_BY_NODE)
 
 
 def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
@@ -62,17 +74,13 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
     for attempt_id in heartbeat.gone:
         _end_gone(context, attempt_id, heartbeat.node, heartbeat.worker)
     with context.database.read() as connection:
-        held = connection.scalars(_HELD, {"of_node": heartbeat.node})
-        return NodeHeartbeatReply(expected=tuple(held), time=_time_for(heartbeat, connection))
-
-
-def _time_for(heartbeat: NodeHeartbeat, connection: Connection) -> float | None:
-    """Return the Unix time with which a node compares its clock; None for an older protocol."""
-    if heartbeat.protocol != PROTOCOL:
-        return None
+        query = _time_and_held(connection.dialect.name)
+        rows = connection.execute(query, {"of_node": heartbeat.node}).all()
     # Not the clock of this process: a node would be compared with another one at each heartbeat.
-    now = connection.scalars(select(database_time(connection))).one()
-    return now.timestamp()
+    # A node of an older protocol compares none.
+    time = rows[0][0].timestamp() if heartbeat.protocol == PROTOCOL else None
+    held = (attempt_id for _, attempt_id in rows)
+    return NodeHeartbeatReply(expected=tuple(each for each in held if each), time=time)
 
 
 def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbeat) -> None:
@@ -80,7 +88,7 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
     before = connection.execute(_BEFORE, {"of_node": node}).one_or_none()
     if before is None:
         raise NotFoundError(f"node {node!r} never registered")
-    check_worker(connection, node, heartbeat.worker)
+    refuse_other_worker(node, heartbeat.worker, registered=before.worker)
     now, sample = context.now(), heartbeat.sample
     reasons = reasons_by_uuid(before.hardware, before.withheld)
     reading, limit = heartbeat.clock, context.settings.clock_skew_seconds
@@ -93,7 +101,7 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
         was_full=DATA_DIR_FULL in before.withheld.values(),
         clock_is_wrong=wrong,
     )
-    noted = {
+    noted: dict[str, Any] = {
         "heartbeat_at": now,
         "offline_since": None,
         "notice": notice,
@@ -101,9 +109,15 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
         "clock_is_wrong": wrong,
         "withheld": withheld,
     }
-    connection.execute(_NOTE, {"of_node": node} | noted | skew)
-    if sample is not None:
-        store_sample(connection, node, sample, now=now)
+    if heartbeat.ends_at is not None:
+        noted["ends_at"] = _end(heartbeat.ends_at)
+    noted |= {"of_node": node} | skew
+    if sample is None:
+        connection.execute(_NOTE, noted)
+    else:
+        minute = minute_of(node, now)
+        data = connection.execute(_NOTE_AND_READ, noted | minute).scalar_one()
+        store_sample(connection, minute, sample, before=data)
         since = before.trusted_since
         faults = device_faults(before.hardware, sample, now=now, trusted_since=since)
         if faults:
@@ -119,6 +133,12 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
     if before.offline_since is not None:
         event = NewEvent(NodeOnline(), Actor(node), Subject(node=node), f"{node} is back")
         append_event(context, connection, event)
+
+
+def _end(seconds: float) -> datetime | None:
+    """Return the end of an allocation; None for a time beyond all calendars, which is no end."""
+    latest = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
+    return None if seconds > latest else datetime.fromtimestamp(seconds, UTC)
 
 
 def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdentity) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from server.attempts.lineage import Lineage, attempts_of_jobs, lineage_of
+from server.database.column_types import text_of
 from server.database.tables import checkpoints, jobs
 from server.errors import NotFoundError
 from trainyard.protocol.rest.jobs import PendingLaunch
@@ -141,7 +143,9 @@ def newest_of_jobs(
     newest, newest_id = checkpoints.alias(), of_job.limit(1).correlate(jobs).scalar_subquery()
     columns = (newest.c.job_id, newest.c.id, newest.c.attempt, newest.c.step)
     query = select(*columns).select_from(jobs).join(newest, newest.c.id == newest_id)
-    first = {row.job_id: row for row in connection.execute(query.where(jobs.c.id.in_(job_ids)))}
+    resumes = _resumes(connection, newest.c.dtype)
+    rows = connection.execute(query.where(jobs.c.id.in_(job_ids), resumes))
+    first = {row.job_id: row for row in rows}
     found: dict[str, ParentCheckpoint | None] = dict.fromkeys(job_ids)
     for job_id, keys in attempts_of_jobs(connection, first.keys()).items():
         row, lineage = first[job_id], lineage_of(keys)
@@ -166,6 +170,13 @@ def _newest_along(
         if row is not None:
             return ParentCheckpoint(row.id, row.step, own=True)
     return None
+
+
+def _resumes(connection: Connection, dtype: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Return the condition that a job goes on from its checkpoints: some programs begin again."""
+    resume = text_of(connection, jobs.c.spec, "program", "resume")
+    # Only checkpoints of programs have no type of weights: no other job's spec is looked into.
+    return or_(dtype.is_not(None), func.coalesce(resume, "") != "never")
 
 
 def _usable() -> tuple[ColumnElement[bool], ...]:

@@ -24,6 +24,8 @@ def attempt_views(
     connection: Connection, job_id: str, spec: JobSpec, rows: Sequence[Attempt]
 ) -> list[AttemptView]:
     """Return the views of some attempts of a job with this spec."""
+    if not rows:
+        return []
     nodes: dict[str, list[AttemptNodeView]] = {row.id: [] for row in rows}
     shares = AttemptNode.select().where(attempt_nodes.c.attempt_id.in_(nodes))
     for share in AttemptNode.all(connection, shares.order_by(attempt_nodes.c.node_rank)):
@@ -79,7 +81,8 @@ def _attempt_view(
 ) -> AttemptView:
     effective = row.overrides.apply(spec)
     computed = {
-        "layout_name": str(row.layout),
+        "layout_name": spec.layout_name(row.layout),
+        "micro_batch_size": row.micro_batch_size if spec.program is None else None,
         "auto": auto_values(effective, row.device, row.layout),
         "changes": harmless_differences(spec, effective),
         "on_lineage": on_lineage,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainyard.base.backoff import Backoff
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptOutcome, DesiredState, JobState
 from trainyard.run.failures import NEVER_RETRIED, Failure, FailureReason
@@ -227,7 +228,10 @@ def _why_hopeless(
     if rollback is not None:
         return _why_not_back(rollback, retry, retries_used)
     reason = failure.reason
-    if not passing and (reason in NEVER_RETRIED or reason not in retry.on):
+    named = reason in retry.on or (
+        reason == FailureReason.PROGRAM_ERROR and FailureReason.TRAINER_ERROR in retry.on
+    )
+    if not passing and (reason in NEVER_RETRIED or not named):
         return failure.remedy.text
     spent = not failure.is_free and retries_used >= retry.max_retries
     return failure.remedy.text if spent else None
@@ -236,7 +240,7 @@ def _why_hopeless(
 def _why_not_back(rollback: Rollback, retry: RetrySection, retries_used: int) -> str | None:
     # A guard requires it, whether or not `retry.on` names the reason.
     if rollback.repeated:
-        return "These sequences were left out before, so a rollback would only repeat."
+        return "A rollback left this window out before, and would only repeat."
     if rollback.checkpoint_id is None:
         return (
             f"No checkpoint lies before step {rollback.first_step}, so there is nothing to roll "
@@ -250,10 +254,21 @@ def _why_not_back(rollback: Rollback, retry: RetrySection, retries_used: int) ->
 def _pause(failure: Failure, retry: RetrySection, failures_in_a_row: int) -> float:
     """Return the seconds before the next attempt."""
     if failure.free_retry:
-        first, doublings = PUT_BACK_SECONDS, max(failures_in_a_row - QUICK_PUT_BACKS, 0)
+        first, tries = PUT_BACK_SECONDS, max(failures_in_a_row - QUICK_PUT_BACKS, 0) + 1
+    elif failures_in_a_row == 1 and _is_of_signal(failure):
+        return 0.0
     else:
-        first, doublings = retry.backoff_seconds, failures_in_a_row - 1
-    return min(first * 2.0 ** min(doublings, 40), LONGEST_BACKOFF_SECONDS)
+        first, tries = retry.backoff_seconds, failures_in_a_row
+    return Backoff(first, LONGEST_BACKOFF_SECONDS).pause_after(tries)
+
+
+def _is_of_signal(failure: Failure) -> bool:
+    """Return whether a signal ended a rank: what sent it has acted, and a pause mends nothing."""
+    return (
+        failure.reason in (FailureReason.TRAINER_ERROR, FailureReason.PROGRAM_ERROR)
+        and failure.rank is not None
+        and failure.signal is not None
+    )
 
 
 def _sentence(text: str) -> str:

@@ -13,6 +13,7 @@ from server.context import Context
 from server.database.tables import attempts, checkpoints, jobs
 from server.events.store import NewEvent, append_event
 from server.subject import SERVER
+from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.rest.event_data import RolledBack
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.run.failures import Failure
@@ -41,6 +42,10 @@ def append_rollback(
 ) -> None:
     """Append the event of a queued rollback."""
     start, end = rollback.window
+    if launch.job.spec.program is None:
+        then = f"{end - start} sequences, [{start}, {end}), are left out from now on"
+    else:  # a program names no positions in its data: its windows are steps
+        then = f"the same in steps {start + 1} to {end} ends the job"
     event = NewEvent(
         RolledBack(
             checkpoint_id=rollback.checkpoint_id,
@@ -50,8 +55,7 @@ def append_rollback(
         ),
         SERVER,
         launch.subject,
-        f"Back to step {rollback.step} ({rollback.checkpoint_id}) after {failure.reason}: "
-        f"{end - start} sequences, [{start}, {end}), are left out from now on",
+        f"Back to step {rollback.step} ({rollback.checkpoint_id}) after {failure.reason}: {then}",
     )
     append_event(context, connection, event)
 
@@ -77,7 +81,7 @@ def windows_left_out(
     manifest = connection.scalar(
         select(checkpoints.c.manifest).where(checkpoints.c.id == checkpoint_id)
     )
-    if manifest is None:
+    if not isinstance(manifest, Manifest):  # a program names no positions
         return merged(wanted)
     data = manifest.train_state.data
     return merged([*data.skipped, *(w for w in wanted if w[0] >= data.position)])

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Integer, Table, bindparam, func, select, update
+from sqlalchemy import Connection, Integer, Table, bindparam, exists, func, select, update
 
 from server.context import Context
+from server.database.metric_and_log_tables import shells
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import ConflictError, UnauthenticatedError
@@ -44,6 +45,15 @@ _FIRST_RANK = (
     .correlate(attempt_nodes)
     .scalar_subquery()
 )
+_HAS_SHELLS = (
+    exists()
+    .where(
+        shells.c.attempt_id == attempt_nodes.c.attempt_id,
+        shells.c.node == attempt_nodes.c.node,
+        shells.c.started_at.is_(None),
+    )
+    .correlate(attempt_nodes)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,8 @@ class ReportedShare(TypedRow):
     """Bytes of each file of the spool that are stored."""
     unreachable_since: datetime | None
     lost_at: datetime | None
+    has_shells: Annotated[bool, _HAS_SHELLS]
+    """Whether a person's command waits for the supervisor."""
 
     @property
     def subject(self) -> Subject:
@@ -173,9 +185,10 @@ def record_heartbeat(
     check_identity(row, identity)
     _renew_lease(context, connection, row, identity, acknowledged)
     if row.starts_training(heartbeat):
-        event = NewEvent(
-            Running(), TRAINER, row.subject, f"{row.job_name} trains from step {row.start_step}"
-        )
+        # Without a number of steps in the spec it is a program, which need not count any.
+        counts = row.start_step or row.progress.last_legal_step is not None
+        words = f"trains from step {row.start_step}" if counts else "runs"
+        event = NewEvent(Running(), TRAINER, row.subject, f"{row.job_name} {words}")
         move(
             context,
             connection,

@@ -1,23 +1,28 @@
-"""Authorization of endpoints: dependencies that return the principal or refuse the request."""
+"""Authorization of endpoints: dependencies that return the principal or refuse the request.
+
+FastAPI solves every dependency of a dependency anew wherever it is named, which takes longer than
+the look at the database. So each of these has none: it reads the request itself, and `schemes_of`
+names to OpenAPI what it reads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
-from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
 from server.auth.service import (
     Principal,
+    authenticate_pilot,
     authenticate_session,
     authenticate_token,
 )
 from server.auth.tokens import TokenKind, hash_token
 from server.context import Context
 from server.errors import ForbiddenError, UnauthenticatedError
-from server.http.dependencies import ServerContext
+from server.http.dependencies import context_of
 from trainyard.base.loopback import is_loopback
 
 SESSION_COOKIE = "trainyard_session"
@@ -28,15 +33,36 @@ NO_TOKEN = "send a token: Authorization: Bearer ty_..."
 
 _PERSONS = (TokenKind.ADMIN, TokenKind.API)
 
-_token_scheme = HTTPBearer(
-    scheme_name="token", auto_error=False, description="A token `ty_<kind>_...`."
-)
-_cookie_scheme = APIKeyCookie(
-    name=SESSION_COOKIE,
-    scheme_name="session",
-    auto_error=False,
-    description="The browser session of `POST /auth/session`; writes also check `Origin`.",
-)
+SCHEMES: Mapping[str, Mapping[str, str]] = {
+    "token": {
+        "type": "http",
+        "description": "A token `ty_<kind>_...`.",
+        "scheme": "bearer",
+    },
+    "session": {
+        "type": "apiKey",
+        "description": "The browser session of `POST /auth/session`; writes also check `Origin`.",
+        "in": "cookie",
+        "name": SESSION_COOKIE,
+    },
+}
+"""OpenAPI's security schemes, by name."""
+
+Dependency = TypeVar("Dependency", bound=Callable[..., object])
+_schemes: dict[Callable[..., object], tuple[str, ...]] = {}
+
+
+def schemes_of(call: Callable[..., Any] | None) -> tuple[str, ...]:
+    """Return the names of the schemes by which a dependency authorizes; none for another one."""
+    return () if call is None else _schemes.get(call, ())
+
+
+def _by(*schemes: str) -> Callable[[Dependency], Dependency]:
+    def note(dependency: Dependency) -> Dependency:
+        _schemes[dependency] = schemes
+        return dependency
+
+    return note
 
 
 def cookie_name(context: Context) -> str:
@@ -44,26 +70,35 @@ def cookie_name(context: Context) -> str:
     return SECURE_SESSION_COOKIE if context.settings.is_https else SESSION_COOKIE
 
 
-async def _session_cookie(
-    context: ServerContext, request: Request, _: Annotated[str | None, Depends(_cookie_scheme)]
-) -> str | None:
-    return request.cookies.get(cookie_name(context))
+def _bearer(request: Request) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_token_scheme)]
-Cookie = Annotated[str | None, Depends(_session_cookie)]
+def _cookie(request: Request) -> str | None:
+    return request.cookies.get(cookie_name(context_of(request)))
 
 
-def _person(context: ServerContext, request: Request, bearer: Bearer, cookie: Cookie) -> Principal:
-    if bearer is not None or cookie is None:
-        return _of_kind(context, bearer, _PERSONS)
+@_by("session")
+async def _session_cookie(request: Request) -> str | None:
+    return _cookie(request)
+
+
+@_by("token", "session")
+def _person(request: Request) -> Principal:
+    context, token = context_of(request), _bearer(request)
+    cookie = _cookie(request) if token is None else None
+    if cookie is None:
+        return _of_kind(context, token, _PERSONS)
     if request.method not in SAFE_METHODS:
         check_origin(context, request)
     principal, _ = authenticate_session(context, cookie)
     return principal
 
 
-async def _admin(principal: Annotated[Principal, Depends(_person)]) -> Principal:
+@_by("token", "session")
+def _admin(request: Request) -> Principal:
+    principal = _person(request)
     if principal.kind is not TokenKind.ADMIN:
         raise ForbiddenError(
             "this needs the admin token: log in by the link that `trainyard up` prints, or use the "
@@ -72,25 +107,44 @@ async def _admin(principal: Annotated[Principal, Depends(_person)]) -> Principal
     return principal
 
 
-def _by_token(*kinds: TokenKind) -> Callable[[ServerContext, Bearer], Principal]:
-    def dependency(context: ServerContext, bearer: Bearer) -> Principal:
-        return _of_kind(context, bearer, kinds)
+def _by_token(*kinds: TokenKind) -> Callable[[Request], Principal]:
+    @_by("token")
+    def dependency(request: Request) -> Principal:
+        return _of_kind(context_of(request), _bearer(request), kinds)
 
     return dependency
 
 
-async def _attempt_token_hash(bearer: Bearer) -> str:
-    if bearer is None:
-        raise UnauthenticatedError(NO_TOKEN)
-    return hash_token(bearer.credentials)
+@_by("token")
+def _joiner(request: Request) -> Principal:
+    context, token = context_of(request), _bearer(request)
+    pilot = None if token is None else authenticate_pilot(context, token)
+    return pilot or _of_kind(context, token, (TokenKind.JOIN, TokenKind.NODE))
 
 
-def _of_kind(
-    context: Context, bearer: HTTPAuthorizationCredentials | None, kinds: tuple[TokenKind, ...]
-) -> Principal:
-    if bearer is None:
+@_by("token")
+def _pilot(request: Request) -> Principal:
+    token = _bearer(request)
+    if token is None:
         raise UnauthenticatedError(NO_TOKEN)
-    principal = authenticate_token(context, bearer.credentials)
+    pilot = authenticate_pilot(context_of(request), token)
+    if pilot is None:
+        raise UnauthenticatedError("no pilot has this join secret")
+    return pilot
+
+
+@_by("token")
+async def _attempt_token_hash(request: Request) -> str:
+    token = _bearer(request)
+    if token is None:
+        raise UnauthenticatedError(NO_TOKEN)
+    return hash_token(token)
+
+
+def _of_kind(context: Context, token: str | None, kinds: tuple[TokenKind, ...]) -> Principal:
+    if token is None:
+        raise UnauthenticatedError(NO_TOKEN)
+    principal = authenticate_token(context, token)
     if principal.kind not in kinds:
         legal = " or ".join(kinds)
         raise ForbiddenError(f"a token of kind {principal.kind} may not do this; {legal} may")
@@ -131,13 +185,24 @@ admin = Depends(_admin)
 """The admin token, or a browser session of it."""
 node = Depends(_by_token(TokenKind.NODE))
 """The token of a node."""
-joiner = Depends(_by_token(TokenKind.JOIN, TokenKind.NODE))
-"""A join token, or the token of a node that comes back."""
+joiner = Depends(_joiner)
+"""A join token, the join secret of a pilot, or the token of a node that comes back."""
+pilot = Depends(_pilot)
+"""The join secret of a pilot."""
+source = Depends(_by_token(TokenKind.SOURCE))
+"""The token of a source of nodes."""
+source_joiner = Depends(_by_token(TokenKind.JOIN, TokenKind.SOURCE))
+"""A join token, or the token of a source that comes back."""
 attempt = Depends(_attempt_token_hash)
 """Hash of the token, which `server.attempts.service.authenticate_share` compares."""
 
+Cookie = Annotated[str | None, Depends(_session_cookie)]
+"""The cookie of a browser session, unchecked."""
 Person = Annotated[Principal, person]
 Admin = Annotated[Principal, admin]
 Node = Annotated[Principal, node]
 Joiner = Annotated[Principal, joiner]
+Pilot = Annotated[Principal, pilot]
+Source = Annotated[Principal, source]
+SourceJoiner = Annotated[Principal, source_joiner]
 AttemptTokenHash = Annotated[str, attempt]

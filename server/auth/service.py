@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, insert, or_, select, update
 
 from server.auth.tokens import TokenKind, hash_token, make_secret, make_token
 from server.context import Context
 from server.database.rows import Token
+from server.database.source_tables import pilots
 from server.database.tables import sessions, tokens
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, UnauthenticatedError
 from server.subject import SCHEDULER, SERVER, TRAINER, Actor
@@ -37,6 +38,9 @@ class Principal:
     kind: TokenKind
     token_id: str
     node: str | None = None
+    source: str | None = None
+    pilot: tuple[str, int] | None = None
+    """Request and index of the pilot whose join secret it is."""
 
     @property
     def actor(self) -> Actor:
@@ -60,6 +64,14 @@ class NewSession:
     expires_at: datetime
 
 
+# Of each request; built once, since that takes longer than the database does.
+_HOLDER = Token.select().where(
+    tokens.c.hash == bindparam("of_hash"),
+    tokens.c.revoked_at.is_(None),
+    or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
+)
+
+
 def authenticate_token(context: Context, token: str) -> Principal:
     """Return the holder of a token.
 
@@ -67,15 +79,29 @@ def authenticate_token(context: Context, token: str) -> Principal:
         UnauthenticatedError: it is unknown, expired or revoked.
     """
     now = context.now()
-    query = Token.select().where(tokens.c.hash == hash_token(token), _is_valid(now))
+    given = {"of_hash": hash_token(token), "now": now}
     with context.database.read() as connection:
-        row = Token.one_or_none(connection, query)
+        row = Token.one_or_none(connection, _HOLDER, given)
     if row is None:
         raise UnauthenticatedError("the token is unknown, expired or revoked")
     if row.last_used_at is None or now - row.last_used_at >= LAST_USED_PRECISION:
         with context.database.write() as connection:
             connection.execute(update(tokens).where(tokens.c.id == row.id).values(last_used_at=now))
     return _principal(row)
+
+
+def authenticate_pilot(context: Context, secret: str) -> Principal | None:
+    """Return the pilot whose join secret this is; None for another token."""
+    found = select(pilots.c.request_id, pilots.c.number)
+    with context.database.read() as connection:
+        row = connection.execute(
+            found.where(pilots.c.secret_hash == hash_token(secret))
+        ).one_or_none()
+    if row is None:
+        return None
+    name = f"pilot {row.number} of {row.request_id}"
+    pilot = (row.request_id, row.number)
+    return Principal(name=name, kind=TokenKind.JOIN, token_id="", pilot=pilot)
 
 
 def authenticate_session(context: Context, cookie: str) -> tuple[Principal, datetime]:
@@ -192,6 +218,44 @@ def revoke_token(context: Context, token_id: str) -> None:
         )
 
 
+def use_up_join_token(context: Context, connection: Connection, principal: Principal) -> None:
+    """Use up the join token of a principal.
+
+    Raises:
+        UnauthenticatedError: it was used up meanwhile.
+    """
+    used = connection.execute(
+        update(tokens)
+        .where(tokens.c.id == principal.token_id, tokens.c.revoked_at.is_(None))
+        .values(revoked_at=context.now())
+    )
+    if used.rowcount != 1:
+        raise UnauthenticatedError("the join token has been used up; make another one")
+
+
+def replace_token_of(
+    context: Context,
+    connection: Connection,
+    kind: Literal[TokenKind.NODE, TokenKind.SOURCE],
+    name: str,
+) -> str:
+    """Return a new token of a node or a source, and revoke its earlier ones."""
+    now, owner = context.now(), tokens.c[kind.value]
+    earlier = (owner == name) & (tokens.c.kind == kind) & tokens.c.revoked_at.is_(None)
+    connection.execute(update(tokens).where(earlier).values(revoked_at=now))
+    token = make_token(kind)
+    row = {
+        "id": context.new_id(),
+        "name": f"{kind} {name}",
+        "kind": kind.value,
+        "hash": hash_token(token),
+        kind.value: name,
+        "created_at": now,
+    }
+    connection.execute(insert(tokens).values(row))
+    return token
+
+
 def _is_valid(now: datetime) -> Any:
     return and_(
         tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now)
@@ -199,7 +263,13 @@ def _is_valid(now: datetime) -> Any:
 
 
 def _principal(row: Token) -> Principal:
-    return Principal(name=row.name, kind=TokenKind(row.kind), token_id=row.id, node=row.node)
+    return Principal(
+        name=row.name,
+        kind=TokenKind(row.kind),
+        token_id=row.id,
+        node=row.node,
+        source=row.source,
+    )
 
 
 def _use_up_login_code(connection: Connection, code: str, now: datetime) -> Token:

@@ -18,15 +18,12 @@ from server.database.tables import attempts, checkpoints
 from server.database.upsert import insert_absent
 from server.events.store import NewEvent, append_event
 from server.subject import RECOVERY, Actor, Subject
-from trainyard.protocol.manifest import (
-    DCP_METADATA,
-    Manifest,
-    SaveSettled,
-    checkpoint_id,
-    checkpoint_path,
-)
+from trainyard.protocol.manifest import DCP_METADATA, Manifest, SaveSettled, parse_manifest
 from trainyard.protocol.operations import OperationKind, OperationOutcome, Verification
 from trainyard.protocol.rest.event_data import CheckpointCommitted
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_id, checkpoint_path
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
+from trainyard.spec.layout import Layout
 
 MAX_STEP = 10**9
 MAX_SIZE = 2**62
@@ -39,7 +36,7 @@ def record_commits(
     context: Context,
     connection: Connection,
     attempt_id: str,
-    manifests: Sequence[Manifest],
+    manifests: Sequence[Manifest | ProgramManifest],
     *,
     actor: Actor,
     found_by: str | None = None,
@@ -62,9 +59,13 @@ def record_commits(
         for manifest in manifests
         if insert_absent(connection, checkpoints, [_row(attempt_id, manifest, section.root)])
     ]
+    if reached := [m.step for m in new if isinstance(m, ProgramManifest)]:
+        # A program need not report its steps otherwise.
+        behind = (attempts.c.id == attempt_id) & (attempts.c.last_step < max(reached))
+        connection.execute(update(attempts).where(behind).values(last_step=max(reached)))
     found = f", found on storage by {found_by}" if found_by else ""
     for manifest in new:
-        step = manifest.train_state.step
+        step = manifest.step
         committed = CheckpointCommitted(
             checkpoint_id=manifest.checkpoint_id, step=step, size=manifest.size, kind=manifest.kind
         )
@@ -77,9 +78,19 @@ def record_commits(
         apply_retention(context, connection, new[0].job_id, section)
 
 
-def _row(attempt_id: str, manifest: Manifest, root: str) -> dict[str, Any]:
-    step = manifest.train_state.step
-    return {
+def _row(attempt_id: str, manifest: Manifest | ProgramManifest, root: str) -> dict[str, Any]:
+    step = manifest.step
+    of_trainer: dict[str, Any]
+    if isinstance(manifest, Manifest):
+        of_trainer = {
+            "layout": str(manifest.layout),
+            "dtype": manifest.param_dtype,
+            "writers": len(manifest.writers) or None,
+        }
+    else:  # which ranks wrote, and what, only the program knows
+        slots = Layout(dp_shard=manifest.world_size).slots_in_words
+        of_trainer = {"layout": slots, "dtype": None, "writers": None}
+    return of_trainer | {
         "id": manifest.checkpoint_id,
         "job_id": manifest.job_id,
         "attempt_id": attempt_id,
@@ -90,10 +101,7 @@ def _row(attempt_id: str, manifest: Manifest, root: str) -> dict[str, Any]:
         "path": checkpoint_path(manifest.job_id, manifest.attempt, step),
         "size": manifest.size,
         "files": len(manifest.files),
-        "layout": str(manifest.layout),
-        "dtype": manifest.param_dtype,
         "save_seconds": manifest.save_seconds,
-        "writers": len(manifest.writers) or None,
         "write_seconds": manifest.write_seconds,
         "parent_id": manifest.parent,
         "metadata_digest": manifest.metadata_digest,
@@ -113,18 +121,20 @@ def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) 
     return entered.rowcount > 0
 
 
-def check_manifest(manifest: Manifest, *, job_id: str, attempt: int) -> None:
+def check_manifest(manifest: Manifest | ProgramManifest, *, job_id: str, attempt: int) -> None:
     """Reject a manifest of another attempt, or with values that the catalog cannot hold.
 
     Raises:
         ValueError: names the value.
     """
-    step = manifest.train_state.step
+    step = manifest.step
     mine = checkpoint_id(job_id, attempt, step)
     if (manifest.checkpoint_id, manifest.job_id, manifest.attempt) != (mine, job_id, attempt):
         raise ValueError(f"{manifest.checkpoint_id[:120]!r} is not of attempt {attempt}")
     for seconds in (manifest.save_seconds, manifest.write_seconds or 0.0):
         check_moment(step, seconds)
+    if isinstance(manifest, ProgramManifest) and manifest.disagreement is not None:
+        raise ValueError(manifest.disagreement)
     if not CHECKPOINT_KIND.fullmatch(manifest.kind):
         raise ValueError(f"{manifest.kind[:40]!r} is no kind of checkpoint")
     if not DIGEST.fullmatch(manifest.metadata_digest):
@@ -185,16 +195,16 @@ def _enter_recovered(
     attempt_id = connection.scalar(select(attempts.c.id).where(*of_attempt))
     if attempt_id is None:
         return  # the job was deleted meanwhile
-    found: list[Manifest] = []
+    found: list[Manifest | ProgramManifest] = []
     for text in texts:
         with suppress(ValueError):  # the catalog cannot hold it
-            manifest = Manifest.model_validate_json(text)
+            manifest = parse_manifest(text)
             check_manifest(manifest, job_id=operation.job_id, attempt=task.attempt)
             found.append(manifest)
     if not found:
         return
-    found.sort(key=lambda manifest: manifest.train_state.step)
-    last = found[-1].train_state.step
+    found.sort(key=lambda manifest: manifest.step)
+    last = found[-1].step
     further = (attempts.c.id == attempt_id) & (attempts.c.last_step < last)
     # First: retention looks at the lineage, which ends with the attempt's last step.
     connection.execute(update(attempts).where(further).values(last_step=last))

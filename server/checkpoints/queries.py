@@ -18,10 +18,12 @@ from server.database.tables import attempts, checkpoints, jobs
 from server.errors import NotFoundError
 from server.lifecycle import check_job
 from server.metrics.series import values_at
-from trainyard.protocol.manifest import Manifest, split_checkpoint_id
+from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.operations import Verification
 from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView, DescendantView
 from trainyard.protocol.states import AttemptState
+from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
 MOST_DESCENDANTS = 100
 
@@ -58,7 +60,7 @@ class ListedCheckpoint(TypedRow):
 class DetailedCheckpoint(ListedCheckpoint):
     """A checkpoint with its manifest, which a list does not read."""
 
-    manifest: Manifest
+    manifest: Manifest | ProgramManifest
 
 
 def list_checkpoints(

@@ -14,6 +14,7 @@ from server.operations.queries import open_operations
 from server.operations.service import queue_operation
 from server.subject import Actor, Subject
 from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.operations import ExportTask, OperationKind, OperationTask, SampleTask
 from trainyard.protocol.rest.checkpoints import ExportRequest, SampleRequest
 from trainyard.protocol.rest.event_data import CheckpointPinned
@@ -136,6 +137,7 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
         _check_whole(checkpoint)
         spec = _spec(connection, job.id)
+        _refuse_program(checkpoint, spec)
         if spec.model.factory is not None and not context.settings.allow_code:
             raise ConflictError(
                 f"{checkpoint_id} holds {spec.model.factory}, and this server runs no code that a "
@@ -152,8 +154,10 @@ def _export_task(
     context: Context, spec: JobSpec, checkpoint: Checkpoint, request: ExportRequest
 ) -> ExportTask:
     """Return the task of a request, with the defaults of the checkpoint."""
-    model = checkpoint.manifest.model
-    if spec.model.factory is not None or model is None:
+    _refuse_program(checkpoint, spec)
+    manifest = checkpoint.manifest
+    assert isinstance(manifest, Manifest), "a program's checkpoint is refused above"
+    if spec.model.factory is not None or manifest.model is None:
         raise ConflictError(
             f"{checkpoint.id} holds {spec.model.factory or 'a model that it does not describe'}: "
             "only models of a known family have weight names that other programs read"
@@ -162,7 +166,7 @@ def _export_task(
     if root not in context.settings.roots:
         legal = ", ".join(context.settings.roots)
         raise InvalidRequestError.at("/root", f"{root!r} is no root of this server; legal: {legal}")
-    dtype = request.dtype or checkpoint.manifest.param_dtype
+    dtype = request.dtype or manifest.param_dtype
     task = {
         "root": root,
         "name": request.name or f"{checkpoint.id}-{dtype}",
@@ -171,6 +175,15 @@ def _export_task(
         "tokenizer": spec.data.tokenizer_path if spec.data.tokenizer == "huggingface" else None,
     }
     return ExportTask.model_validate(task)  # validated: a manifest can name any type
+
+
+def _refuse_program(checkpoint: Checkpoint, spec: JobSpec) -> None:
+    """Reject a checkpoint of a program, whose model only that program knows."""
+    if spec.program is not None:
+        raise ConflictError(
+            f"{checkpoint.id} was saved by a program (program.command): only the program knows "
+            "what its files hold"
+        )
 
 
 def _check_whole(checkpoint: Checkpoint) -> None:

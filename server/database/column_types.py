@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import orjson
 from pydantic import ValidationError
@@ -66,7 +66,13 @@ class StoredRecord(Generic[Model]):
 
     model: type[Model]
     text: str
-    _record: Model | None = field(default=None, init=False, repr=False, compare=False)
+    _record: Model | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, record: Model) -> Self:
+        """Return a record that is to be stored."""
+        model = type(record)
+        return cls(model, adapter(model).dump_json(record).decode(), record)
 
     def read(self, of: str) -> Model:
         """Return the record; `of` names it in the error, as in `spec of job 01...`.
@@ -92,9 +98,10 @@ class Record(TypeDecorator[Model]):
     impl = Text
     cache_ok = True
 
-    def __init__(self, model: type[Model]) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model = model
+        self.model: type[Model] = model
+        """The class, or what pydantic validates several classes by."""
 
     def process_bind_param(self, value: Model | None, dialect: Dialect) -> str | None:
         """Write the model."""
@@ -128,12 +135,14 @@ class Lazy(Record[Model]):
         return None if value is None else StoredRecord(self.model, value)
 
 
-def text_of(connection: Connection, record: ColumnElement[Any], field: str) -> ColumnElement[Any]:
+def text_of(connection: Connection, record: ColumnElement[Any], *path: str) -> ColumnElement[Any]:
     """Return the text of a field of a stored record in a query, NULL without one.
+
+    `path` has the field's name, after those of the records that it is in.
 
     The record is not parsed: also one of another version counts.
     """
     if connection.dialect.name == "sqlite":
-        return func.json_extract(record, f"$.{field}", type_=Text)
-    found: ColumnElement[Any] = cast(record, JSON)[field].as_string()
+        return func.json_extract(record, f"$.{'.'.join(path)}", type_=Text)
+    found: ColumnElement[Any] = cast(record, JSON)[path].as_string()
     return found

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
+    URL,
     ColumnElement,
     Connection,
     DateTime,
@@ -24,7 +26,8 @@ from sqlalchemy import (
     make_url,
     text,
 )
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InvalidatePoolError, OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from server.database.column_types import UtcDateTime
 
@@ -43,8 +46,9 @@ CONNECT_DEFAULTS = {
     "keepalives_interval": "10",
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
+    # A statement outside a transaction is a read, so that it may not write (see `Database.read`).
     "options": "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3 "
-    "-c idle_in_transaction_session_timeout=10s",
+    "-c idle_in_transaction_session_timeout=10s -c default_transaction_read_only=on",
 }
 """libpq's parameters of a connection; what the URL itself names wins."""
 
@@ -52,12 +56,18 @@ BUSY_SECONDS = 30.0
 """Longest wait of a thread for its turn to write SQLite, and then for another process."""
 
 
+RESTED_SECONDS = 1.0
+"""Rest of a pooled connection after which it is tested with a message of its own before it is used.
+PostgreSQL may have been restarted meanwhile; below it, that test would be a third of the messages
+of a short read."""
+
+
 class LeadLostError(Exception):
     """Another scheduler leads; nothing of this transaction is stored."""
 
 
 class Database:
-    """An engine with two kinds of transactions.
+    """An engine with three kinds of transactions.
 
     On SQLite every writing transaction begins IMMEDIATE: one that reads first and writes later
     cannot wait for a lock and fails at once. On PostgreSQL each runs at READ COMMITTED; guarded
@@ -66,6 +76,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
+        self._reading = reading(self.engine)
         # SQLite has one writer, and its own wait for another one is to sleep for up to 100 ms at a
         # time: threads of one process take turns without it.
         self._turn = threading.Lock()
@@ -82,8 +93,24 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Open a transaction that changes nothing."""
+        """Open a connection for statements that change nothing.
+
+        On PostgreSQL each of them is a transaction of its own: that is what READ COMMITTED shows
+        them in a common one too, and its begin and its end would be two further messages. On SQLite
+        all of them see the same state.
+        """
+        with self._reading.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """Open a transaction that changes nothing, and whose statements see the same state.
+
+        A query whose rows are fetched a part at a time needs it.
+        """
         with self.engine.connect() as connection:
+            if not self.is_sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
 
     @contextmanager
@@ -126,6 +153,16 @@ class Database:
         self.engine.dispose()
 
 
+def reading(engine: Engine) -> Engine:
+    """Return the engine, with the same pool, whose statements are transactions of their own.
+
+    SQLite has no messages to save: there a transaction holds them together.
+    """
+    if engine.dialect.name == "sqlite":
+        return engine
+    return engine.execution_options(isolation_level="AUTOCOMMIT")
+
+
 def database_time(connection: Connection, *, plus: float = 0.0) -> ColumnElement[datetime]:
     """Return the present time of the database, not that of the transaction's start, in a query.
 
@@ -135,7 +172,12 @@ def database_time(connection: Connection, *, plus: float = 0.0) -> ColumnElement
         connection: a transaction.
         plus: seconds that are added.
     """
-    if connection.dialect.name == "sqlite":  # in the form in which it stores times
+    return time_of(connection.dialect.name, plus=plus)
+
+
+def time_of(dialect: str, *, plus: float = 0.0) -> ColumnElement[datetime]:
+    """Return `database_time` for a dialect of that name."""
+    if dialect == "sqlite":  # in the form in which it stores times
         seconds = f"{plus:+.3f} seconds"
         return func.strftime("%Y-%m-%d %H:%M:%f000", "now", seconds, type_=UtcDateTime)
     return func.clock_timestamp(type_=DateTime(timezone=True)) + timedelta(seconds=plus)
@@ -163,11 +205,36 @@ def _keep_private(path: Path) -> None:
         logger.warning("others may be able to read %s: %s", path, error)
 
 
+def _postgresql(target: URL) -> Engine:
+    completed = target.update_query_dict(CONNECT_DEFAULTS | dict(target.query))
+    engine = create_engine(completed, pool_size=10, max_overflow=20)
+
+    @event.listens_for(engine, "connect")
+    def _let_transactions_write(connection: Any, _record: Any) -> None:
+        connection.read_only = False  # in each BEGIN, against the default of the session
+
+    @event.listens_for(engine, "checkin")
+    def _begin_rest(_connection: Any, record: ConnectionPoolEntry) -> None:
+        record.info["rests_since"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def _test_rested(connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
+        rests_since = record.info.pop("rests_since", None)  # absent from a new connection
+        if rests_since is None or time.monotonic() - rests_since < RESTED_SECONDS:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            # Not this connection alone: the others were opened before the restart, too.
+            raise InvalidatePoolError from error
+
+    return engine
+
+
 def _engine(url: str) -> Engine:
     target = make_url(url)
     if target.get_backend_name() != "sqlite":
-        completed = target.update_query_dict(CONNECT_DEFAULTS | dict(target.query))
-        return create_engine(completed, pool_pre_ping=True, pool_size=10, max_overflow=20)
+        return _postgresql(target)
     _keep_private(Path(target.database or ""))
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
 

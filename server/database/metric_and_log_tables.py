@@ -1,9 +1,10 @@
-"""Tables of what is reported: series of attempts and nodes, digests of steps, logs."""
+"""Tables of series, digests of steps, logs, commands, packs, artifacts and imports."""
 
 from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -13,11 +14,14 @@ from sqlalchemy import (
     SmallInteger,
     String,
     Table,
+    Text,
     UniqueConstraint,
 )
 
-from server.database.column_types import Json, UtcDateTime
+from server.database.column_types import Json, Record, UtcDateTime
 from server.database.schema import ID, ROW_ID, metadata
+from trainyard.protocol.past_runs.views import ImportedRun
+from trainyard.protocol.shell_sessions.messages import Terminal
 
 
 def _series_id() -> Column[int]:
@@ -101,6 +105,24 @@ step_digests = Table(
     sqlite_with_rowid=False,
 )
 
+# What the ranks of a program logged of steps that are not folded yet: `server.metrics.rank_steps`.
+rank_steps = Table(
+    "rank_steps",
+    metadata,
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("staged_at", UtcDateTime, nullable=False),  # when its first values came
+    Column("data", Json, nullable=False),
+)
+
+rank_progress = Table(
+    "rank_progress",
+    metadata,
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("step", BigInteger, nullable=False),  # the last one that it logged
+)
+
 logs = Table(
     "logs",
     metadata,
@@ -123,4 +145,117 @@ log_blocks = Table(
     Column("lines", Integer, nullable=False),
     Column("size", Integer, nullable=False),  # bytes before compression
     Column("content", LargeBinary, nullable=False),  # zlib
+)
+
+# Commands in running attempts, with the bytes that are on their way.
+shells = Table(
+    "shells",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False),
+    Column("node", String(100), nullable=False),
+    Column("rank", Integer),
+    Column("argv", Json, nullable=False),  # empty: the node's shell
+    Column("terminal", Record(Terminal)),
+    Column("seconds", Float, nullable=False),  # longest time
+    Column("created_by", String(100), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("client_at", UtcDateTime, nullable=False),  # last request of the person
+    Column("started_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+    Column("exit_code", Integer),
+    Column("failure", Text),
+    Column("closed", Boolean, nullable=False, default=False),  # the person has left
+    # Bytes between two offsets: what was read is dropped, so that a row stays small.
+    Column("output", LargeBinary, nullable=False, default=b""),
+    Column("output_start", BigInteger, nullable=False, default=0),
+    Column("input", LargeBinary, nullable=False, default=b""),
+    Column("input_start", BigInteger, nullable=False, default=0),
+    Column("input_ended", Boolean, nullable=False, default=False),
+    Index("ix_shells_attempt_id_node", "attempt_id", "node"),
+)
+
+# Packs: the code of programs, in blocks.
+packs = Table(
+    "packs",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("digest", String(71), unique=True),  # null until the upload is complete
+    Column("size", BigInteger, nullable=False),  # bytes stored so far
+    Column("created_by", String(100), nullable=False),
+    Column("named_at", UtcDateTime, nullable=False),  # last upload, plan or job that named it
+    Index("ix_packs_created_by", "created_by"),
+    Index("ix_packs_named_at", "named_at"),
+)
+
+pack_blocks = Table(
+    "pack_blocks",
+    metadata,
+    Column("pack_id", ID, ForeignKey("packs.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("content", LargeBinary, nullable=False),
+)
+
+# A reference without CASCADE: the database itself keeps the pack of every job.
+job_packs = Table(
+    "job_packs",
+    metadata,
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("pack_id", ID, ForeignKey("packs.id"), nullable=False),
+    Index("ix_job_packs_pack_id", "pack_id"),
+)
+
+# Content of artifacts, in blocks; a job has each content once.
+artifact_contents = Table(
+    "artifact_contents",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("digest", String(71), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("stored", BigInteger, nullable=False, default=0),  # bytes so far
+    Column("complete", Boolean, nullable=False, default=False),  # its digest was compared
+    Column("media_type", String(40)),  # of an image
+    Column("touched_at", UtcDateTime, nullable=False),  # last block
+    UniqueConstraint("job_id", "digest"),
+)
+
+artifact_blocks = Table(
+    "artifact_blocks",
+    metadata,
+    Column(
+        "content_id", ID, ForeignKey("artifact_contents.id", ondelete="CASCADE"), primary_key=True
+    ),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("content", LargeBinary, nullable=False),
+)
+
+# Images, histograms and files that attempts logged.
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("process", Integer),  # null: collected by the supervisor
+    Column("kind", String(64), nullable=False),
+    Column("name", String(200), nullable=False),
+    Column("step", BigInteger),
+    Column("caption", Text, nullable=False),
+    Column("time", Float, nullable=False),
+    Column("content_id", ID, ForeignKey("artifact_contents.id", ondelete="CASCADE")),
+    Column("histogram", Json),
+    Index("ix_artifacts_job_id_kind", "job_id", "kind", "id"),
+    Index("ix_artifacts_content_id", "content_id"),
+)
+
+# Runs that other tools recorded, each of a job.
+imports = Table(
+    "imports",
+    metadata,
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("digest", String(71), nullable=False, unique=True),
+    Column("run", Record(ImportedRun), nullable=False),
+    Column("reason", Text, nullable=False),  # of the job, once all points are stored
+    Column("received", BigInteger, nullable=False),  # points stored so far
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, Integer, String, Table, Text
+from sqlalchemy import Column, Float, Integer, String, Table, Text, case, select
 
 from server.database.column_types import Json, UtcDateTime
 from server.database.schema import metadata
+from server.database.tables import jobs
 
 # A job names its project without a foreign key: SQLite would copy all jobs to add one. A job is
 # stored under a lock on the row of its project, which a deletion takes too.
@@ -40,3 +41,11 @@ demands = Table(
     Column("slots", Integer, nullable=False),  # of each job, those of its spare nodes included
     Column("reason", Text),  # why its jobs wait
 )
+
+reason_of_group = (
+    select(demands.c.reason).where(demands.c.key == jobs.c.demand).correlate(jobs).scalar_subquery()
+)
+"""Why the jobs of a job's group wait, as a column of a query."""
+
+shown_reason = case((jobs.c.demand.is_(None), jobs.c.reason), else_=reason_of_group).label("reason")
+"""The reason of a job: that of its group while it is in one, else its own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
@@ -22,6 +22,7 @@ from trainyard.protocol.operations import (
     OperationTask,
     Verification,
 )
+from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress, SizeChange
 from trainyard.protocol.rest.nodes import Drain
@@ -36,6 +37,7 @@ from trainyard.protocol.states import (
     OperationState,
 )
 from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.run.failures import Failure
 from trainyard.run.records import Request, RequestAnswer
 from trainyard.spec.auto import DeviceKind
@@ -64,19 +66,36 @@ class TypedRow:
         return tuple(_column(cls.table, name, hints[name]) for name in names)
 
     @classmethod
+    @cache
     def select(cls) -> Select[*tuple[Any, ...]]:
         """Return a query of the columns, to be narrowed by the caller."""
         return select(*cls.columns())
 
     @classmethod
-    def one(cls, connection: Connection, query: Select[*tuple[Any, ...]]) -> Self:
-        """Return the only row of a query; SQLAlchemy raises where there is none, or another."""
-        return cls(*connection.execute(query).one())
+    def one(
+        cls,
+        connection: Connection,
+        query: Select[*tuple[Any, ...]],
+        given: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the only row of a query; SQLAlchemy raises where there is none, or another.
+
+        Args:
+            connection: a transaction.
+            query: of the columns.
+            given: its parameters, where it is built once.
+        """
+        return cls(*connection.execute(query, given).one())
 
     @classmethod
-    def one_or_none(cls, connection: Connection, query: Select[*tuple[Any, ...]]) -> Self | None:
-        """Return the only row of a query; None where there is none."""
-        row = connection.execute(query).one_or_none()
+    def one_or_none(
+        cls,
+        connection: Connection,
+        query: Select[*tuple[Any, ...]],
+        given: Mapping[str, Any] | None = None,
+    ) -> Self | None:
+        """Return the only row of a query as `one` does; None where there is none."""
+        row = connection.execute(query, given).one_or_none()
         return None if row is None else cls(*row)
 
     def values_for(self, view: type[BaseModel]) -> dict[str, Any]:
@@ -88,9 +107,10 @@ class TypedRow:
         cls,
         connection: Connection,
         query: Select[*tuple[Any, ...]] | CompoundSelect[*tuple[Any, ...]],
+        given: Mapping[str, Any] | None = None,
     ) -> Sequence[Self]:
         """Return all rows of a query."""
-        return [cls(*row) for row in connection.execute(query)]
+        return [cls(*row) for row in connection.execute(query, given).all()]
 
 
 def _column(table: Table, name: str, hint: Any) -> ColumnElement[Any]:
@@ -112,41 +132,18 @@ class JobHead(TypedRow):
 
 
 @dataclass(frozen=True, slots=True)
-class Job(JobHead):
-    """A job, whole."""
+class LaunchedJob(JobHead):
+    """What a placement reads of a job: rounds read hundreds of them."""
 
-    tags: list[str]
-    project: str
     stored_spec: Annotated[StoredRecord[JobSpec], tables.jobs.c.spec]
-    spec_digest: str
     env: dict[str, str] | None
     """Encrypted value by value."""
-    desired: DesiredState
-    reason: str | None
-    priority: int
     stored_pending: Annotated[StoredRecord[PendingLaunch] | None, tables.jobs.c.pending]
-    stored_chosen: Annotated[StoredRecord[PendingLaunch] | None, tables.jobs.c.chosen]
     queued_at: datetime | None
-    not_before: datetime | None
-    demand: str | None
     attempt: int
-    retries_used: int
-    world_size: int
-    min_world_size: int | None
-    max_world_size: int | None
-    spare_nodes: int
     spare_slots: int
-    size_change: SizeChange | None
-    layout: str
     forked_from: str | None
-    fork_parts: tuple[CheckpointPart, ...] | None
-    fork_step: int | None
-    progress: Progress
-    created_by: str
-    created_at: datetime
-    updated_at: datetime
     started_at: datetime | None
-    ended_at: datetime | None
 
     @property
     def spec(self) -> JobSpec:
@@ -167,6 +164,36 @@ class Job(JobHead):
         if self.stored_pending is None:
             return None
         return self.stored_pending.read(f"launch of job {self.id}")
+
+
+@dataclass(frozen=True, slots=True)
+class Job(LaunchedJob):
+    """A job, whole."""
+
+    tags: list[str]
+    project: str
+    spec_digest: str
+    desired: DesiredState
+    reason: str | None
+    priority: int
+    stored_chosen: Annotated[StoredRecord[PendingLaunch] | None, tables.jobs.c.chosen]
+    not_before: datetime | None
+    demand: str | None
+    retries_used: int
+    world_size: int
+    min_world_size: int | None
+    max_world_size: int | None
+    spare_nodes: int
+    size_change: SizeChange | None
+    layout: str
+    imported_from: ImportTool | None
+    fork_parts: tuple[CheckpointPart, ...] | None
+    fork_step: int | None
+    progress: Progress
+    created_by: str
+    created_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
 
     @property
     def chosen(self) -> PendingLaunch | None:
@@ -286,6 +313,8 @@ class Node(TypedRow):
     sample: NodeSample | None
     clock_skew_seconds: float | None
     clock_is_wrong: bool
+    request_id: str | None
+    ends_at: datetime | None
     registered_at: datetime
     heartbeat_at: datetime
     offline_since: datetime | None
@@ -318,7 +347,7 @@ class CheckpointHead(TypedRow):
 class Checkpoint(CheckpointHead):
     """A checkpoint, with its manifest."""
 
-    manifest: Manifest
+    manifest: Manifest | ProgramManifest
     verification: Verification | None
 
 
@@ -363,8 +392,9 @@ class Token(TypedRow):
     table: ClassVar[Table] = tables.tokens
     id: str
     name: str
-    kind: Literal["admin", "api", "join", "login", "node"]
+    kind: Literal["admin", "api", "join", "login", "node", "source"]
     node: str | None
+    source: str | None
     created_at: datetime
     expires_at: datetime | None
     last_used_at: datetime | None

@@ -20,7 +20,7 @@ from sqlalchemy import (
 from server.database.column_types import Json, Lazy, Record, UtcDateTime
 from server.database.schema import ID, ROW_ID, choice, metadata, one_of
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.manifest import Manifest, SaveFailed
+from trainyard.protocol.manifest import SaveFailed, StoredManifest
 from trainyard.protocol.node_samples import NodeSample
 from trainyard.protocol.operations import (
     OperationKind,
@@ -78,9 +78,11 @@ jobs = Table(
     Column("max_world_size", Integer),
     Column("spare_nodes", Integer, nullable=False, default=0, server_default="0"),  # wanted
     Column("spare_slots", Integer, nullable=False, default=0, server_default="0"),  # reserved
+    Column("preemptible", Boolean, nullable=False, default=True, server_default="1"),
     Column("size_change", Record(SizeChange)),  # the last one that the scheduler decided
     Column("layout", String(100), nullable=False),  # in words
     Column("storage", String(64)),  # UUID of the storage root on which its last attempt ran
+    Column("imported_from", String(16)),  # tool that recorded it; null where it runs here
     Column("forked_from", String(200), index=True),  # checkpoint of another job
     Column("fork_parts", Record(tuple[CheckpointPart, ...])),  # what is taken over of it
     Column("fork_step", Integer),  # completed steps with which the job starts
@@ -203,9 +205,12 @@ nodes = Table(
     Column("clock_is_wrong", Boolean, nullable=False, server_default="0"),  # all slots are withheld
     Column("network_checked_at", UtcDateTime),  # by ranks of an attempt with several nodes
     Column("trusted_since", UtcDateTime),  # end of the last drain: older faults count no more
+    Column("inbox", String(8), nullable=False, server_default="broker"),  # whence its messages come
+    Column("request_id", ID, index=True),  # of the allocation that it is in, if any
+    Column("ends_at", UtcDateTime),  # end of that allocation, where one is known
     Column("notice", Text),  # nor while this is set: the machine is about to go away
     Column("sample", Record(NodeSample)),  # of the last heartbeat
-    Column("registered_at", UtcDateTime, nullable=False),
+    Column("registered_at", UtcDateTime, nullable=False, index=True),
     Column("heartbeat_at", UtcDateTime, nullable=False),
     Column("offline_since", UtcDateTime),
 )
@@ -272,7 +277,7 @@ checkpoints = Table(
     Column("write_seconds", Float),
     Column("parent_id", String(200)),
     Column("metadata_digest", String(32), nullable=False),
-    Column("manifest", Record(Manifest), nullable=False),
+    Column("manifest", Record(StoredManifest), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("verified", Boolean),  # null until it was checked
     Column("checked_at", UtcDateTime),
@@ -323,6 +328,7 @@ tokens = Table(
     Column("kind", String(8), nullable=False),
     Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of 256 random bits
     Column("node", String(100)),  # node to which it is bound
+    Column("source", String(31)),  # source to which it is bound
     Column("created_at", UtcDateTime, nullable=False),
     Column("expires_at", UtcDateTime),
     Column("last_used_at", UtcDateTime),

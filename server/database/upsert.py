@@ -1,13 +1,18 @@
-"""INSERT that leaves existing rows alone, replaces or adds to them, on both databases."""
+"""INSERT that leaves existing rows alone, replaces or adds to them; the row that one stored."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Insert, Table
+from sqlalchemy import Column, ColumnElement, Connection, Insert, Table
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.schema import ScalarElementColumnDefault
+
+from server.database.rows import TypedRow
+
+Row = TypeVar("Row", bound=TypedRow)
 
 _INSERTS: Mapping[str, Callable[[Table], Any]] = {
     "postgresql": postgresql.insert,
@@ -78,3 +83,20 @@ def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[s
     sums = {name: table.c[name] + statement.excluded[name] for name in rows[0] if name not in key}
     update = statement.on_conflict_do_update(index_elements=sorted(key), set_=sums)
     connection.execute(update, [dict(row) for row in rows])
+
+
+def inserted(row: type[Row], values: Mapping[str, Any]) -> Row:
+    """Return a row that was just inserted, without a query; each of its fields is a column.
+
+    Args:
+        row: its type.
+        values: what was given for each column, as a query returns it; the others have their
+            default.
+    """
+    columns = (column for column in row.columns() if isinstance(column, Column))
+    return row(*(values.get(column.name, _default(column)) for column in columns))
+
+
+def _default(column: Column[Any]) -> Any:
+    default = column.default
+    return default.arg if isinstance(default, ScalarElementColumnDefault) else None

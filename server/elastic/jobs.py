@@ -117,10 +117,11 @@ def record_change(
     change = SizeChange(at=context.now(), before=before, world_size=now, reason=reason)
     connection.execute(update(jobs).where(jobs.c.id == job.id).values(size_change=change))
     verb = "shrinks" if now < before else "grows"
+    shape = f" as {layout}" if job.spec.program is None else ""
     event = NewEvent(
         change,
         SCHEDULER,
         Subject(job.id),
-        f"{job.name} {verb} from {before} to {layout.slots_in_words} as {layout}: {reason}",
+        f"{job.name} {verb} from {before} to {layout.slots_in_words}{shape}: {reason}",
     )
     append_event(context, connection, event)

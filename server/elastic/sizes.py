@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from server.errors import InvalidRequestError
 from server.jobs.next_attempt import Baseline, NextAttempt, plan_next_attempt
-from trainyard.planner.results import Plan
+from trainyard.planner.results import Plan, ProgramPlan
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.spec.layout import Layout, data_parallel_layouts
@@ -41,6 +41,8 @@ class Size:
     def request(self) -> ResumeRequest:
         """The request of a resize to it."""
         spec = self.next.effective
+        if spec.program is not None:
+            return ResumeRequest(world_size=self.world_size)
         overrides = Overrides(
             parallelism=spec.parallelism, micro_batch_size=spec.training.micro_batch_size
         )
@@ -98,12 +100,15 @@ def search_best_size(
     return best
 
 
-def speed_of(plan: Plan) -> float:
+def speed_of(plan: Plan | ProgramPlan) -> float:
     """Return the expected throughput of a layout, in units of one rank that never idles.
 
     The FLOPs of a step are the same on every layout, so a step takes as long as its ranks compute,
     plus the share for which they have no sequence or wait in a pipeline. Communication is ignored.
+    Of a program no rank is known to idle, so that more slots are always faster.
     """
+    if isinstance(plan, ProgramPlan):
+        return plan.world_size
     bubble = 0.0 if plan.pipeline is None else plan.pipeline.bubble_share
     return plan.world_size * (1 - plan.batch.idle_share) * (1 - bubble)
 
@@ -128,7 +133,8 @@ def is_worth_its_cost(
 def _planned(baseline: Baseline, layout: Layout, slots: Collection[Slot]) -> NextAttempt | None:
     """Return the settings of a layout; None where it is illegal or does not fit into memory."""
     overrides = Overrides()
-    if layout != baseline.layout:  # else the axes stay as a person wrote them, `dp_shard=-1` too
+    # Else the axes stay as a person wrote them, `dp_shard=-1` too; a program has none.
+    if layout != baseline.layout and baseline.spec.program is None:
         section = baseline.effective.parallelism.model_copy(update=layout.model_dump())
         overrides = Overrides(parallelism=section)
     request = ResumeRequest(world_size=layout.world_size, overrides=overrides)

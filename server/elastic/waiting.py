@@ -138,7 +138,8 @@ class SizeFitter:
             update={"overrides": size.next.overrides, "layout": size.layout}
         )
         # Out of its group: the next round places it by what it needs now.
-        values = {"pending": changed, "layout": str(size.layout), "world_size": size.world_size}
+        layout = job.spec.layout_name(size.layout)
+        values = {"pending": changed, "layout": layout, "world_size": size.world_size}
         of_job = jobs.c.id == job.id
         connection.execute(update(jobs).where(of_job).values(**values, demand=None, reason=None))
         reason = _why(connection, job, pending, size.layout)

@@ -81,9 +81,15 @@ class NoticeCursor:
 
     def start(self, connection: Connection) -> None:
         """Begin after what is there."""
-        self._from = _settled(connection)
-        self.read(connection)
+        self.skip(connection)
         self.advance()
+
+    def skip(self, connection: Connection) -> None:
+        """Let the next `advance` pass what is there, unread."""
+        settled = _settled(connection)
+        key = notices.c.job_id, notices.c.kind, notices.c.part, notices.c.seq
+        rows = connection.execute(select(*key).where(notices.c.seq >= settled))
+        self._next = settled, {((job_id, kind, part), seq) for job_id, kind, part, seq in rows}
 
     def read(self, connection: Connection) -> list[StoredNotice]:
         """Return the notices that changed since the last `advance`, in order."""

@@ -193,6 +193,9 @@ class Tail:
             pause = BUSY_SECONDS if now < busy_until else IDLE_SECONDS
 
     def _look(self) -> bool:
+        if not self._subscriptions:
+            self._skip()
+            return False
         with self._context.database.read() as connection:
             # Before the events: of an event and a notice that it overtakes, the event comes last.
             changed = [notice_frame(row) for row in self._notices.read(connection)]
@@ -205,6 +208,16 @@ class Tail:
             for subscription in self._subscriptions:
                 subscription.hand_over([*changed, *happened])
         return True
+
+    def _skip(self) -> None:
+        """Pass what is new without reading it, where no client would get it."""
+        with self._context.database.read() as connection:
+            self._notices.skip(connection)
+            newest = newest_id(connection)
+        with self._lock:
+            if not self._subscriptions:  # else the first one has the former position
+                self.position = newest
+                self._notices.advance()
 
 
 def newest_id(connection: Connection) -> int:

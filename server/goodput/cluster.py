@@ -32,7 +32,7 @@ from trainyard.protocol.goodput import (
     SlotTime,
     TimeCategory,
 )
-from trainyard.protocol.states import AttemptOutcome
+from trainyard.protocol.states import AttemptCause, AttemptOutcome
 from trainyard.run.failures import FailureReason
 
 logger = logging.getLogger(__name__)
@@ -331,6 +331,7 @@ def _failed(connection: Connection) -> Subquery:
         select(attempt.job_id, attempt.ended_at, reason.label("reason"))
         .where(
             attempt.outcome == AttemptOutcome.FAILED,
+            attempt.cause != AttemptCause.IMPORT,  # it held no slots here
             reason.is_distinct_from(FailureReason.PREEMPTED.value),
         )
         .subquery()

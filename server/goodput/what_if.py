@@ -93,11 +93,12 @@ def save_interval_what_if(context: Context, job_id: str, interval_steps: int) ->
         stall_seconds=stall / 1000,
         daly_interval_steps=None,
     )
-    if not trained:
+    steps_in_all = rows[0].progress.steps if trained else None
+    if steps_in_all is None:
         return answer
     run = RecordedRun(
         attempts=[_trained(records, *each) for each in trained],
-        steps=rows[0].progress.steps,
+        steps=steps_in_all,
         wall=wall,
         succeeded=rows[0].job_state == JobState.SUCCEEDED,
         stall=stall,

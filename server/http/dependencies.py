@@ -9,11 +9,15 @@ from fastapi import Depends, Request
 from server.context import Context
 
 
-async def context_of(request: Request) -> Context:
+def context_of(request: Request) -> Context:
     """Return the context that `create_app` was given."""
     context = request.app.state.context
     assert isinstance(context, Context)
     return context
 
 
-ServerContext = Annotated[Context, Depends(context_of)]
+async def _context(request: Request) -> Context:  # in the event loop: FastAPI gives a thread to
+    return context_of(request)  # each function that is not `async`
+
+
+ServerContext = Annotated[Context, Depends(_context)]

@@ -7,6 +7,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from trainyard.protocol.node_sources.messages import (
+    CheckReport,
+    MessagesRequest,
+    RequestClaim,
+    SourceRegistration,
+    SourceReport,
+)
+from trainyard.protocol.node_sources.views import NodesRequest, SourceOrder
+from trainyard.protocol.past_runs.views import ImportedPoints, ImportRequest
 from trainyard.protocol.rest.access import SessionRequest, TokenRequest
 from trainyard.protocol.rest.checkpoints import ExportRequest, ForkRequest, SampleRequest
 from trainyard.protocol.rest.jobs import JobRequest, PriorityRequest, StopRequest
@@ -14,6 +23,8 @@ from trainyard.protocol.rest.metrics_and_logs import ComparisonView
 from trainyard.protocol.rest.nodes import CordonRequest, DrainRequest, LabelChange
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.protocol.shell_sessions.messages import ShellInputRequest, ShellOutputMessage
+from trainyard.protocol.shell_sessions.views import ShellInput, ShellRequest
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
     Claim,
@@ -63,6 +74,33 @@ EXAMPLES: Examples = {
     LabelChange: {"set_one_withdraw_one": {"labels": {"zone": "a", "rack": None}}},
     DrainRequest: {"save_and_move": {}, "let_it_finish": {"running": "finish"}},
     PriorityRequest: {"by_name": {"priority": "high"}, "by_number": {"priority": -20}},
+    ImportRequest: {
+        "of_wandb": {
+            "run": {
+                "tool": "wandb",
+                "run_id": "9dcz13mm",
+                "digest": "sha256:" + "5e" * 32,
+                "points": 3,
+            },
+            "name": "calm-river",
+            "arguments": {"lr": 0.01},
+            "state": "succeeded",
+            "start_time": 1767225600.0,
+            "seconds": 3600.0,
+            "last_step": 20,
+        }
+    },
+    ImportedPoints: {
+        "first": {
+            "start": 0,
+            "series": [
+                {
+                    "name": "train/loss",
+                    "points": [[0, 1767225600.0, 2.5], [20, 1767225660.0, "NaN"]],
+                }
+            ],
+        }
+    },
     ProjectRequest: {
         "by_weight": {"name": "vision", "weight": 2},
         "with_quotas": {"name": "vision", "max_slots": 16, "slot_hours_per_month": 1000},
@@ -77,6 +115,16 @@ EXAMPLES: Examples = {
         "for_a_program": {"name": "ci", "kind": "api"},
         "for_a_node": {"name": "gpu-01", "kind": "join"},
     },
+    ShellRequest: {
+        "on_a_rank": {"argv": ["nvidia-smi", "-q"], "rank": 3},
+        "shell": {"terminal": {"rows": 50, "columns": 160, "kind": "xterm-256color"}},
+    },
+    ShellInput: {"line": {"start": 0, "content": "bHMgLWwK"}},
+    ShellOutputMessage: {
+        "first": {"protocol": PROTOCOL, "start": 0, "content": "dG90YWwgMAo="},
+        "end": {"protocol": PROTOCOL, "start": 8, "exit": {"exit_code": 0}},
+    },
+    ShellInputRequest: {"wait": {"protocol": PROTOCOL, "start": 0, "wait_seconds": 10}},
     Registration: {
         "cpu_node": {
             "protocol": PROTOCOL,
@@ -104,6 +152,9 @@ EXAMPLES: Examples = {
             "progress": {"doing": "compares __0_0.distcp", "done": 512, "total": 1024},
         }
     },
+    MessagesRequest: {
+        "at_once": {"protocol": PROTOCOL, "node": "cpu-01", "wait_seconds": 0},
+    },
     Claim: {"claim": {"protocol": PROTOCOL, "node": "cpu-01", "worker": WORKER}},
     Report: {
         "lives": {
@@ -117,6 +168,60 @@ EXAMPLES: Examples = {
             },
             "heartbeat": {"phase": "training", "step": 12, "time": 1767225600.0},
         }
+    },
+    SourceRegistration: {
+        "slurm": {
+            "protocol": PROTOCOL,
+            "name": "slurm-a100",
+            "kind": "slurm",
+            "shape": {"slots": 8, "device": "cuda", "labels": {"fabric": "ib-1"}},
+            "limits": {"nodes": 16, "nodes_per_request": 4},
+            "request_seconds": 14_400.0,
+            "idle_seconds": 300.0,
+            "leave_seconds": 600.0,
+            "check_addresses": True,
+            "version": "0.1.0",
+        }
+    },
+    CheckReport: {
+        "found": {
+            "protocol": PROTOCOL,
+            "pilot": {
+                "request_id": "01jd3m6y0000000000000000a7",
+                "index": 0,
+                "instance": "4711.0.0",
+            },
+            "results": [{"name": "tls", "passed": True, "detail": "the certificate is valid"}],
+        }
+    },
+    SourceOrder: {"with_reason": {"reason": "maintenance until noon"}},
+    NodesRequest: {"two": {"nodes": 2}},
+    RequestClaim: {
+        "of_one_node": {
+            "protocol": PROTOCOL,
+            "source": "slurm-a100",
+            "secret_hashes": ["5e884898da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8"],
+        }
+    },
+    SourceReport: {
+        "listing": {
+            "protocol": PROTOCOL,
+            "source": "slurm-a100",
+            "complete": True,
+            "jobs": [
+                {
+                    "request_id": "01jd3m6y0000000000000000a7",
+                    "ref": "4711",
+                    "state": "pending",
+                    "reason": "Priority",
+                }
+            ],
+        },
+        "failed": {
+            "protocol": PROTOCOL,
+            "source": "slurm-a100",
+            "error": "squeue: Unable to contact slurm controller",
+        },
     },
 }
 """Request bodies."""

@@ -4,13 +4,14 @@ What stops a line from being read decides what follows. The sender can mend a ch
 or ends within a line: the report is refused (422). A whole line that is no record never becomes
 one, and must not hold the spool up for ever: alone in its chunk it is skipped, acknowledged and
 recorded by an event. Among others it refuses the report, so that a sender and a server of different
-versions lose single lines instead of thousands; the refusal names the line's first byte.
+versions lose single lines instead of thousands; the refusal names the line's first byte. It is
+skipped among others as well in the file of one process of a program (`metrics:<process>`), and in
+that of artifacts.
 """
 
 from __future__ import annotations
 
 import base64
-import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,11 +25,25 @@ from server.checkpoints.catalog import DIGEST, check_manifest, check_moment
 from server.errors import InvalidRequestError
 from trainyard.base.ids import is_id
 from trainyard.base.problems import UNKNOWN_FIELD
-from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
+from trainyard.protocol.manifest import (
+    Manifest,
+    SaveFailed,
+    SaveSettled,
+    manifest_of_event,
+)
 from trainyard.protocol.record_parser import check_record, parse_record
 from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
 from trainyard.protocol.rest.metrics_and_logs import RankTimes, StragglerFound, StragglerGone
-from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, Chunk
+from trainyard.protocol.worker_messages import (
+    ARTIFACTS,
+    EVENT_FILES,
+    MAX_CHUNK_BYTES,
+    Chunk,
+)
+from trainyard.run.artifacts.artifact_records import ArtifactLine
+from trainyard.run.artifacts.artifact_records import check_record as check_artifact
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
+from trainyard.run.metric_names import METRIC_NAME
 from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer, RunEventKind
 
 Record = TypeVar("Record")
@@ -36,9 +51,10 @@ Record = TypeVar("Record")
 MAX_CONTENT_BYTES = 4 * MAX_CHUNK_BYTES
 """Most bytes that the chunks of one report may hold together."""
 MAX_OFFSET = 2**62
+METRICS = frozenset({"metrics", EVENT_FILES})
+"""Files of metrics."""
 EVENT_LINES = 500
 """Lines of `events.jsonl` that one report stores; the sender continues after them."""
-METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,99}")
 Comparison = StragglerFound | StragglerGone | RankTimes
 """What the trainer finds by comparing its ranks."""
 TrainerEvent = PhaseEntered | WeightsLoaded | Resumed | StopAgreed | Comparison
@@ -61,7 +77,7 @@ class AnsweredRequest:
     answer: RequestAnswer
 
 
-RunEvent = Manifest | SaveSettled | SaveFailed | AnsweredRequest | TrainerEvent
+RunEvent = Manifest | ProgramManifest | SaveSettled | SaveFailed | AnsweredRequest | TrainerEvent
 """What a line of `events.jsonl` records; a manifest is that of a commit."""
 
 
@@ -98,10 +114,27 @@ class ReportContent:
     chunks: list[UnpackedChunk]
     """What the server acknowledges."""
     metrics: list[MetricRecord] = field(default_factory=list)
+    of_ranks: list[tuple[int, MetricRecord]] = field(default_factory=list)
+    """The records of a program with several processes, with their rank."""
     events: list[RunEvent] = field(default_factory=list)
+    event_offsets: list[int] = field(default_factory=list)
+    """First byte of the line of each event."""
+    artifacts: list[ArtifactLine] = field(default_factory=list)
     output: list[tuple[int, bytes]] = field(default_factory=list)
     """Global rank and bytes."""
     skipped: list[SkippedLine] = field(default_factory=list)
+
+    def hold_events(self, first: int) -> None:
+        """Leave out an event and all after it, which are not acknowledged: they come again."""
+        offset = self.event_offsets[first]
+        del self.events[first:], self.event_offsets[first:]
+        self.chunks = [
+            replace(chunk, content=chunk.content[: offset - chunk.start])
+            if chunk.file == "events"
+            else chunk
+            for chunk in self.chunks
+        ]
+        self.skipped = [s for s in self.skipped if s.file != "events" or s.offset < offset]
 
 
 def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
@@ -134,10 +167,21 @@ def parse_chunks(chunks: Sequence[UnpackedChunk], share: ReportedShare) -> Repor
     content = ReportContent(_fresh([_first_lines(chunk) for chunk in chunks], share.acknowledged))
     as_event = partial(event_line, job_id=share.job_id, attempt=share.number)
     for chunk in content.chunks:
-        if chunk.file == "metrics":
-            content.metrics += _parse_lines(chunk, metric_line, content.skipped)
+        if chunk.file in METRICS:
+            records = [*_parse_lines(chunk, metric_line, content.skipped).values()]
+            content.metrics += records
+            content.of_ranks += ((0, record) for record in records if record.ranks > 1)
+        elif chunk.file.startswith("metrics:"):
+            rank = _rank(chunk.file)
+            of_rank = _parse_lines(chunk, metric_line, content.skipped, refuses=False)
+            content.of_ranks += ((rank, record) for record in of_rank.values())
+        elif chunk.file == ARTIFACTS:
+            lines = _parse_lines(chunk, artifact_line, content.skipped, refuses=False)
+            content.artifacts += lines.values()
         elif chunk.file == "events":
-            content.events += _parse_lines(chunk, as_event, content.skipped)
+            events = _parse_lines(chunk, as_event, content.skipped)
+            content.events += events.values()
+            content.event_offsets += events
         else:
             content.output.append((_rank(chunk.file), chunk.content))
     return content
@@ -158,6 +202,19 @@ def metric_line(text: bytes) -> MetricRecord:
     return metrics
 
 
+def artifact_line(text: bytes) -> ArtifactLine:
+    """Read a line of `artifacts.jsonl`.
+
+    Raises:
+        ValueError: it is none, or holds a number or a name that the store cannot keep.
+    """
+    line = parse_record(ArtifactLine, text)
+    if line.record is not None:
+        check_moment(line.record.step or 0, line.record.time)
+        check_artifact(line.record)
+    return line
+
+
 def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
     """Read a line of `events.jsonl` of this attempt.
 
@@ -167,7 +224,7 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
     line = parse_record(EventRecord, text)
     check_moment(line.step, line.time)
     if line.kind == "checkpoint_committed":
-        manifest = Manifest.of_event(line.data)
+        manifest = manifest_of_event(line.data)
         check_manifest(manifest, job_id=job_id, attempt=attempt)
         return manifest
     if line.kind == "checkpoint_settled":
@@ -218,11 +275,13 @@ def _inflated(packed: bytes, *, limit: int) -> bytes:
 
 
 def _check_file(chunk: UnpackedChunk, share: ReportedShare) -> None:
-    if chunk.file in {"metrics", "events"}:
+    if chunk.file == ARTIFACTS:  # each node has its own
+        return
+    if chunk.file in {*METRICS, "events"}:
         if share.node_rank == 0:
             return
         detail = f"{chunk.file} is reported by the node of global rank 0, not by {share.node}"
-    elif _rank(chunk.file) in share.ranks:
+    elif _rank(chunk.file) in share.ranks or chunk.file == f"metrics:{share.node_rank}":
         return
     else:
         first, last = share.ranks.start, share.ranks.stop - 1
@@ -230,8 +289,13 @@ def _check_file(chunk: UnpackedChunk, share: ReportedShare) -> None:
     raise InvalidRequestError.at(f"{chunk.pointer}/file", detail)
 
 
+def is_log(file: str) -> bool:
+    """Return whether a file of the spool is the output of a rank."""
+    return file.startswith("log:")
+
+
 def _rank(file: str) -> int:
-    return int(file.removeprefix("log:"))
+    return int(file.partition(":")[2])
 
 
 def _first_lines(chunk: UnpackedChunk) -> UnpackedChunk:
@@ -255,11 +319,20 @@ def _fresh(chunks: Iterable[UnpackedChunk], offsets: Mapping[str, int]) -> list[
 
 
 def _parse_lines(
-    chunk: UnpackedChunk, parse: Callable[[bytes], Record], skipped: list[SkippedLine]
-) -> list[Record]:
-    """Return the records of a chunk, and add a line that is left out to `skipped`.
+    chunk: UnpackedChunk,
+    parse: Callable[[bytes], Record],
+    skipped: list[SkippedLine],
+    *,
+    refuses: bool = True,
+) -> dict[int, Record]:
+    """Return the records of a chunk by their first byte; add what is left out to `skipped`.
 
-    `parse` raises ValueError for a line that is no record.
+    Args:
+        chunk: whole lines.
+        parse: raises ValueError for a line that is no record.
+        skipped: receives what is left out.
+        refuses: whether one line among others refuses the report; a process of a program may write
+            a million of them, each of which would be two reports.
 
     Raises:
         InvalidRequestError: the chunk ends within a line, or one of several lines is no record.
@@ -269,13 +342,13 @@ def _parse_lines(
             f"{chunk.pointer}/content", f"{chunk.file} ends within a line, at byte {chunk.end}"
         )
     texts = chunk.content[:-1].split(b"\n")
-    records: list[Record] = []
+    records: dict[int, Record] = {}
     offset = chunk.start
     for text in texts:
         try:
-            records.append(parse(text))
+            records[offset] = parse(text)
         except ValueError as error:
-            if len(texts) > 1:
+            if refuses and len(texts) > 1:
                 raise InvalidRequestError.at(
                     f"{chunk.pointer}/content",
                     f"{chunk.file} holds a line at byte {offset} that cannot be read "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import bindparam, update
 
@@ -15,7 +16,7 @@ from server.placement.demand import expected_time
 from server.subject import SERVER
 from trainyard.protocol.rest.event_data import ContinuityChecked, MetricsStored
 from trainyard.protocol.rest.jobs import Progress
-from trainyard.run.records import MetricRecord
+from trainyard.run.records import Heartbeat, MetricRecord
 
 STEP_SECONDS = "perf/step_seconds"
 PACE_STEPS = 20
@@ -48,8 +49,7 @@ def advance_progress(incoming: IncomingReport) -> None:
         connection.execute(_STORE_STEP, {"of_attempt": share.attempt_id, "step": step})
     progress = share.progress.model_copy(update={"step": step})
     if heartbeat is not None:
-        seen = {"phase": heartbeat.phase, "heartbeat_at": incoming.context.now()}
-        progress = progress.model_copy(update=seen)
+        progress = progress.model_copy(update=_seen(incoming, progress, heartbeat))
     if records:
         progress = advanced(
             progress,
@@ -59,9 +59,21 @@ def advance_progress(incoming: IncomingReport) -> None:
         )
     connection.execute(_STORE_PROGRESS, {"of_job": share.job_id, "present": progress})
     if records:
-        _check_continuity(incoming)
         values = next((record.values for record in reversed(records) if record.values), {})
         incoming.notify(MetricsStored(step=step, values=values, progress=progress))
+
+
+def _seen(incoming: IncomingReport, progress: Progress, heartbeat: Heartbeat) -> dict[str, Any]:
+    """Return the fields of the progress that a heartbeat gives."""
+    seen: dict[str, Any] = {
+        "phase": heartbeat.phase,
+        "heartbeat_at": incoming.context.now(),
+        "answers": heartbeat.answers,
+    }
+    # What the spec gives is a limit, and no report changes it.
+    if heartbeat.steps is not None and progress.last_legal_step is None:
+        seen |= {"steps": heartbeat.steps, "steps_reported": True}
+    return seen
 
 
 def advanced(
@@ -83,7 +95,7 @@ def advanced(
     per_device = values.get("perf/tokens_per_second_per_device")
     durations = [seconds for seconds in step_seconds if 0 <= seconds < math.inf]
     left = progress.seconds_left
-    if durations:
+    if durations and progress.steps is not None:
         pace = sum(durations) / len(durations)
         left = expected_time(max(progress.steps - progress.step, 0) * pace).total_seconds()
     return progress.model_copy(
@@ -107,9 +119,15 @@ def _recent_step_seconds(incoming: IncomingReport) -> Sequence[float]:
     return recent[-PACE_STEPS:]
 
 
-def _check_continuity(incoming: IncomingReport) -> None:
-    share, records = incoming.share, incoming.content.metrics
-    if share.parent_checkpoint_id is None or records[0].step > share.start_step + 1:
+def check_continuity(incoming: IncomingReport) -> None:
+    """Check the first step of a resumed attempt, once it is stored."""
+    share = incoming.share
+    # What one of several processes logs is no record of the step.
+    alone = (record for record in incoming.content.metrics if record.ranks == 1)
+    records = [*alone, *incoming.folded]
+    if share.parent_checkpoint_id is None or not records:
+        return
+    if min(record.step for record in records) > share.start_step + 1:
         return
     found = continuity.check(incoming.connection, share.attempt_id, records)
     if found is None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from sqlalchemy import Connection, bindparam, select, update
 from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
+from server.artifacts.store import store_artifacts
 from server.attempts.finish import end_nodes
 from server.attempts.retry_policy import NodeEnd
 from server.attempts.service import (
@@ -19,19 +20,21 @@ from server.attempts.service import (
 from server.context import Context
 from server.database.tables import attempt_nodes, requests
 from server.errors import InvalidRequestError, UnauthenticatedError
-from server.ingest.parse import ReportContent, parse_chunks, unpack
+from server.ingest.early_commits import hold_early_commits
+from server.ingest.parse import ReportContent, is_log, parse_chunks, unpack
 from server.ingest.report import IncomingReport
 from server.ingest.subscribers import SUBSCRIBERS, notify_logs
 from server.lifecycle import lock_job
 from server.logs.store import close_output, store_output
+from server.metrics import rank_steps
 from server.metrics.store import MAX_SERIES, store_metrics
 from server.nodes.register import check_protocol
+from server.shells.worker_api import shell_orders
 from server.subject import Actor
 from trainyard.protocol.rest.event_data import MetricsDropped
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, DesiredState
 from trainyard.protocol.worker_messages import PendingRequest, Report, ReportReply
 from trainyard.run.failures import Failure, FailureReason
-from trainyard.run.records import MetricRecord
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +88,9 @@ def _store(context: Context, accepted: ReportedShare, report: Report) -> ReportR
         incoming = IncomingReport(context, connection, share, report, content)
         if share.node_state == AttemptNodeState.ENDED or share.lost_at is not None:
             return _take_output(incoming)
-        content.metrics = _up_to_last_step(incoming)
+        _leave_out_later_steps(incoming)
+        _fold_ranks(incoming)
+        hold_early_commits(incoming)
         _store_content(incoming)
         _close_logs(incoming)
         for subscriber in SUBSCRIBERS:
@@ -96,28 +101,61 @@ def _store(context: Context, accepted: ReportedShare, report: Report) -> ReportR
             acknowledged={chunk.file: stored.get(chunk.file, 0) for chunk in report.chunks},
             desired=share.desired,
             requests=_pending_requests(connection, share),
+            shells=shell_orders(context, connection, share),
         )
 
 
-def _up_to_last_step(incoming: IncomingReport) -> list[MetricRecord]:
-    """Return the metrics up to the last step; bytes of others are acknowledged: no report fails."""
-    metrics, last_step = incoming.content.metrics, incoming.share.progress.steps
+def _leave_out_later_steps(incoming: IncomingReport) -> None:
+    """Keep the metrics up to the last step; bytes of others are acknowledged: no report fails."""
+    content, last_step = incoming.content, incoming.share.progress.last_legal_step
+    if last_step is None:  # a program whose spec does not give its steps
+        return
+    metrics = [*content.metrics, *(record for _, record in content.of_ranks)]
     beyond = [each.step for each in metrics if each.step > last_step]
     if not beyond:
-        return metrics
+        return
     incoming.dropped.append(MetricsDropped(what="steps", limit=last_step, first=beyond[0]))
-    return [each for each in metrics if each.step <= last_step]
+    content.metrics = [each for each in content.metrics if each.step <= last_step]
+    content.of_ranks = [each for each in content.of_ranks if each[1].step <= last_step]
+
+
+def _fold_ranks(incoming: IncomingReport) -> None:
+    """Stage what ranks of a program logged, and fill `folded` of the report."""
+    connection, share, now = incoming.connection, incoming.share, incoming.context.now()
+    incoming.folded = rank_steps.fold(
+        connection, share.attempt_id, incoming.content.of_ranks, now=now
+    )
+    if incoming.report.exit is not None:
+        others = select(attempt_nodes.c.node).where(
+            attempt_nodes.c.attempt_id == share.attempt_id,
+            attempt_nodes.c.node != share.node,
+            attempt_nodes.c.state != AttemptNodeState.ENDED,
+            attempt_nodes.c.lost_at.is_(None),
+        )
+        last = connection.scalar(others.limit(1)) is None
+        ranks = {*share.ranks, share.node_rank}
+        incoming.folded += rank_steps.end_ranks(
+            connection, share.attempt_id, ranks, last=last, now=now
+        )
 
 
 def _store_content(incoming: IncomingReport) -> None:
-    """Store metrics and output, and fill `logs` and `dropped` of the report."""
+    """Store metrics, artifacts and output, and note in the report what became of them."""
     connection, attempt_id = incoming.connection, incoming.share.attempt_id
     content, quota = incoming.content, incoming.context.settings.log_quota_bytes
-    if content.metrics:
-        left_out = store_metrics(connection, attempt_id, content.metrics)
+    # The digest of one of several processes is no digest of the step.
+    alone = [
+        replace(each, data_digest=None) if each.ranks > 1 else each for each in content.metrics
+    ]
+    if records := [*alone, *incoming.folded]:
+        left_out = store_metrics(connection, attempt_id, records)
         if left_out:
             series = MetricsDropped(what="series", limit=MAX_SERIES, first=left_out[0])
             incoming.dropped.append(series)
+    if content.artifacts:
+        incoming.artifacts = store_artifacts(
+            incoming.context, connection, incoming.share, content.artifacts
+        )
     incoming.logs += [
         store_output(connection, attempt_id, rank, output, quota=quota)
         for rank, output in content.output
@@ -167,7 +205,7 @@ def _take_output(incoming: IncomingReport) -> ReportReply:
     connection, share = incoming.connection, incoming.share
     report, content = incoming.report, incoming.content
     check_identity(share, report.identity)
-    output = [chunk for chunk in content.chunks if chunk.file not in {"metrics", "events"}]
+    output = [chunk for chunk in content.chunks if is_log(chunk.file)]
     incoming.content = ReportContent(chunks=output, output=content.output)
     _store_content(incoming)
     notify_logs(incoming)
@@ -179,7 +217,7 @@ def _take_output(incoming: IncomingReport) -> ReportReply:
         record_heartbeat(incoming.context, connection, share, None, report.identity, stored)
         _end_share(incoming)
     acknowledged = {
-        chunk.file: chunk.end if chunk.file in {"metrics", "events"} else stored.get(chunk.file, 0)
+        chunk.file: stored.get(chunk.file, 0) if is_log(chunk.file) else chunk.end
         for chunk in report.chunks
     }
     return ReportReply(acknowledged=acknowledged, desired=DesiredState.CANCEL)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
+from server.artifacts.store import StoredArtifacts
 from server.attempts.service import ReportedShare
 from server.context import Context
 from server.events.notices import notify
@@ -16,6 +17,7 @@ from server.subject import TRAINER, Actor, Subject
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.rest.event_data import MetricsDropped
 from trainyard.protocol.worker_messages import Report
+from trainyard.run.records import MetricRecord
 
 
 @dataclass
@@ -29,8 +31,12 @@ class IncomingReport:
     report: Report
     content: ReportContent
     """What was not stored before."""
+    folded: list[MetricRecord] = field(default_factory=list)
+    """What the ranks of a program logged of steps that are complete now."""
     logs: list[Stored] = field(default_factory=list)
     """Output that the report added to the logs of ranks."""
+    artifacts: StoredArtifacts | None = None
+    """What became of artifacts that the report names."""
     dropped: list[MetricsDropped] = field(default_factory=list)
     """What it has beyond the limits of metrics."""
 

@@ -32,6 +32,7 @@ from trainyard.protocol.rest.metrics_and_logs import (
     StragglerFound,
     StragglerGone,
 )
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.run.records import RequestAnswer
 
 
@@ -44,7 +45,7 @@ def apply_run_events(incoming: IncomingReport) -> None:
     places = places_of(connection, attempt_id) if placed else ()
     for event in content:
         match event:
-            case Manifest():
+            case Manifest() | ProgramManifest():
                 record_commits(context, connection, attempt_id, [event], actor=TRAINER)
             case SaveSettled():
                 if record_stall(connection, attempt_id, event):

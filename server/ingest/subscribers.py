@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 
 from server.attempts.service import record_heartbeat
 from server.database.tables import attempts, events, nodes
-from server.ingest.progress import advance_progress
+from server.ingest.progress import advance_progress, check_continuity
 from server.ingest.report import IncomingReport
 from server.ingest.run_events import apply_run_events, store_answers
 from server.nodes.network import forget_check, record_check
 from server.nodes.slots import withheld_by_launch
 from server.subject import SERVER
 from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.job_artifacts.events import ArtifactsStored
 from trainyard.protocol.rest.event_data import LineSkipped, LogStored
+from trainyard.run.artifacts.artifact_records import DropReason
 from trainyard.run.failures import FailureReason
 
+MOST_SKIPPED = 100
+"""Events of lines that cannot be read, of one attempt: a program can write any number."""
+DROPPED_BECAUSE: Mapping[DropReason, str] = {
+    "disk_full": "because the disk of the node is about to be full",
+    "queue_full": "because more were logged at once than the script's process can hold",
+    "spool_full": "because more wait on the node than may",
+    "quota": "because the job has the bytes that it may have (TRAINYARD_ARTIFACT_QUOTA_BYTES)",
+    "too_many": "because the job has as many as it may have",
+    "too_large": "because files are larger than they may be",
+    "unreadable": "because files cannot be read, or changed while they were sent",
+}
 Subscriber = Callable[[IncomingReport], None]
 
 
@@ -76,8 +89,17 @@ def keep_provenance(incoming: IncomingReport) -> None:
 
 
 def append_skipped_lines(incoming: IncomingReport) -> None:
-    """Append an event for each line that could not be read."""
-    for skipped in incoming.content.skipped:
+    """Append an event for each of the first lines of an attempt that could not be read."""
+    if not incoming.content.skipped:
+        return
+    share = incoming.share
+    known = select(func.count()).where(
+        events.c.job_id == share.job_id,
+        events.c.kind == EventKind.LINE_SKIPPED,
+        events.c.attempt == share.number,
+    )
+    left = max(MOST_SKIPPED - (incoming.connection.scalar(known) or 0), 0)
+    for skipped in incoming.content.skipped[:left]:
         incoming.append(
             LineSkipped(file=skipped.file, offset=skipped.offset, error=skipped.error),
             message=f"a line of {skipped.file} at byte {skipped.offset} cannot be read",
@@ -110,6 +132,35 @@ def append_dropped_metrics(incoming: IncomingReport) -> None:
         )
 
 
+def append_dropped_output(incoming: IncomingReport) -> None:
+    """Append, once an attempt and reason, the event that artifacts or logs are left out."""
+    stored, share = incoming.artifacts, incoming.share
+    if stored is None:
+        return
+    if stored.count:
+        incoming.notify(ArtifactsStored(count=stored.count))
+    if not stored.dropped:
+        return
+    appended = select(events.c.data).where(
+        events.c.job_id == share.job_id,
+        events.c.kind == EventKind.OUTPUT_DROPPED,
+        events.c.attempt == share.number,
+    )
+    known = {(data["what"], data["reason"]) for data in incoming.connection.scalars(appended)}
+    for dropped in stored.dropped:
+        if (dropped.what, dropped.reason) in known:
+            continue
+        known.add((dropped.what, dropped.reason))
+        first = "" if dropped.first is None else f"; {dropped.first!r} is the first"
+        incoming.append(
+            dropped,
+            message=f"{dropped.what} of attempt {share.number} are left out, "
+            f"{DROPPED_BECAUSE[dropped.reason]}{first}",
+            actor=SERVER,
+            subject=incoming.node_subject,
+        )
+
+
 def notify_logs(incoming: IncomingReport) -> None:
     """Notify live views of new log lines, once a rank."""
     for stored in {stored.rank: stored for stored in incoming.logs}.values():
@@ -131,7 +182,9 @@ SUBSCRIBERS: tuple[Subscriber, ...] = (
     apply_run_events,
     append_skipped_lines,
     append_dropped_metrics,
+    append_dropped_output,
     notify_logs,
     advance_progress,
+    check_continuity,
     store_answers,
 )

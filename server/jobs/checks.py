@@ -10,9 +10,10 @@ from server.context import Context
 from server.database.tables import nodes
 from server.errors import InvalidRequestError
 from trainyard.base.problems import Problem, SpecError
+from trainyard.base.redaction import MASK
 from trainyard.spec.environment import environment_problems, masked_problems
 from trainyard.spec.job import JobSpec
-from trainyard.spec.precision import hardware
+from trainyard.spec.precision import depends_on_hardware, hardware
 from trainyard.spec.rules import check_job_spec
 from trainyard.spec.storage_uri import split_place
 from trainyard.training.known_devices import Slot
@@ -31,7 +32,9 @@ def check_spec(
     Raises:
         InvalidRequestError: naming every problem found.
     """
-    problems = [*_unknown_roots(context, spec), *masked_problems(spec.model_dump(mode="json"))]
+    problems = [*_unknown_roots(context, spec)]
+    if MASK in spec.model_dump_json():  # hardly ever: the search for the field takes far longer
+        problems += masked_problems(spec.model_dump(mode="json"))
     problems += not_allowed(context, spec)
     try:
         rules(spec)
@@ -46,12 +49,14 @@ def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
     if context.settings.allow_code:
         return []
     problems = environment_problems(spec.env)
-    if spec.model.factory is not None:
-        detail = (
-            "this server takes no jobs that bring code of their own; "
-            "TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows them"
-        )
-        problems.append(Problem(pointer="/model/factory", detail=detail))
+    brought = {"/model/factory": spec.model.factory, "/program": spec.program}
+    for pointer, code in brought.items():
+        if code is not None:
+            detail = (
+                "this server takes no jobs that bring code of their own; "
+                "TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows them"
+            )
+            problems.append(Problem(pointer=pointer, detail=detail))
     return problems
 
 
@@ -88,6 +93,8 @@ def check_hardware(connection: Connection, spec: JobSpec) -> None:
     Raises:
         InvalidRequestError: naming every problem found.
     """
+    if not depends_on_hardware(spec):
+        return  # without a look at all nodes
     if too_few_slots(connection, spec.resources.world_size, pointer=""):
         return
     problems = list(hardware(spec, known_slots(connection)))
@@ -118,11 +125,15 @@ def _unknown_roots(context: Context, spec: JobSpec) -> Iterator[Problem]:
 
 def _named_roots(spec: JobSpec) -> dict[str, str]:
     """Return each root that the spec names, by the field that names it."""
-    places = {
-        "/data/path": spec.data.path,
-        "/data/tokenizer_path": spec.data.tokenizer_path,
-        "/model/initial_weights": spec.model.initial_weights,
-        "/model/code": spec.model.code,
-    }
+    places = (
+        {
+            "/data/path": spec.data.path,
+            "/data/tokenizer_path": spec.data.tokenizer_path,
+            "/model/initial_weights": spec.model.initial_weights,
+            "/model/code": spec.model.code,
+        }
+        if spec.program is None
+        else spec.program.places
+    )
     given = {pointer: split_place(place)[0] for pointer, place in places.items() if place}
     return {"/checkpoint/root": spec.checkpoint.root} | given

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from server.jobs.next_attempt import Baseline, NextAttempt
 from trainyard.base.problems import SpecError
 from trainyard.planner.plan import plan
@@ -20,6 +22,7 @@ def compare(
     following: NextAttempt,
     *,
     last_step: int,
+    parent_step: int,
     state: TrainState | None,
     saves_first: bool = False,
 ) -> tuple[Change, ...]:
@@ -29,11 +32,16 @@ def compare(
         baseline: settings of the newest attempt.
         following: settings of the next one.
         last_step: step that the newest attempt reached.
-        state: counters of the parent checkpoint; none for a fresh start.
+        parent_step: step of the parent checkpoint; 0 for a fresh start.
+        state: counters of the parent checkpoint; none for a fresh start, and of a program.
         saves_first: whether the running attempt saves first, and the job resumes from that save.
     """
     now = following.plan.device
     was = baseline.device or now
+    if following.effective.program is not None:
+        steps = (str(last_step), str(parent_step))
+        lines = _of_program(baseline, following, steps=steps, was=was, now=now)
+        return _changed_first(lines)
     before = resolved(baseline.effective, was, baseline.layout)
     after = resolved(following.effective, now)
     try:
@@ -41,7 +49,9 @@ def compare(
     except SpecError:  # accepted by an earlier version, refused by this one
         old = None
     step = last_step if saves_first else state.step if state is not None else 0
-    left, right = _lines(before, old, step), _lines(after, following.plan, step)
+    planned = following.plan
+    assert isinstance(planned, Plan), "no program runs"
+    left, right = _lines(before, old, step), _lines(after, planned, step)
     lines = [("step", str(last_step), str(step)), ("device", was, now)]
     lines += [(name, left[name], right[name]) for name in left]
     position = str(state.data.position if state is not None else 0)
@@ -49,8 +59,30 @@ def compare(
     if saves_first:
         position = tokens = "those of the save"
     lines += [("data position", position, position), ("tokens so far", tokens, tokens)]
+    return _changed_first(lines)
+
+
+def _changed_first(lines: Iterable[tuple[str, str, str]]) -> tuple[Change, ...]:
     changes = [Change(name=n, before=b, after=a, changed=b != a) for n, b, a in lines]
     return tuple(sorted(changes, key=lambda change: not change.changed))
+
+
+def _of_program(
+    baseline: Baseline, following: NextAttempt, *, steps: tuple[str, str], was: str, now: str
+) -> list[tuple[str, str, str]]:
+    """Return name, old and new value of what is known of a program."""
+    before, after = baseline.effective.on_layout(baseline.layout), following.effective
+    left, right = (
+        {
+            "world size": str(spec.resources.world_size),
+            "nodes": str(spec.resources.nodes or "as few as fit"),
+            "steps": str(spec.total_steps or "unknown"),
+            "retries": str(spec.retry.max_retries),
+        }
+        for spec in (before, after)
+    )
+    lines = [("step", *steps), ("device", was, now)]
+    return lines + [(name, left[name], right[name]) for name in left]
 
 
 def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:

@@ -20,10 +20,10 @@ from server.jobs import resume as resumes
 from server.jobs import service
 from server.jobs.listing import JobFilter, count_jobs, list_jobs
 from server.jobs.planning import plan_job
-from server.jobs.queries import job_view, list_attempts, list_events
+from server.jobs.queries import job_view, list_attempts, list_events, view_of
 from server.operations.queries import read_operation
 from trainyard.base.names import NAME
-from trainyard.planner.results import Plan
+from trainyard.planner.results import AnyPlan
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.checkpoints import ForkReply, ForkRequest, JobDeletedView
 from trainyard.protocol.rest.common import Page
@@ -69,9 +69,9 @@ def submit(
     context: ServerContext, principal: Person, spec: Spec, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Check the whole spec and store the job, which waits, with a reason, until it is placed."""
-    job_id = service.submit(context, spec, actor=principal.actor, idempotency_key=idempotency_key)
-    view = job_view(context, job_id)
-    return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})
+    job = service.submit(context, spec, actor=principal.actor, idempotency_key=idempotency_key)
+    view = view_of(context, job)
+    return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job.id}"})
 
 
 JOB_KEY = r"^[01][0-9a-hjkmnp-tv-z]{26}$"
@@ -99,9 +99,12 @@ async def job_filter(
             description="With this text in the name, or with an id that begins with it.",
         ),
     ] = None,
+    imported: Annotated[
+        bool | None, Query(description="Recorded by another tool (`true`), or run here (`false`).")
+    ] = None,
 ) -> JobFilter:
     """Return the filter that a query names."""
-    return JobFilter(tuple(state or ()), tuple(tag or ()), name, project, search)
+    return JobFilter(tuple(state or ()), tuple(tag or ()), name, project, search, imported)
 
 
 Wanted = Annotated[JobFilter, Depends(job_filter)]
@@ -132,7 +135,7 @@ def counts(context: ServerContext, wanted: Wanted) -> Response:
     return reply(JobCounts(by_state=count_jobs(context, wanted)))
 
 
-@router.post("/jobs/plan", response_model=Plan, summary="Check a spec and plan it")
+@router.post("/jobs/plan", response_model=AnyPlan, summary="Check a spec and plan it")
 def plan(context: ServerContext, spec: Spec) -> Response:
     """Check a spec as a submission does, and return its plan."""
     return reply(plan_job(context, spec))

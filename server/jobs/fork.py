@@ -27,10 +27,12 @@ from server.subject import Actor
 from trainyard.base.problems import Problem, SpecError
 from trainyard.planner.results import Plan
 from trainyard.protocol.fork_rules import guarantees, settle_parts
-from trainyard.protocol.manifest import Manifest, split_checkpoint_id
+from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.operations import Verification
 from trainyard.protocol.rest.checkpoints import ForkPreview, ForkRequest
 from trainyard.protocol.resume_parts import CheckpointPart, start_state
+from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.spec.job import JobSpec, parse_job_spec
 
 LONGEST_NAME = 80
@@ -45,7 +47,7 @@ class ForkSource(TypedRow):
     id: str
     step: int
     root: str
-    manifest: Manifest
+    manifest: Manifest | ProgramManifest
     verification: Verification | None
     deleting_since: datetime | None
     stored_spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
@@ -159,6 +161,11 @@ def _prepare(
     context: Context, connection: Connection, checkpoint_id: str, request: ForkRequest
 ) -> PreparedFork:
     source = _source(connection, checkpoint_id)
+    if source.spec.program is not None:
+        raise ConflictError(
+            f"{checkpoint_id} was saved by a program (program.command): submit a new job that "
+            "reads its folder"
+        )
     spec = _changed(context.secrets.restore(source.spec, source.env), source.name, request)
     try:
         check_spec(context, spec)
@@ -237,6 +244,7 @@ def _check_place(prepared: PreparedFork) -> None:
 
 def _preview(prepared: PreparedFork) -> ForkPreview:
     source = prepared.source
+    assert isinstance(source.manifest, Manifest), "a program's checkpoint is refused before"
     state = source.manifest.train_state
     start = start_state(state, prepared.parts, dataset_digest=state.data.dataset_digest)
     return ForkPreview(

@@ -24,10 +24,11 @@ from sqlalchemy import (
 )
 
 from server.context import Context
-from server.database.job_reasons import shown_reason
+from server.database.queue_tables import shown_reason
 from server.database.rows import TypedRow
 from server.database.tables import jobs
 from server.errors import InvalidRequestError
+from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 
@@ -60,6 +61,7 @@ class ListedJob(TypedRow):
     updated_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+    imported_from: ImportTool | None
     rank: Annotated[int, literal_column("0", Integer).label("rank")]
     """Group of the order in which it is listed."""
 
@@ -93,6 +95,8 @@ class JobFilter:
     """Of this project."""
     search: str | None = None
     """With this text in the name, or an id that begins with it."""
+    imported: bool | None = None
+    """Recorded by another tool, or not."""
 
 
 def list_jobs(
@@ -144,6 +148,9 @@ def _conditions(wanted: JobFilter, after: str | None) -> list[ColumnElement[bool
         conditions.append(jobs.c.name == wanted.name)
     if wanted.project is not None:
         conditions.append(jobs.c.project == wanted.project)
+    if wanted.imported is not None:
+        tool = jobs.c.imported_from
+        conditions.append(tool.is_not(None) if wanted.imported else tool.is_(None))
     if wanted.search is not None:
         # Whole patterns: `contains` would concatenate them anew for each row.
         text = _ESCAPED.sub(r"/\g<0>", wanted.search)

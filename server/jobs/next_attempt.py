@@ -11,9 +11,16 @@ from trainyard.axes import MESH_AXES
 from trainyard.base.problems import Problem, SpecError
 from trainyard.planner.legal_layouts import own_layout
 from trainyard.planner.micro_batches import chosen_micro_batch_size, legal_micro_batch_size
-from trainyard.planner.plan import plan, resume_options
-from trainyard.planner.results import Plan
-from trainyard.protocol.attempt import SECTIONS, SINGLE_FIELDS, Overrides
+from trainyard.planner.plan import plan_job, resume_options
+from trainyard.planner.program_plan import size_refusal
+from trainyard.planner.results import Plan, ProgramPlan
+from trainyard.protocol.attempt import (
+    OF_PROGRAMS,
+    SECTIONS,
+    SECTIONS_OF_PROGRAMS,
+    Overrides,
+    single_fields,
+)
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.job import JobSpec
@@ -49,7 +56,7 @@ class NextAttempt:
     """Its differences from the job's spec, not from the newest attempt."""
     effective: JobSpec
     """The spec with the overrides; `auto` stays unresolved: placement chooses the slots."""
-    plan: Plan
+    plan: Plan | ProgramPlan
     """The planner's view of `effective`: layout, batch, memory, warnings."""
 
 
@@ -70,8 +77,12 @@ def plan_next_attempt(
     Raises:
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
+    _check_kind(baseline.spec, request.overrides)
     merged = _merged(baseline, request.overrides, steps=_agreed_steps(request))
     changed = merged.apply(baseline.spec)
+    if changed.program is not None:
+        size = _agreed_world_size(request) or baseline.layout.world_size
+        return _next_of_program(baseline, changed, size, slots=slots)
     # The layout first: the micro-batch size and the options of some axes depend on it.
     layout = _layout(baseline, request, changed, _agreed_world_size(request))
     effective = changed.model_copy(
@@ -83,11 +94,47 @@ def plan_next_attempt(
             ),
         }
     )
+    return _planned(baseline, effective, slots=slots)
+
+
+def _planned(baseline: Baseline, effective: JobSpec, *, slots: Collection[Slot]) -> NextAttempt:
     try:
-        planned = plan(effective, slots=slots)
+        planned = plan_job(effective, slots=slots)
     except SpecError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
     return NextAttempt(_overrides(baseline.spec, effective), effective, planned)
+
+
+def _check_kind(spec: JobSpec, requested: Overrides) -> None:
+    """Refuse changes of what the job does not have, because it runs a program.
+
+    Raises:
+        InvalidRequestError: naming each of them.
+    """
+    if spec.program is None:
+        return
+    legal = (*SECTIONS_OF_PROGRAMS, *OF_PROGRAMS)
+    problems = [
+        Problem(
+            pointer=f"/overrides/{name}",
+            detail=f"{name} belongs to the built-in trainer, and the job runs a program; legal: "
+            f"{', '.join(legal)}",
+        )
+        for name in Overrides.model_fields
+        if name not in legal and getattr(requested, name) is not None
+    ]
+    if problems:
+        raise InvalidRequestError.of(problems)
+
+
+def _next_of_program(
+    baseline: Baseline, changed: JobSpec, world_size: int, *, slots: Collection[Slot]
+) -> NextAttempt:
+    """Return the settings of the next attempt of a program, which has no layout but its slots."""
+    before = changed.on_layout(baseline.layout)
+    if refusal := size_refusal(before, world_size):
+        raise InvalidRequestError.at("/world_size", refusal)
+    return _planned(baseline, changed.on_layout(changed.layout(world_size)), slots=slots)
 
 
 def _merged(baseline: Baseline, requested: Overrides, *, steps: int | None) -> Overrides:
@@ -192,7 +239,7 @@ def _overrides(submitted: JobSpec, effective: JobSpec) -> Overrides:
         for name in SECTIONS
         if getattr(effective, name) != getattr(submitted, name)
     }
-    for name, path in SINGLE_FIELDS.items():
+    for name, path in single_fields(submitted).items():
         section, _, field = path.partition(".")
         value = getattr(getattr(effective, section), field)
         if value != getattr(getattr(submitted, section), field):
@@ -204,6 +251,7 @@ def _in_request(problems: Sequence[Problem]) -> list[Problem]:
     """Point each problem of the effective spec at the field of the request that caused it."""
     moved = {
         "/training/steps": "/steps",
+        "/program/steps": "/steps",
         "/training/micro_batch_size": "/overrides/micro_batch_size",
         "/resources/world_size": "/world_size",
     }

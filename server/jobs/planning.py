@@ -11,13 +11,14 @@ from server.jobs.checks import (
     known_slots,
     too_few_slots,
 )
+from server.packs.store import check_pack
 from server.projects.service import check_project
-from trainyard.planner.results import Plan
+from trainyard.planner.results import Plan, ProgramPlan
 from trainyard.spec.job import JobSpec
 from trainyard.spec.rules import check_new_job
 
 
-def plan_job(context: Context, spec: JobSpec) -> Plan:
+def plan_job(context: Context, spec: JobSpec) -> Plan | ProgramPlan:
     """Return the plan of a job.
 
     A job larger than all nodes is planned with a warning: the plan does not depend on them, and is
@@ -34,6 +35,8 @@ def plan_job(context: Context, spec: JobSpec) -> Plan:
         )
         check_project(connection, spec.project)
         check_hardware(connection, spec)
+        if spec.pack is not None:
+            check_pack(connection, spec.pack)
         slots = known_slots(connection)
-    planned = trainyard.planner.plan.plan(spec, slots=() if missing else slots)
+    planned = trainyard.planner.plan.plan_job(spec, slots=() if missing else slots)
     return planned.model_copy(update={"warnings": (*missing, *planned.warnings)})

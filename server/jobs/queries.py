@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam
 
 from server.attempts.queries import attempt_views
 from server.context import Context
-from server.database.job_reasons import shown_reason
+from server.database.queue_tables import shown_reason
 from server.database.rows import Attempt, Job
 from server.database.tables import attempts, events, jobs
 from server.errors import NotFoundError
 from server.events.tail import StoredEvent
+from server.imports.store import read_import
 from server.lifecycle import check_job
 from trainyard.base.redaction import has_credentials, hide_credentials
+from trainyard.protocol.past_runs.views import ImportView
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.resume_rules import harmless_differences
@@ -38,6 +41,20 @@ VERBS: dict[JobState, tuple[Verb, ...]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ShownJob(Job):
+    """A job with the reason that its view shows."""
+
+    shown_reason: Annotated[str | None, shown_reason]
+
+
+# Of each view of a job; built once, since that takes longer than the database does.
+_SHOWN = ShownJob.select().where(jobs.c.id == bindparam("of_job"))
+_ATTEMPT = Attempt.select().where(
+    attempts.c.job_id == bindparam("of_job"), attempts.c.number == bindparam("of_number")
+)
+
+
 def job_row(connection: Connection, job_id: str) -> Job:
     """Return a job's row.
 
@@ -58,12 +75,32 @@ def job_view(context: Context, job_id: str) -> JobView:
         UnreadableError: another version wrote its spec.
     """
     with context.database.read() as connection:
-        job = job_row(connection, job_id)
-        newest = attempts.c.number == job.attempt
-        query = Attempt.select().where(attempts.c.job_id == job_id, newest)
-        views = attempt_views(connection, job_id, job.spec, Attempt.all(connection, query))
-        reason = connection.scalar(select(shown_reason).where(jobs.c.id == job_id))
+        job = ShownJob.one_or_none(connection, _SHOWN, {"of_job": job_id})
+        if job is None:
+            raise NotFoundError(f"no job has the id {job_id!r}")
+        newest = {"of_job": job_id, "of_number": job.attempt}
+        rows = Attempt.all(connection, _ATTEMPT, newest) if job.attempt else ()
+        views = attempt_views(connection, job_id, job.spec, rows)
+        imported = None if job.imported_from is None else read_import(connection, job_id)
     current = views[0] if views else None
+    return _view(context, job, current, reason=job.shown_reason, imported=imported)
+
+
+def view_of(context: Context, job: Job) -> JobView:
+    """Return the view of a row, which is read again only where other rows belong to the view."""
+    if job.attempt or job.demand is not None:
+        return job_view(context, job.id)
+    return _view(context, job, None, reason=job.reason)
+
+
+def _view(
+    context: Context,
+    job: Job,
+    current: AttemptView | None,
+    *,
+    reason: str | None,
+    imported: ImportView | None = None,
+) -> JobView:
     spec = _shown(context, job)
     effective = _effective(spec, job, current)
     computed = {
@@ -74,8 +111,9 @@ def job_view(context: Context, job_id: str) -> JobView:
         "effective_spec": effective,
         "changes": harmless_differences(spec, effective),
         "current_attempt": current,
+        "imported": imported,
         "retries_left": max(0, effective.retry.max_retries - job.retries_used),
-        "verbs": VERBS[job.state],
+        "verbs": _verbs(job),
         "priority_words": priority_words(job.priority),
     }
     return JobView(**job.values_for(JobView) | computed)
@@ -114,10 +152,23 @@ def list_events(
     return [row.view for row in rows]
 
 
+def _verbs(job: Job) -> tuple[Verb, ...]:
+    """Return the commands that are legal now; what saves and resumes differs for a program."""
+    verbs = VERBS[job.state]
+    if job.imported_from is not None:
+        return ("delete",)
+    if job.spec.program is None:
+        return verbs
+    without = set() if "save" in job.progress.answers else {"save"}
+    if job.state == JobState.SUCCEEDED:
+        without.add("resume")
+    return tuple(verb for verb in verbs if verb not in without)
+
+
 def _shown(context: Context, job: Job) -> JobSpec:
     spec = job.spec
-    if has_credentials(text := spec.model_dump_json()):
-        spec = parse_job_spec(hide_credentials(text))
+    if has_credentials(job.stored_spec.text):
+        spec = parse_job_spec(hide_credentials(spec.model_dump_json()))
     return spec.model_copy(update={"env": context.secrets.shown(job.env), "project": job.project})
 
 

@@ -25,6 +25,7 @@ from server.placement.demand import Demand, Offer
 from server.placement.fit import fits
 from server.protocol_2 import lacking
 from server.subject import SCHEDULER, Actor, Subject
+from trainyard.base.problems import Problem
 from trainyard.planner.plan import resume_options
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest
@@ -37,6 +38,7 @@ from trainyard.protocol.rest.resume import (
     ResumeRequest,
 )
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.spec.layout import Layout
 
 EVERY_SIZE_UP_TO = 64
@@ -54,7 +56,7 @@ class PreparedResume:
     baseline: Baseline
     next: NextAttempt
     parent: ParentCheckpoint
-    manifest: Manifest | None
+    manifest: Manifest | ProgramManifest | None
     """Manifest of the parent, where the job saved it itself."""
     last_step: int
     """Step that the newest attempt reached."""
@@ -67,9 +69,11 @@ def options(context: Context, job_id: str) -> ResumeOptions:
 
     Raises:
         NotFoundError: there is no such job.
+        ConflictError: it was imported.
     """
     with context.database.read() as connection:
         job = job_row(connection, job_id)
+        _refuse_imported(job)
         baseline, _ = _baseline(connection, job)
         parent = parent_checkpoint(connection, job.id)
         offers = read_offers(connection, without_job=job_id)
@@ -176,26 +180,58 @@ def _prepare(
 ) -> PreparedResume:
     """Check a request, and return the resume that it leads to; nothing is stored."""
     job = job_row(connection, job_id)
+    _refuse_imported(job)
     if job.state not in {*TERMINAL_JOB_STATES, JobState.RUNNING}:
         raise ConflictError(f"{job.name} is {job.state}; a job that has ended or runs can resume")
     baseline, last_step = _baseline(connection, job)
     parent, manifest = _parent(connection, job, request.checkpoint_id)
     following = plan_next_attempt(baseline, request, slots=known_slots(connection))
-    steps = following.effective.training.steps
-    if job.state == JobState.SUCCEEDED and parent.step >= steps:
+    steps = following.effective.total_steps
+    runs_program = following.effective.program is not None
+    if job.state == JobState.SUCCEEDED and runs_program and parent.id is None:
+        raise ConflictError(
+            f"{job.name} has succeeded, and would begin again: submit it as a new job"
+        )
+    if job.state == JobState.SUCCEEDED and steps is not None and parent.step >= steps:
         raise ConflictError(
             f"{job.name} has succeeded at step {parent.step}; "
             "name an older checkpoint or more steps to resume it"
         )
-    if parent.step >= steps:
+    if steps is not None and parent.step >= steps:
         raise InvalidRequestError.at(
             "/steps", f"steps={steps}, but {parent.id} stands at step {parent.step} already"
         )
     check_spec(context, context.secrets.restore(following.effective, job.env))
     _check_root(baseline, following, parent)
     check_world_size(context, following.plan.world_size, pointer="/world_size")
-    saves_first = job.state == JobState.RUNNING and request.checkpoint_id is None
+    # What a program saves on its stop is not known.
+    saves_first = (
+        job.state == JobState.RUNNING and request.checkpoint_id is None and not runs_program
+    )
+    if runs_program and parent.id is None:
+        following = _from_the_start(following)
     return PreparedResume(job, baseline, following, parent, manifest, last_step, saves_first)
+
+
+def _refuse_imported(job: Job) -> None:
+    if job.imported_from is not None:
+        raise ConflictError(
+            f"{job.name} was imported from {job.imported_from}: it ran elsewhere, and cannot be "
+            "resumed here"
+        )
+
+
+def _from_the_start(following: NextAttempt) -> NextAttempt:
+    """Return the settings with a warning in the plan: the program resumes from no checkpoint."""
+    program = following.effective.program
+    never = program is not None and program.resume == "never"
+    why = "resume='never'" if never else "the job has no checkpoint"
+    warning = Problem(
+        pointer="/program/resume",
+        detail=f"{why}: the program begins again, unless it finds by itself what it saved",
+    )
+    warned = following.plan.model_copy(update={"warnings": (warning, *following.plan.warnings)})
+    return replace(following, plan=warned)
 
 
 def _check_runs(connection: Connection, job_id: str, attempt_id: str) -> None:
@@ -220,7 +256,7 @@ def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
 
 def _parent(
     connection: Connection, job: Job, named: str | None
-) -> tuple[ParentCheckpoint, Manifest | None]:
+) -> tuple[ParentCheckpoint, Manifest | ProgramManifest | None]:
     """Return the parent checkpoint, and its manifest where the job saved it itself.
 
     Raises:
@@ -266,7 +302,8 @@ def _preview(prepared: PreparedResume) -> ResumePreview:
             prepared.baseline,
             prepared.next,
             last_step=prepared.last_step,
-            state=manifest.train_state if manifest is not None else None,
+            parent_step=parent.step,
+            state=manifest.train_state if isinstance(manifest, Manifest) else None,
             saves_first=prepared.saves_first,
         ),
     )

@@ -14,21 +14,26 @@ from server.attempts.launch import (
     newest_launch,
     refuse_while_held,
     release_kept,
+    runs_program,
 )
 from server.attempts.parent import parent_checkpoint
 from server.checkpoints.deletion import remove_with_job
 from server.checkpoints.guards import refuse_while_needed
 from server.context import Context
 from server.database import tables
-from server.database.job_reasons import reason_of_group
+from server.database.column_types import StoredRecord
+from server.database.queue_tables import reason_of_group
 from server.database.rows import Job
 from server.database.tables import attempts, jobs, requests
+from server.database.upsert import inserted
 from server.errors import ConflictError
 from server.events.notices import forget
-from server.events.store import NewEvent, append_event
+from server.events.store import NewEvent, append_event, append_events
 from server.jobs.checks import check_hardware, check_spec, check_world_size
 from server.jobs.idempotency import job_of_key, submission_digest
+from server.jobs.queries import job_row
 from server.lifecycle import job_to, lock_job, move
+from server.packs.store import name_pack
 from server.projects.service import keep_project
 from server.subject import SCHEDULER, Actor, Subject
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, PriorityChanged, Submitted
@@ -62,8 +67,8 @@ DESIRED_END = {DesiredState.STOP: JobState.STOPPED, DesiredState.CANCEL: JobStat
 
 def submit(
     context: Context, spec: JobSpec, *, actor: Actor, idempotency_key: str | None = None
-) -> str:
-    """Store a job, queued, and return its id; a repeat under the same key returns the first's id.
+) -> Job:
+    """Store a job, queued, and return it; a repeat under the same key returns the first one.
 
     Args:
         context: the server's surroundings.
@@ -89,11 +94,10 @@ def submit(
                 job_id=job_id,
             )
             if earlier is not None:
-                return earlier
+                return job_row(connection, earlier)
         check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
         check_hardware(connection, spec)
-        insert_job(context, connection, job_id, spec, actor=actor)
-    return job_id
+        return insert_job(context, connection, job_id, spec, actor=actor)
 
 
 def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
@@ -133,6 +137,8 @@ def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) 
     """
     with context.database.write() as connection:
         job = _locked(connection, job_id)
+        if job.imported_from is not None:
+            raise ConflictError(f"{job.name} was imported from {job.imported_from}: it never waits")
         if job.state in TERMINAL_JOB_STATES:
             raise ConflictError(f"{job.name} is {job.state}; resume it with another priority")
         pending = job.pending
@@ -197,6 +203,12 @@ def add_request(context: Context, job_id: str, request: Request) -> str:
         job = _locked(connection, job_id)
         if job.state != JobState.RUNNING:
             raise ConflictError(f"{job.name} is {job.state}, not running")
+        if job.spec.program is not None and request.kind not in job.progress.answers:
+            call = "run.should_save(step)" if request.kind == "save" else "run.request()"
+            raise ConflictError(
+                f"{job.name} runs a program (program.command), which answers no {request.kind}: it "
+                f"has not called {call} of trainyard.init()"
+            )
         attempt_id = newest_attempt_id(connection, job_id)
         unanswered = (requests.c.attempt_id == attempt_id) & requests.c.answer.is_(None)
         waiting = connection.scalar(sa.select(sa.func.count()).where(unanswered)) or 0
@@ -276,11 +288,18 @@ def _lost(connection: Connection, job: Job) -> str:
         return "nothing: it has not started"
     parent = parent_checkpoint(connection, job.id)
     saved = parent.step if parent.own else attempt.start_step
+    if not parent.own and runs_program(job):
+        return f"all that attempt {job.attempt} did, but for what the program saved by itself"
     steps = max(attempt.last_step, attempt.start_step) - saved
     since = f"step-{saved}" if parent.own else "the start; nothing was saved"
+    if steps <= 0 and parent.own and runs_program(job):  # it need not report its steps
+        return f"what the program did since {since}"
     if steps <= 0:
         return f"nothing: all is saved in step-{saved}" if parent.own else "nothing"
     return f"{steps} step{'' if steps == 1 else 's'} since {since}"
+
+
+_INSERT_JOB = sa.insert(jobs)
 
 
 def insert_job(
@@ -291,8 +310,8 @@ def insert_job(
     *,
     actor: Actor,
     ancestor: Ancestor = Ancestor(),
-) -> None:
-    """Store a checked job as queued; a fork starts at `ancestor`.
+) -> Job:
+    """Store a checked job as queued, and return it; a fork starts at `ancestor`.
 
     Raises:
         InvalidRequestError: its project does not exist.
@@ -303,23 +322,29 @@ def insert_job(
     row = {
         "id": job_id,
         "name": spec.name,
-        "tags": spec.tags,
+        "tags": list(spec.tags),
         "project": spec.project,
-        "spec": spec.model_copy(update={"env": {}, "project": DEFAULT_PROJECT}),
+        "spec": StoredRecord.of(spec.model_copy(update={"env": {}, "project": DEFAULT_PROJECT})),
         "spec_digest": spec.digest,
         "env": context.secrets.seal(spec.env),
-        "state": JobState.QUEUED.value,
-        "desired": DesiredState.RUN.value,
+        "state": JobState.QUEUED,
+        "desired": DesiredState.RUN,
         "priority": spec.resources.priority,
-        "pending": PendingLaunch(
-            cause=AttemptCause.SUBMIT, actor=actor.name, layout=layout, checkpoint_id=checkpoint_id
+        "pending": StoredRecord.of(
+            PendingLaunch(
+                cause=AttemptCause.SUBMIT,
+                actor=actor.name,
+                layout=layout,
+                checkpoint_id=checkpoint_id,
+            )
         ),
         "queued_at": now,
         "world_size": layout.world_size,
         "min_world_size": spec.resources.min_world_size,
         "max_world_size": spec.resources.max_world_size,
-        "layout": str(layout),
-        "progress": Progress(step=ancestor.start_step, steps=spec.training.steps),
+        "layout": spec.layout_name(layout),
+        "preemptible": spec.program is None or spec.program.preemptible,
+        "progress": Progress(step=ancestor.start_step, steps=spec.total_steps),
         "forked_from": checkpoint_id,
         "fork_parts": parts,
         "fork_step": None if parts is None else ancestor.start_step,
@@ -328,14 +353,17 @@ def insert_job(
         "created_at": now,
         "updated_at": now,
     }
-    message = f"{spec.name} requests {layout.slots_in_words} as {layout}"
+    message = f"{spec.name} requests {layout.slots_in_words}"
+    message += f" as {layout}" if spec.program is None else " for a program"
     if parts is not None:
         message += f", with {', '.join(parts)} of {checkpoint_id}"
-    connection.execute(sa.insert(jobs).values(row))
+    connection.execute(_INSERT_JOB, row)
+    if spec.pack is not None:
+        name_pack(context, connection, job_id, spec.pack)
     event = NewEvent(
         Submitted(
             world_size=layout.world_size,
-            layout=str(layout),
+            layout=spec.layout_name(layout),
             forked_from=checkpoint_id,
             parts=parts or (),
             not_exact=parts_not_loaded(parts) if parts else (),
@@ -344,4 +372,5 @@ def insert_job(
         Subject(job_id),
         message,
     )
-    append_event(context, connection, event)
+    append_events(context, connection, [event], touched=True)
+    return inserted(Job, row)

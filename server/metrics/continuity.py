@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from server.database.metric_and_log_tables import metric_series, step_digests
 from server.database.tables import attempts, checkpoints, events, jobs
 from server.metrics.series import read_values
 from trainyard.protocol.event_kinds import EventKind
-from trainyard.protocol.manifest import TrainState
+from trainyard.protocol.manifest import Manifest, TrainState
 from trainyard.protocol.rest.attempts import Continuity, ContinuityCheck
 from trainyard.protocol.resume_parts import start_state
 from trainyard.run.records import MetricRecord
@@ -56,7 +56,8 @@ def check(
     data differ on purpose. If none did, the loss must lie within the mean of the last 20 finite
     losses of the lineage, plus or minus 5 standard deviations or a tenth of the mean, whichever is
     more. The digest of an own model's code must be that of the checkpoint. A value without a record
-    to compare with is not checked.
+    to compare with is not checked. Of a program digest and loss are compared, where it gives a
+    digest and another attempt took the step.
 
     Returns:
         The checks; None for a fresh start, for a parent that the catalog does not hold, and when
@@ -76,16 +77,23 @@ def check(
         .where(attempts.c.id == attempt_id)
     ).one()
     step = attempt.start_step + 1
-    record = next((record for record in records if record.step == step), None)
-    if record is None or attempt.parent_checkpoint_id is None:
+    of_step = [record for record in records if record.step == step]
+    if not of_step or attempt.parent_checkpoint_id is None:
         return None
+    # A program records digest and values apart.
+    record = next((record for record in of_step if record.data_digest is not None), of_step[0])
+    spec = effective_spec(connection, attempt_id)
+    keys = attempts_of(connection, attempt.job_id)
+    if spec.program is not None:
+        same = _same_data(connection, attempt.job_id, attempt.number, 0)
+        past = _past(connection, keys, keys[attempt.number], step, 1, same)
+        own = _losses(connection, {attempt_id: attempt.number}, first=step, last=step)
+        return of_program(record, past, own.get(attempt_id, {}).get(step))
     manifest = connection.scalar(
         select(checkpoints.c.manifest).where(checkpoints.c.id == attempt.parent_checkpoint_id)
     )
-    if manifest is None:
+    if not isinstance(manifest, Manifest):
         return None
-    spec = effective_spec(connection, attempt_id)
-    keys = attempts_of(connection, attempt.job_id)
     sequences = step * spec.training.global_batch_size
     same = _same_data(connection, attempt.job_id, attempt.number, sequences)
     every = explicit(spec.training.log_every_steps)
@@ -123,6 +131,29 @@ def compare(
         checks=checks,
         exact=ok and any(check.name == "data_digest" for check in checks),
         summary=_summary(checks),
+    )
+
+
+def of_program(record: MetricRecord, past: Past, loss: float | None) -> Continuity | None:
+    """Return what the digest of a program's samples proves, and its loss where it logs one.
+
+    None where the program gives no digest, or no other attempt took the step: there is no order to
+    compare.
+    """
+    if record.data_digest is None or not past.digests:
+        return None
+    values = {} if loss is None else {LOSS: loss}
+    of_step = replace(record, values=values)
+    checks = (*_digest(of_step, past), *(_loss(of_step, past) if values else ()))
+    broken = [check.name for check in checks if not check.ok]
+    bound = next((check.within for check in checks if check.name == "loss"), None)
+    compared = f"loss within {bound}" if bound else "loss not compared"
+    return Continuity(
+        ok=not broken,
+        step=record.step,
+        checks=checks,
+        exact=not broken,
+        summary=f"differs in {', '.join(broken)}" if broken else f"order exact, {compared}",
     )
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import NamedTuple, Self
 
 import orjson
-from sqlalchemy import Connection, Table, Text, select, type_coerce
+from sqlalchemy import Connection, Integer, Text, select, type_coerce
 
-from server.database.column_types import Json
 from server.database.held import of_held
-from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.nodes.slots import withheld_from_placement
 from server.placement.demand import (
@@ -27,6 +25,14 @@ from server.placement.demand import (
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
 from trainyard.spec.auto import DeviceKind
 
+POLLS = "server"
+"""Inbox of the nodes that fetch their messages by long polls."""
+_HeldSlots = tuple[str, str, bool, str]
+"""Slots of a share: the name of its job, their indices as stored, whether they count as held, and
+the state of the share."""
+_StoredTime = str | datetime
+"""A time as the driver returns it."""
+_NEVER = datetime.max.replace(tzinfo=UTC)
 OFFERS_KEPT = 8192
 """Offers that are kept, a kilobyte each: a round makes those anew whose nodes have changed."""
 
@@ -44,27 +50,146 @@ class Capacity:
     """What attempts hold, on any node."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Held(TypedRow):
-    """A share that holds its slots, with its job."""
+class _Held(NamedTuple):
+    """A share that holds its slots, with its job; a round reads all of them.
 
-    table: ClassVar[Table] = attempt_nodes
+    So little as possible is done for a row: states are the texts that are stored, which equal their
+    members, times are as the driver returns them, and JSON is parsed where it is needed.
+    """
+
     attempt_id: str
     node: str
-    slots: Annotated[str, type_coerce(attempt_nodes.c.slots, Text)]
+    slots: str
     """Their indices, as stored."""
-    state: AttemptNodeState
-    is_lost: Annotated[bool, attempt_nodes.c.lost_at.is_not(None)]
-    is_unreachable: Annotated[bool, attempt_nodes.c.unreachable_since.is_not(None)]
-    desired: Annotated[DesiredState, attempts.c.desired]
-    ordered_at: Annotated[datetime | None, attempts.c.ordered_at]
-    first_step_at: Annotated[datetime | None, attempts.c.started_at]
-    job_id: Annotated[str, jobs.c.id]
-    job_name: Annotated[str, jobs.c.name]
-    job_state: Annotated[JobState, jobs.c.state]
-    priority: Annotated[int, jobs.c.priority]
-    progress: Annotated[dict[str, Any], type_coerce(jobs.c.progress, Json)]
-    """Not validated: a round reads that of every job that runs."""
+    state: str
+    is_lost: int
+    is_unreachable: int
+    desired: str
+    ordered_at: _StoredTime | None
+    first_step_at: _StoredTime | None
+    job_id: str
+    job_name: str
+    job_state: str
+    priority: int
+    preemptible: int
+    progress: str
+    """As stored. The last field: it changes with each report, the others hardly ever."""
+
+
+_HELD = of_held(
+    select(
+        attempt_nodes.c.attempt_id,
+        attempt_nodes.c.node,
+        type_coerce(attempt_nodes.c.slots, Text),
+        type_coerce(attempt_nodes.c.state, Text),
+        type_coerce(attempt_nodes.c.lost_at.is_not(None), Integer),
+        type_coerce(attempt_nodes.c.unreachable_since.is_not(None), Integer),
+        type_coerce(attempts.c.desired, Text),
+        type_coerce(attempts.c.ordered_at, Text),
+        type_coerce(attempts.c.started_at, Text),
+        jobs.c.id,
+        jobs.c.name,
+        type_coerce(jobs.c.state, Text),
+        jobs.c.priority,
+        type_coerce(jobs.c.preemptible, Integer),
+        type_coerce(jobs.c.progress, Text),
+    )
+    .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
+    .join(jobs, jobs.c.id == attempts.c.job_id)
+)
+"""The shares that hold their slots: the columns of `_Held`, in the order of its fields."""
+_NODES = select(
+    *(nodes.c.name, nodes.c.device, nodes.c.slots, nodes.c.protocol, nodes.c.inbox),
+    *(
+        type_coerce(column, Text)
+        for column in (
+            *(nodes.c.roots, nodes.c.partitions, nodes.c.worker_labels),
+            *(nodes.c.set_labels, nodes.c.withheld),
+        )
+    ),
+).where(TAKES_JOBS)
+"""The arguments of `_offer` but the last."""
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What an attempt holds, but for its expected end, which follows from its progress and time."""
+
+    holding: Holding
+    """Without its expected end."""
+    is_paced: bool
+    """Whether it is expected to end when the steps that are left are done."""
+    leaves_until: datetime | None
+    """Time before which it is expected to leave within `LEAVES_WITHIN`; None where it is not."""
+
+    @classmethod
+    def of(cls, shares: Sequence[_Held]) -> Self:
+        """Return what the shares of an attempt hold.
+
+        No end is known of an attempt with a silent share, of one that has not followed an order for
+        long, nor of the slots that a queued job keeps, and no further order makes any of them
+        leave. No waiting job makes a program leave that is not preemptible.
+        """
+        first = shares[0]
+        kept = first.job_state == JobState.QUEUED
+        silent = kept or any(share.is_lost or share.is_unreachable for share in shares)
+        ordered, ordered_at = first.desired != DesiredState.RUN, _time(first.ordered_at)
+        may_leave = first.preemptible and not silent and not ordered
+        overdue_at = _NEVER if ordered_at is None else ordered_at + OVERDUE_AFTER
+        return cls(
+            Holding(
+                {share.node: slot_indices(share.slots) for share in shares},
+                None,
+                first.attempt_id,
+                first.job_id,
+                first.priority,
+                _time(first.first_step_at) if may_leave else None,
+            ),
+            is_paced=not ordered and not silent and first.job_state == JobState.RUNNING,
+            leaves_until=overdue_at if ordered and not silent else None,
+        )
+
+    def at(self, now: datetime, progress: str) -> Holding:
+        """Return what it holds with its expected end.
+
+        Args:
+            now: present time.
+            progress: that of its job, as stored.
+        """
+        seconds_left: float | None = None
+        if self.is_paced:
+            seconds_left = orjson.loads(progress).get("seconds_left")
+        elif self.leaves_until is not None and now < self.leaves_until:
+            seconds_left = LEAVES_WITHIN.total_seconds()
+        if seconds_left is None:
+            return self.holding
+        held, ends_at = self.holding, now + expected_time(float(seconds_left))
+        of_job = (held.job_id, held.priority, held.first_step_at)
+        return Holding(held.shares, ends_at, held.attempt_id, *of_job)  # `replace` takes longer
+
+
+class CapacityReader:
+    """Reads the capacity round by round, and makes anew what differs from the round before.
+
+    What it keeps of an attempt is looked up by all columns that it was made of.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[Hashable, _Attempt] = {}
+
+    def read(self, connection: Connection, now: datetime) -> Capacity:
+        """Return what the nodes offer and what attempts hold, as of one moment."""
+        held = _read_held(connection)
+        by_attempt: dict[str, list[_Held]] = {}
+        for share in held:
+            by_attempt.setdefault(share.attempt_id, []).append(share)
+        former, self._attempts = self._attempts, {}
+        holdings: list[Holding] = []
+        for shares in by_attempt.values():
+            key = tuple(share[:-1] for share in shares) if len(shares) > 1 else shares[0][:-1]
+            attempt = self._attempts[key] = former.get(key) or _Attempt.of(shares)
+            holdings.append(attempt.at(now, shares[0].progress))
+        return Capacity(_offers(connection, held), holdings)
 
 
 def read_offers(connection: Connection, *, without_job: str | None = None) -> list[Offer]:
@@ -80,21 +205,18 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
 
 def read_capacity(connection: Connection, now: datetime) -> Capacity:
     """Return what the nodes offer and what attempts hold, as of one moment."""
-    held = _read_held(connection)
-    by_attempt: dict[str, list[_Held]] = {}
-    for share in held:
-        by_attempt.setdefault(share.attempt_id, []).append(share)
-    holdings = [_holding(shares, now) for shares in by_attempt.values()]
-    return Capacity(_offers(connection, held), holdings)
+    return CapacityReader().read(connection, now)
 
 
 def _read_held(connection: Connection) -> Sequence[_Held]:
-    shares = (
-        _Held.select()
-        .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
-        .join(jobs, jobs.c.id == attempts.c.job_id)
-    )
-    return _Held.all(connection, of_held(shares))
+    return [_Held._make(row) for row in connection.execute(_HELD).all()]
+
+
+def _time(stored: _StoredTime | None) -> datetime | None:
+    """Return a time that the driver returned: on SQLite a text, in UTC without a zone."""
+    if isinstance(stored, str):
+        return datetime.fromisoformat(stored).replace(tzinfo=UTC)
+    return stored and stored.astimezone(UTC)
 
 
 def _offers(
@@ -102,30 +224,10 @@ def _offers(
 ) -> list[Offer]:
     shares: defaultdict[str, list[_HeldSlots]] = defaultdict(list)
     for share in held:
-        counts = share.is_lost or share.job_id != without_job
-        held_slots = _HeldSlots(share.job_name, share.slots, counts, share.state)
-        shares[share.node].append(held_slots)
-    node = nodes.c
-    texts = (node.roots, node.partitions, node.worker_labels, node.set_labels, node.withheld)
-    rows = connection.execute(
-        select(
-            *(node.name, node.device, node.slots, node.protocol),
-            *(type_coerce(column, Text) for column in texts),
-        ).where(TAKES_JOBS)
-    )
-    return [_offer(*row, held=tuple(sorted(shares.get(row[0], ())))) for row in rows]
-
-
-class _HeldSlots(NamedTuple):
-    """Slots of a share."""
-
-    job_name: str
-    slots: str
-    """Their indices, as stored."""
-    counts: bool
-    """Whether they count as held."""
-    state: AttemptNodeState
-    """Of the share."""
+        counts = bool(share.is_lost) or share.job_id != without_job
+        shares[share.node].append((share.job_name, share.slots, counts, share.state))
+    rows = connection.execute(_NODES).all()
+    return [_offer(*row, tuple(sorted(shares.get(row[0], ())))) for row in rows]
 
 
 @lru_cache(maxsize=OFFERS_KEPT)
@@ -134,23 +236,26 @@ def _offer(
     device: DeviceKind,
     slots: int,
     protocol: int,
+    inbox: str,
     roots: str,
     partitions: str,
     worker_labels: str,
     set_labels: str,
     withheld: str,
-    *,
     held: Sequence[_HeldSlots],
 ) -> Offer:
     """Return what a node offers; texts are columns as they are stored."""
     holders: Counter[str] = Counter()
     taken: set[int] = set()
-    for share in held:
-        if share.counts:
-            indices = _indices(share.slots)
-            holders[share.job_name] += len(indices)
+    for job_name, slots_of_share, counts, _ in held:
+        if counts:
+            indices = slot_indices(slots_of_share)
+            holders[job_name] += len(indices)
             taken.update(indices)
-    by_state = ((share.state, _indices(share.slots)) for share in held)
+    by_state = (
+        (AttemptNodeState(state), slot_indices(slots_of_share))
+        for _, slots_of_share, _, state in held
+    )
     reasons = withheld_from_placement(orjson.loads(withheld), by_state)
     usable = [slot for slot in range(slots) if slot not in reasons]
     return Offer(
@@ -161,6 +266,7 @@ def _offer(
         roots=orjson.loads(roots),
         holders=holders,
         protocol=protocol,
+        polls=inbox == POLLS,
         partitions=tuple(slot for slot in orjson.loads(partitions) if slot not in reasons),
         labels={**orjson.loads(worker_labels), **orjson.loads(set_labels)},
         withheld=reasons,
@@ -168,30 +274,6 @@ def _offer(
 
 
 @lru_cache(maxsize=OFFERS_KEPT)
-def _indices(slots: str) -> tuple[int, ...]:
+def slot_indices(slots: str) -> tuple[int, ...]:
+    """Return the slots of a share from their JSON text, of which there are few."""
     return tuple(orjson.loads(slots))
-
-
-def _holding(shares: Sequence[_Held], now: datetime) -> Holding:
-    """Return what an attempt holds, with its expected end: the steps left at its own pace.
-
-    No end is known of an attempt with a silent share, of one that has not followed an order for
-    long, nor of the slots that a queued job keeps, and no further order makes any of them leave.
-    """
-    first, seconds_left = shares[0], None
-    kept = first.job_state == JobState.QUEUED
-    silent = kept or any(share.is_lost or share.is_unreachable for share in shares)
-    ordered = first.desired != DesiredState.RUN
-    overdue = first.ordered_at is not None and now >= first.ordered_at + OVERDUE_AFTER
-    if ordered and not silent and not overdue:
-        seconds_left = LEAVES_WITHIN.total_seconds()
-    elif not ordered and not silent and first.job_state == JobState.RUNNING:
-        seconds_left = first.progress.get("seconds_left")
-    return Holding(
-        {share.node: _indices(share.slots) for share in shares},
-        None if seconds_left is None else now + expected_time(float(seconds_left)),
-        first.attempt_id,
-        first.job_id,
-        first.priority,
-        None if silent or ordered else first.first_step_at,
-    )

@@ -6,23 +6,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Table, exists
 
 from server.context import Context
 from server.database.held import of_held
 from server.database.rows import Node, TypedRow
+from server.database.source_tables import node_requests
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.nodes.slots import withheld_from_placement
 from server.ranks.store import slow_slots
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.metrics_and_logs import SlowSlot
 from trainyard.protocol.rest.nodes import NodeHolding, NodeView, WithheldSlot
-from trainyard.protocol.states import AttemptNodeState
+from trainyard.protocol.states import AttemptNodeState, NodeRequestState
+
+_HAS_LEFT = nodes.c.request_id.is_not(None) & ~exists().where(
+    node_requests.c.id == nodes.c.request_id,
+    node_requests.c.state != NodeRequestState.ENDED,
+)
+"""The condition of the nodes whose allocation has ended: only past attempts name them."""
 
 
 def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
     """Return at most `limit` nodes after a name, by name."""
-    query = Node.select().order_by(nodes.c.name).limit(limit)
+    query = Node.select().where(~_HAS_LEFT).order_by(nodes.c.name).limit(limit)
     if after is not None:
         query = query.where(nodes.c.name > after)
     with context.database.read() as connection:

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import Connection, exists, insert, select, update
 
-from server.auth.service import Principal
-from server.auth.tokens import TokenKind, hash_token, make_token
+from server.auth.service import Principal, replace_token_of, use_up_join_token
+from server.auth.tokens import TokenKind
 from server.context import Context
 from server.database.rows import Node
 from server.database.slot_tables import HOLDS_SLOTS
-from server.database.tables import attempt_nodes, nodes, tokens
+from server.database.source_tables import node_requests
+from server.database.tables import attempt_nodes, nodes
 from server.errors import (
     ConflictError,
     ForbiddenError,
     InvalidRequestError,
-    UnauthenticatedError,
 )
 from server.events.store import NewEvent, append_event
 from server.nodes.slots import keep_slots, reasons_by_uuid, uuids, withheld_slots
 from server.nodes.workers import refuse_second_worker
 from server.subject import Actor, Subject
+from trainyard.base.ids import ID_PATTERN
 from trainyard.base.names import LEGAL, ROOT
 from trainyard.base.problems import Problem
 from trainyard.protocol.node_samples import DATA_DIR_FULL
+from trainyard.protocol.node_sources.messages import SOURCE_NAME
 from trainyard.protocol.rest.nodes import NodeRegistered
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
@@ -38,6 +42,10 @@ from trainyard.protocol.worker_messages import (
 from trainyard.spec.storage_uri import ROOT_PATTERN
 
 ADDRESS = re.compile(r"[A-Za-z0-9._:-]{1,255}")
+PILOT_NAME = re.compile(
+    rf"(?P<source>{SOURCE_NAME[1:-1]})-(?P<request>{ID_PATTERN[1:-1]})-(?P<number>[0-9]{{1,4}})"
+)
+"""Names as `pilot_name` makes them."""
 
 
 def check_protocol(protocol: int) -> None:
@@ -53,8 +61,40 @@ def check_protocol(protocol: int) -> None:
         )
 
 
+def check_sender(principal: Principal, node: str, protocol: int) -> None:
+    """Reject a worker's request with an unsupported protocol or another node's token.
+
+    Raises:
+        InvalidRequestError: the protocol is not understood.
+        ForbiddenError: the token belongs to another node.
+    """
+    check_protocol(protocol)
+    if principal.node != node:
+        raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {node!r}")
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A pilot that may be a node: its registration, and where its allocation is."""
+
+    registration: Registration
+    request_id: str
+    ends_at: datetime | None
+
+
+Admit = Callable[[Connection], Admitted]
+"""Checks in the transaction of the registration whether a pilot may be the node that it names.
+
+The transaction holds no lock yet.
+"""
+
+
 def register(
-    context: Context, registration: Registration, *, principal: Principal
+    context: Context,
+    registration: Registration,
+    *,
+    principal: Principal,
+    admit: Admit | None = None,
 ) -> RegistrationReply:
     """Take a node in, or back with what it offers now.
 
@@ -66,7 +106,8 @@ def register(
 
     Raises:
         InvalidRequestError: the protocol is not understood, or the address or a root is malformed.
-        ForbiddenError: a node's token comes with another name.
+        ForbiddenError: a node's token comes with another name, or it is a pilot's and the checks of
+            a pilot were not made.
         UnauthenticatedError: the join token was used up meanwhile.
         ConflictError: a node of this name is online, or another worker serves it.
     """
@@ -76,21 +117,46 @@ def register(
     if principal.kind is TokenKind.NODE and principal.node != name:
         raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {name!r}")
     with context.database.write() as connection:
-        token = None
+        token, admitted = None, None
+        if admit is not None:
+            admitted = admit(connection)
+            registration = admitted.registration
+        else:
+            _refuse_pilot(connection, name)
         found = Node.select().where(nodes.c.name == name).with_for_update(key_share=True)
         before = Node.one_or_none(connection, found)
         if principal.kind is not TokenKind.NODE:
-            token = _join(context, connection, registration, principal, before)
+            if admitted is None:
+                _use_up(context, connection, principal, before)
+            token = replace_token_of(context, connection, TokenKind.NODE, name)
         if before is not None:
             refuse_second_worker(context, connection, before, registration.worker)
         hardware = _numbered(connection, registration, before)
-        _store(context, connection, registration, hardware, before)
+        _store(context, connection, registration, hardware, before, admitted)
     sent = registration.hardware
     return RegistrationReply(
         node_token=token,
         heartbeat_seconds=context.settings.heartbeat_seconds,
         slots=uuids(hardware) if uuids(hardware) != uuids(sent) else (),
     )
+
+
+def _refuse_pilot(connection: Connection, name: str) -> None:
+    """Keep the names of pilots for pilots: their checks cannot be left out, and no name be taken.
+
+    Raises:
+        ForbiddenError: it is the name of a pilot of a request for nodes.
+    """
+    parts = PILOT_NAME.fullmatch(name)
+    if parts is None:
+        return
+    request = node_requests.c
+    known = (request.id == parts["request"]) & (request.source == parts["source"])
+    if connection.scalar(select(exists().where(known))):
+        raise ForbiddenError(
+            f"{name!r} is the name of a pilot of request {parts['request']}: it registers with "
+            "/pilot and the join secret of the request"
+        )
 
 
 def _check(registration: Registration) -> None:
@@ -116,45 +182,16 @@ def _is_uuid(text: str) -> bool:
         return False
 
 
-def _join(
-    context: Context,
-    connection: Connection,
-    registration: Registration,
-    principal: Principal,
-    before: Node | None,
-) -> str:
-    """Use the join token up, and return the token of the node."""
-    now, name = context.now(), registration.node
-    used = connection.execute(
-        update(tokens)
-        .where(tokens.c.id == principal.token_id, tokens.c.revoked_at.is_(None))
-        .values(revoked_at=now)
-    )
-    if used.rowcount != 1:
-        raise UnauthenticatedError("the join token has been used up; make another one")
+def _use_up(
+    context: Context, connection: Connection, principal: Principal, before: Node | None
+) -> None:
+    """Use the join token up, unless a node of this name is online."""
+    use_up_join_token(context, connection, principal)
     if before is not None and before.offline_since is None:
         raise ConflictError(
-            f"a node named {name!r} is online; give this one another name, or end that one's worker"
+            f"a node named {before.name!r} is online; give this one another name, or end that "
+            "one's worker"
         )
-    connection.execute(
-        update(tokens)
-        .where(
-            tokens.c.node == name, tokens.c.kind == TokenKind.NODE, tokens.c.revoked_at.is_(None)
-        )
-        .values(revoked_at=now)
-    )
-    token = make_token(TokenKind.NODE)
-    connection.execute(
-        insert(tokens).values(
-            id=context.new_id(),
-            name=f"node {name}",
-            kind=TokenKind.NODE.value,
-            hash=hash_token(token),
-            node=name,
-            created_at=now,
-        )
-    )
-    return token
 
 
 def _numbered(connection: Connection, registration: Registration, before: Node | None) -> Hardware:
@@ -176,6 +213,7 @@ def _store(
     registration: Registration,
     hardware: Hardware,
     before: Node | None,
+    admitted: Admitted | None,
 ) -> None:
     now, name = context.now(), registration.node
     # A worker of an older protocol sends neither samples nor its clock, which alone end a reason.
@@ -196,6 +234,9 @@ def _store(
         "clock_skew_seconds": None if known is None else known.clock_skew_seconds,
         "clock_is_wrong": wrong,
         "worker_labels": registration.labels,
+        "inbox": registration.inbox,
+        "request_id": None if admitted is None else admitted.request_id,
+        "ends_at": None if admitted is None else admitted.ends_at,
         "version": registration.version,
         "protocol": registration.protocol,
         "worker": registration.worker,

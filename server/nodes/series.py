@@ -97,33 +97,43 @@ def host_values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
         yield "disk_free_bytes", disk.name, disk.free_bytes
 
 
-# Two statements of almost each heartbeat, built once.
+# Statements of almost each heartbeat, built once.
 _ROW = (
     node_points.c.node == bindparam("of_node"),
     node_points.c.seconds == bindparam("of_seconds"),
     node_points.c.start == bindparam("from_start"),
 )
-_DATA = select(node_points.c.data).where(*_ROW)
+MINUTE_DATA = select(node_points.c.data).where(*_ROW).scalar_subquery()
+"""The row of a minute, for a query with the parameters of `minute_of`."""
 _ADD = update(node_points).where(*_ROW)
 
 
-def store_sample(connection: Connection, node: str, sample: NodeSample, *, now: datetime) -> None:
+def minute_of(node: str, now: datetime) -> dict[str, Any]:
+    """Return the key of the row of a node in the minute of a time, as parameters of a query."""
+    return {"of_node": node, "of_seconds": MINUTE, "from_start": _start(now, MINUTE)}
+
+
+def store_sample(
+    connection: Connection,
+    minute: Mapping[str, Any],
+    sample: NodeSample,
+    *,
+    before: Mapping[str, Summary] | None,
+) -> None:
     """Add a sample to the series of a node.
 
     Args:
         connection: a transaction that holds the node's row, so that none is added twice.
-        node: its name.
+        minute: what `minute_of` returned.
         sample: what its heartbeat carries.
-        now: the time of the server.
+        before: the row of that minute, read since the node's row is held; None before its first.
     """
-    start = _start(now, MINUTE)
-    row = {"of_node": node, "of_seconds": MINUTE, "from_start": start}
-    before = connection.scalar(_DATA, row)
     values = {f"{name}/{part}": [1, value] for name, part, value in _values(sample)}
     data = _merged([before or {}, values])
     if before is not None:
-        connection.execute(_ADD, row | {"data": data})
+        connection.execute(_ADD, {**minute, "data": data})
         return
+    node, start = minute["of_node"], minute["from_start"]
     _put(connection, node, MINUTE, start, data)
     _sum_up(connection, node, start)
 
@@ -154,7 +164,7 @@ def read_metrics(
             )
             for one in unknown
         )
-    with context.database.read() as connection:
+    with context.database.snapshot() as connection:
         node = Node.one_or_none(connection, Node.select().where(nodes.c.name == name))
         if node is None:
             raise NotFoundError(f"no node has the name {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from server.context import Context
 from server.database.rows import Node
@@ -38,14 +38,29 @@ def proves_gone(
     return claimer.boot_id == sender.boot_id and not reported
 
 
+_WORKER = select(nodes.c.worker).where(nodes.c.name == bindparam("of_node"))
+
+
 def check_worker(connection: Connection, node: str, worker: WorkerIdentity) -> None:
     """Refuse a worker that is not the one that registered last.
 
     Raises:
         ConflictError: another one serves the node.
     """
-    known = connection.execute(select(nodes.c.worker).where(nodes.c.name == node)).one_or_none()
-    if known is not None and known.worker != worker:
+    known = connection.execute(_WORKER, {"of_node": node}).one_or_none()
+    if known is not None:
+        refuse_other_worker(node, worker, registered=known.worker)
+
+
+def refuse_other_worker(
+    node: str, worker: WorkerIdentity, *, registered: WorkerIdentity | None
+) -> None:
+    """Refuse a worker that is not the one that registered last.
+
+    Raises:
+        ConflictError: another one serves the node.
+    """
+    if registered != worker:
         raise ConflictError(
             f"node {node!r} was registered by a worker with another data folder or after another "
             "boot; end one of the two, or register again"

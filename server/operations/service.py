@@ -18,10 +18,12 @@ from server.leases import OPERATION_LEASES, check_fence
 from server.lifecycle import lock_job, move, operation_to
 from server.nodes.workers import check_worker
 from server.operations.queries import open_operations
+from server.operations.waiting_job import end_waiting_job
 from server.protocol_2 import check_reply
 from server.subject import Actor, Subject
 from trainyard.protocol.operations import (
     LOOKS,
+    OperationKind,
     OperationOutcome,
     OperationTask,
 )
@@ -53,6 +55,7 @@ def queue_operation(
     checkpoint_id: str | None,
     actor: Actor,
     reason: str,
+    storage: str | None = None,
 ) -> str:
     """Store an operation and return its id, or the id of an open one with the same task.
 
@@ -64,6 +67,7 @@ def queue_operation(
         checkpoint_id: the checkpoint; None for all of the job.
         actor: who requests it.
         reason: why.
+        storage: UUID of the storage root; that of the job when absent.
     """
     if checkpoint_id is not None:
         mine = operations.c.checkpoint_id == checkpoint_id
@@ -86,7 +90,7 @@ def queue_operation(
             actor=actor.name,
             reason=reason,
             task=task,
-            storage=job.storage,
+            storage=storage or job.storage,
             created_at=context.now(),
         )
     )
@@ -98,6 +102,8 @@ def queue_operation(
 
 def describe(operation: OperationHead) -> str:
     """Return kind and target of an operation, for messages."""
+    if operation.kind == OperationKind.BUILD:
+        return f"{operation.kind} the environment of {operation.job_name}"
     return f"{operation.kind} {operation.checkpoint_id or 'all checkpoints'}"
 
 
@@ -131,6 +137,8 @@ def end_operation(
 ) -> None:
     """Move an operation to an end, with its event; `ok` is the result of a verification.
 
+    A job whose environment is not built fails with the operation.
+
     Raises:
         IllegalMoveError: it has ended already.
     """
@@ -142,6 +150,8 @@ def end_operation(
     )
     ended = operation_to(operation.id, state, ended_at=context.now(), **values)
     move(context, connection, event, ended)
+    if operation.kind == OperationKind.BUILD and state != OperationState.SUCCEEDED:
+        end_waiting_job(context, connection, operation, f"{describe(operation)} {state}: {message}")
 
 
 ApplyOutcome = Callable[

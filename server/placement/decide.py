@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from server.placement.backfill import Keeper, needed_before, without
 from server.placement.demand import LEAVES_WITHIN, Demand, Holding, Offer
 from server.placement.fit import choose, could_hold, eligible_for, groups, unit_on
+from server.placement.open_nodes import BY_FREE, OpenNodes
 from server.placement.preempt import victims
 from server.placement.quotas import Quota, Quotas
 from server.placement.reasons import why_job_waits, why_operation_waits
@@ -142,6 +143,8 @@ class Turns:
         self._preempt_after = preempt_after
         self._left = dict(self._by_name)
         self._spans: dict[Demand, Sequence[_Span]] = {}
+        self._open: dict[Demand, OpenNodes] = {}
+        self._taken: list[tuple[Offer, Offer]] = []  # nodes before and after each start
         self._holdings = list(holdings)
         self._keepers: list[Keeper] = []
         self._kept_for: dict[str, str] = {}  # node -> name of the first job that keeps it
@@ -220,7 +223,9 @@ class Turns:
         self.placed[job.id] = chosen
         self._quotas.hold(job.project, demand)
         for share in chosen:
-            self._left[share.node] = _take(self._left[share.node], job.name, share.slots)
+            before = self._left[share.node]
+            after = self._left[share.node] = _take(before, job.name, share.slots)
+            self._taken.append((before, after))
         shares = {share.node: share.slots for share in chosen}
         lasts = job.lasts_with(self._by_name[chosen[0].node].device)
         self._holdings.append(Holding(shares, self._after(lasts)))
@@ -247,12 +252,19 @@ class Turns:
 
     def _choose(self, demand: Demand) -> tuple[NodeAllocation, ...] | None:
         """Return an allocation on nodes that no job ahead keeps; full nodes hold no share."""
-        spans, left, kept = self._span(demand), self._left, self._kept_for
-        open_nodes = [
-            [offer for name in span.nodes if name not in kept and (offer := left[name]).free]
-            for span in spans
+        spans = self._span(demand)
+        if demand not in self._open:
+            self._open[demand] = OpenNodes(
+                [span.nodes for span in spans],
+                left=self._left,
+                kept=self._kept_for,
+                changes=self._taken,
+            )
+        spanned = [
+            sorted(group, key=BY_FREE) if span.divided else group  # parts of GPUs are left out
+            for span, group in zip(spans, _usable(spans, self._open[demand].groups()), strict=True)
         ]
-        return choose(demand, _usable(spans, open_nodes), units=[span.unit for span in spans])
+        return choose(demand, spanned, units=[span.unit for span in spans])
 
     def _after(self, lasts: timedelta | None) -> datetime | None:
         """Return the expected end of what starts now; None where it is not known."""
@@ -267,7 +279,8 @@ class Turns:
             return None
         needed = needed_before(ends_at, self._keepers)
         paced = [[o for o in group if job.lasts_with(o.device) is not None] for group in eligible]
-        chosen = choose(job.demand, without(paced, needed), units=units)
+        spanned = [sorted(group, key=BY_FREE) for group in without(paced, needed)]
+        chosen = choose(job.demand, spanned, units=units)
         if chosen is not None:
             nodes = {share.node for share in chosen}
             first = next(keeper for keeper in self._keepers if keeper.nodes & nodes)
@@ -322,6 +335,7 @@ class Turns:
         self._quotas.keep(job.project, job.demand)
         for node in keeper.nodes:
             self._kept_for.setdefault(node, job.name)
+        self._open.clear()
 
 
 def give(

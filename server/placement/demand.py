@@ -80,6 +80,8 @@ class Offer:
     """Slots that are held, by name of the job."""
     protocol: int = PROTOCOL
     """Protocol of its worker."""
+    polls: bool = False
+    """Whether its worker fetches messages by long polls, and gets none through the broker."""
     partitions: tuple[int, ...] = ()
     """Slots that are parts of a GPU: a rank there reaches no other rank."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -97,12 +99,12 @@ class Offer:
         """What nodes are sorted by: free slots, then the name."""
         return len(self.free), self.node
 
-    @property
+    @cached_property
     def fabric(self) -> str:
         """The network that its attempts never leave."""
         return self.labels.get(FABRIC, "")
 
-    @property
+    @cached_property
     def place(self) -> tuple[str, str]:
         """Block and rack."""
         return self.labels.get(BLOCK, ""), self.labels.get(RACK, "")
@@ -130,7 +132,7 @@ class Holding:
     priority: int = 0
     """Of its job."""
     first_step_at: datetime | None = None
-    """When it began to train; None before, and where no further order would make it leave."""
+    """When it began to train; None before, and where no waiting job may make it leave."""
 
     def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
         """Return how many slots of each node a demand could use once the attempt has ended.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from operator import attrgetter
 from typing import NamedTuple
 
 from server.placement.demand import Demand, Offer
+from server.placement.open_nodes import BY_FREE
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.worker_messages import PROTOCOL
 
@@ -29,23 +29,25 @@ def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
 
 def allocate(demand: Demand, offers: Sequence[Offer]) -> tuple[NodeAllocation, ...] | None:
     """Return the allocation of a demand that alone waits; None where it could not start at once."""
-    spanned = groups(demand, offers)
+    spanned = [sorted(group, key=BY_FREE) for group in groups(demand, offers)]
     return choose(demand, spanned, units=[unit_on(demand, group) for group in spanned])
 
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
     """Return the nodes that could run a demand, if their slots were free and no part of a GPU."""
-    roots = {*demand.roots}
+    # Read once, and what a demand leaves open is not looked at: there are thousands of nodes.
+    device, roots, storage = demand.device, {*demand.roots}, demand.storage
+    excluded, selects, is_new = demand.exclude_nodes, demand.node_selector, demand.new_fields
     return [
         offer
         for offer in offers
         if offer.slots > 0
-        and demand.device in {"auto", offer.device}
-        and offer.node not in demand.exclude_nodes
-        and has_labels(demand, offer)
-        and roots <= offer.roots.keys()
-        and (demand.storage is None or offer.roots.get(demand.storage[0]) == demand.storage[1])
-        and (offer.protocol == PROTOCOL or not demand.new_fields)
+        and (device == "auto" or device == offer.device)
+        and not (excluded and offer.node in excluded)
+        and (not selects or has_labels(demand, offer))
+        and offer.roots.keys() >= roots
+        and (storage is None or offer.roots.get(storage[0]) == storage[1])
+        and (not is_new or offer.protocol == PROTOCOL)
     ]
 
 
@@ -64,7 +66,7 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
         eligible = [offer for offer in whole if offer.slots > 0]
     groups: dict[tuple[str, ...], list[Offer]] = {}
     for offer in eligible:
-        key = (offer.device, offer.fabric, *(offer.roots[root] for root in demand.roots))
+        key = (offer.device, offer.fabric, *[offer.roots[root] for root in demand.roots])
         groups.setdefault(key, []).append(offer)
     return [groups[key] for key in sorted(groups)]
 
@@ -95,7 +97,7 @@ def choose(
 
     Args:
         demand: what is placed, of one slot or more.
-        groups: sets of nodes that one attempt may span.
+        groups: sets of nodes that one attempt may span, each sorted by `BY_FREE`.
         units: for each group the number of slots of which each share is a multiple.
     """
     fitting = [
@@ -143,7 +145,6 @@ def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[l
     def free(offer: Offer) -> int:
         return len(offer.free)
 
-    group = sorted(group, key=attrgetter("by_free"))
     shares = _spread(demand, group, unit, free)
     if shares is None:
         return
@@ -185,9 +186,10 @@ def _spread(
         free: slots that a node may give.
     """
 
-    def room(offer: Offer) -> int:
+    def in_units(offer: Offer) -> int:
         return free(offer) // unit * unit
 
+    room = free if unit == 1 else in_units
     size, most = demand.world_size, len(by_free)
     fewest = _fewest(size, by_free, room=room) if demand.nodes is None else demand.nodes
     if fewest is None or (reserved := fewest + demand.spare_nodes) > most:

@@ -134,8 +134,9 @@ def _held(group: Sequence[Offer], most: int = 3) -> list[str]:
     for offer in group:
         for name, slots in offer.holders.items():
             holders[name] += slots
-    named = [f"{slots} held by {name}" for name, slots in holders.most_common(most)]
-    others = sum(slots for _, slots in holders.most_common()[most:])
+    first = holders.most_common(most)
+    others = holders.total() - sum(slots for _, slots in first)
+    named = [f"{slots} held by {name}" for name, slots in first]
     return [*named, *([f"{others} by others"] if others else [])]
 
 

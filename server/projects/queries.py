@@ -21,6 +21,7 @@ from trainyard.protocol.states import JobState
 
 HAS_QUOTA = or_(projects.c.max_slots.is_not(None), projects.c.slot_hours_per_month.is_not(None))
 """The condition of the projects that have a quota."""
+_HELD_SLOTS = select(jobs.c.project, func.sum(HELD_SLOTS)).where(HOLDS).group_by(jobs.c.project)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,7 @@ def keep_quotas(connection: Connection, names: Collection[str]) -> frozenset[str
 
 def held_slots(connection: Connection) -> Mapping[str, int]:
     """Return the slots that the jobs of each project hold, of those that hold any."""
-    held = func.sum(HELD_SLOTS)
-    query = select(jobs.c.project, held).where(HOLDS).group_by(jobs.c.project)
-    return {project: int(slots) for project, slots in connection.execute(query)}
+    return {project: int(slots) for project, slots in connection.execute(_HELD_SLOTS).all()}
 
 
 def waiting_jobs(connection: Connection) -> Mapping[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, exists, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, select, update
 
 from server.context import Context
 from server.database.queue_tables import project_usage, projects
@@ -100,15 +100,22 @@ def check_project(connection: Connection, name: str, *, pointer: str = "/project
         raise InvalidRequestError.at(pointer, f"{name!r} is no project; legal: {legal}")
 
 
+_KEEP = (
+    select(projects.c.name)
+    .where(projects.c.name == bindparam("of_name"))
+    .with_for_update(read=True, key_share=True)
+)
+
+
 def keep_project(connection: Connection, name: str) -> None:
     """Keep the project of a new job from being deleted until the transaction ends.
 
     Raises:
         InvalidRequestError: there is no such project.
     """
-    found = select(projects.c.name).where(projects.c.name == name)
-    connection.execute(found.with_for_update(read=True, key_share=True))
-    check_project(connection, name)
+    if connection.execute(_KEEP, {"of_name": name}).one_or_none() is None:
+        check_project(connection, name)  # refuses it, or finds one that has just been created
+        connection.execute(_KEEP, {"of_name": name})
 
 
 def _locked(connection: Connection, name: str, *, but_for_new_jobs: bool = False) -> Project:

@@ -129,14 +129,14 @@ def _duration(
         return None
     try:
         launch = queued.pending.read(f"launch of job {queued.id}")
-        steps = launch.overrides.apply(queued.spec.read(f"spec of job {queued.id}")).training.steps
+        steps = launch.overrides.apply(queued.spec.read(f"spec of job {queued.id}")).total_steps
         forked = queued.forked_from
         parent = parent_of_launch(connection, queued.id, launch, forked_from=forked, newest=newest)
         of = f"layout of a former attempt of job {queued.id}"
         paced = next((each for each in former if each.layout.read(of) == launch.layout), None)
     except (NotFoundError, UnreadableError):
         return None
-    if paced is None:
+    if paced is None or steps is None:
         return None
     left = max(steps - parent.step, 0)
     return Duration(paced.startup_seconds + left * paced.step_seconds, paced.device)

@@ -114,7 +114,7 @@ def demand_of(
         layout: the launch's layout.
         bound: UUID of the storage that holds its checkpoint.
     """
-    spec = overrides.apply(submitted)
+    spec = overrides.apply_but_schedule(submitted)
     return Demand(
         world_size=layout.world_size,
         nodes=spec.resources.nodes,
@@ -162,33 +162,30 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
         except UnreadableError as error:
             logger.error("%s", error)
             unreadable.append((row.id, row.queued_at, str(error)))
-    keys: dict[str, Demand] = {}
+    groups: dict[tuple[str | None, Demand], dict[str, Any]] = {}
     grouped: list[dict[str, Any]] = []
     with context.database.write() as connection:
         with_quota = keep_quotas(connection, {row.project for row, _ in found})
         for row, demand in found:
             project = row.project if row.project in with_quota else None
-            key = group_key(project, astuple(demand))
-            keys[key] = demand
+            group = groups.get((project, demand))
+            if group is None:  # one for each different demand: `astuple` copies it whole
+                shape = astuple(demand)
+                group = {"key": group_key(project, shape), "shape": shape, "slots": demand.slots}
+                groups[project, demand] = group
             duration = durations.get(row.id)
             grouped.append(
                 {
                     "job": row.id,
                     "since": row.queued_at,
-                    "group": key,
+                    "group": group["key"],
                     "seconds": duration and duration.seconds,
                     "on": duration and duration.device,
                 }
             )
         put_off(context, connection, unreadable)
         if grouped:
-            store_groups(
-                connection,
-                (
-                    {"key": key, "shape": astuple(demand), "slots": demand.slots}
-                    for key, demand in keys.items()
-                ),
-            )
+            store_groups(connection, groups.values())
             entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
             connection.execute(
                 entered.values(

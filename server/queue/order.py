@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from sqlalchemy import (
     ColumnElement,
@@ -43,6 +43,7 @@ GROUPED = WAITS & jobs.c.demand.is_not(None)
 ARRIVAL = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 """The order of the jobs of one project."""
 _ONLINE = select(func.sum(nodes.c.slots)).where(nodes.c.offline_since.is_(None))
+_PROJECTS = select(projects.c.name, projects.c.weight, projects.c.max_slots)
 _LARGEST = (projects.c.max_slots, _ONLINE.scalar_subquery())
 _CAN_START = and_(*(or_(most.is_(None), demands.c.slots <= most) for most in _LARGEST))
 _COUNTED = case((_CAN_START, demands.c.slots), else_=0)
@@ -98,9 +99,8 @@ class QueueKey:
         return -self.priority, self.tag, self.queued_at, self.id
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectShare:
-    """What the order takes from a project."""
+class ProjectShare(NamedTuple):
+    """What the order takes from a project; a round makes one for each."""
 
     held: int = 0
     """Slots of its jobs that start, run or stop."""
@@ -164,13 +164,12 @@ def read_order(connection: Connection, *, candidate: str | None = None) -> Queue
 def read_shares(connection: Connection) -> Mapping[str, ProjectShare]:
     """Return by project what the order of its jobs follows from."""
     held, online = held_slots(connection), connection.scalar(_ONLINE)
-    columns = (projects.c.name, projects.c.weight, projects.c.max_slots)
     most = math.inf if online is None else online
     return {
         name: ProjectShare(
             held.get(name, 0), weight, most if max_slots is None else min(max_slots, most)
         )
-        for name, weight, max_slots in connection.execute(select(*columns))
+        for name, weight, max_slots in connection.execute(_PROJECTS).all()
     }
 
 

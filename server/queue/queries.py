@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Table, func, select
 
-from server.database.job_reasons import shown_reason
+from server.database.queue_tables import shown_reason
 from server.database.rows import TypedRow
 from server.database.tables import jobs
 from server.queue.order import TAG, QueueKey, QueueOrder

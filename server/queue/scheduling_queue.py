@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Table, Text, func, select, type_coerce
@@ -61,8 +60,11 @@ class GroupedJob(TypedRow):
 
 READ_AT_ONCE = 1000
 """Most values that one query lists; SQLite allows some 32,000."""
-_Turn = tuple[int, float, datetime | None, str, GroupedJob]
-"""The rank of a job in the queue, and the job."""
+_Place = tuple[int, int, datetime | None, str, GroupedJob]
+"""The priority of a job, negated; the slots that are counted ahead of it in its project; when it
+was queued; its id; and the job."""
+_Turn = tuple[int, float, datetime | None, str, GroupedJob, Sequence[_Place], ProjectShare, int]
+"""The rank of a job in the queue; the job; and the places of its project with the job's index."""
 
 
 class _Line:
@@ -71,12 +73,13 @@ class _Line:
     def __init__(self, rows: Iterable[GroupedJob], largest: float) -> None:
         """Sort the jobs; one with more than `largest` slots counts as none."""
         self.largest = largest
-        self.all: list[tuple[int, GroupedJob]] = []
-        self.by_group: defaultdict[str, list[tuple[int, GroupedJob]]] = defaultdict(list)
+        self.all: list[_Place] = []
+        self.by_group: defaultdict[str, list[_Place]] = defaultdict(list)
         ahead = 0
         for row in sorted(rows, key=lambda row: (-row.priority, row.queued_at, row.id)):
-            self.all.append((ahead, row))
-            self.by_group[row.group].append((ahead, row))
+            place = (-row.priority, ahead, row.queued_at, row.id, row)
+            self.all.append(place)
+            self.by_group[row.group].append(place)
             ahead += row.slots if row.slots <= largest else 0
 
 
@@ -162,18 +165,18 @@ class SchedulingQueue:
         """
         sharing = {project: shares.get(project, ProjectShare()) for project in self._projects}
         lines = [(self._line(project, share), share) for project, share in sharing.items()]
-        every = heapq.merge(*(_turns(line.all, share) for line, share in lines))
-        chosen = list(islice(every, limit))
-        complete, here = len(chosen), Counter(turn[-1].group for turn in chosen)
-        lanes: dict[str, list[Iterator[_Turn]]] = {
+        turns = _turns([(line.all, share) for line, share in lines], limit)
+        complete, here = len(turns), Counter(turn[4].group for turn in turns)
+        lanes: dict[str, list[tuple[Sequence[_Place], ProjectShare]]] = {
             group: [] for group in self._groups if here[group] < min(of_group, self.size(group))
         }
         for line, share in lines:
-            for group in line.by_group.keys() & lanes.keys():
-                lanes[group].append(_turns(line.by_group[group], share))
+            for group, places in line.by_group.items():
+                if group in lanes:
+                    lanes[group].append((places, share))
         for group, of_lines in lanes.items():
-            chosen += islice(heapq.merge(*of_lines), here[group], of_group)
-        return [turn[-1] for turn in sorted(chosen)], complete
+            turns += _turns(of_lines, of_group)[here[group] :]
+        return [turn[4] for turn in sorted(turns)], complete
 
     def _line(self, project: str, share: ProjectShare) -> _Line:
         line = self._lines.get(project)
@@ -206,8 +209,34 @@ def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
         yield values[first : first + READ_AT_ONCE]
 
 
-def _turns(places: Iterable[tuple[int, GroupedJob]], share: ProjectShare) -> Iterator[_Turn]:
-    """Yield the turns of jobs of one project; their ranks rise."""
-    for ahead, row in places:
-        tag = (share.held + ahead) / share.weight
-        yield -row.priority, tag, row.queued_at, row.id, row
+def _turns(lines: Iterable[tuple[Sequence[_Place], ProjectShare]], limit: int) -> list[_Turn]:
+    """Return the first turns of the jobs of some projects, in the order of the queue.
+
+    A heap has the next turn of each project. `heapq.merge` would give the same; its generators, one
+    a project, cost more than the few turns that most projects get.
+
+    Args:
+        lines: places of jobs of each project, in their order, and what the project holds.
+        limit: most turns.
+    """
+    heap: list[_Turn] = [  # as `_turn` with the index 0, without a call for each project
+        (first[0], (share.held + first[1]) / share.weight, *first[2:], places, share, 0)
+        for places, share in lines
+        for first in places[:1]
+    ]
+    heapq.heapify(heap)  # by the rank alone: ids differ, so nothing behind them is compared
+    turns: list[_Turn] = []
+    while heap and len(turns) < limit:
+        turns.append(heap[0])
+        places, share, index = heap[0][5:]
+        if index + 1 < len(places):
+            heapq.heapreplace(heap, _turn(places, share, index + 1))
+        else:
+            heapq.heappop(heap)
+    return turns
+
+
+def _turn(places: Sequence[_Place], share: ProjectShare, index: int) -> _Turn:
+    priority, ahead, queued_at, job_id, row = places[index]
+    tag = (share.held + ahead) / share.weight
+    return priority, tag, queued_at, job_id, row, places, share, index

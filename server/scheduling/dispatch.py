@@ -1,4 +1,4 @@
-"""Messages to nodes: ids only, sent by a pool of threads, each to the queue of one node."""
+"""Messages to nodes and provisioners: ids only, sent by a pool of threads, each to one's queue."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from celery import Celery
 from server import protocol_2
 from server.context import Clock
 from server.protocol_2 import ChoreMessage
+from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.worker_messages import LaunchMessage, OperationMessage
 
 logger = logging.getLogger(__name__)
 
-Message = LaunchMessage | OperationMessage | ChoreMessage
+Message = LaunchMessage | OperationMessage | ChoreMessage | SourceMessage
 
 TASKS: dict[type[Message], str] = {
     LaunchMessage: "worker.launch",
     OperationMessage: "worker.operation",
     ChoreMessage: protocol_2.TASK,
+    SourceMessage: "provisioner.call",
 }
 EXPIRES_SECONDS = 60
-"""Life of a message in the broker. The reconciler repeats unclaimed ones every few seconds; a node
-that was away must not find hours of repeats."""
+"""Life of a message in the broker. The reconciler repeats unclaimed ones; a node that was away must
+not find hours of repeats."""
 THREADS = 8
 """Messages that are sent at once; below the limit of Celery's pool of connections (10)."""
 SLOW = timedelta(seconds=10)
@@ -134,7 +136,7 @@ class CelerySender:
         self.app.send_task(
             TASKS[type(message)],
             kwargs=message.model_dump(),
-            queue=f"node.{message.node}",
+            queue=_queue(message),
             expires=EXPIRES_SECONDS,
             retry=False,
             ignore_result=True,
@@ -143,3 +145,9 @@ class CelerySender:
     def close(self) -> None:
         """Close the connections to the broker."""
         self.app.close()
+
+
+def _queue(message: Message) -> str:
+    if isinstance(message, SourceMessage):
+        return f"source.{message.source}"
+    return f"node.{message.node}"

@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Connection, or_, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.context import Context
-from server.database.engine import Database, LeadLostError, database_time
+from server.database.engine import Database, LeadLostError, database_time, reading
 from server.database.tables import leaders
 from server.database.upsert import insert_absent
 
@@ -208,6 +208,7 @@ class LeaderDatabase(Database):
 
     def __init__(self, database: Database, leader: Leader, epoch: int) -> None:
         self.engine = database.engine
+        self._reading = reading(database.engine)
         self._plain = database
         self._leader = leader
         self._epoch = epoch

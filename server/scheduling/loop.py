@@ -8,6 +8,8 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 
+from server.autoscaling.keeper import SupplyKeeper
+from server.autoscaling.leaving import LeaveKeeper
 from server.context import Context
 from server.database.engine import LeadLostError
 from server.elastic.growth import Growth
@@ -87,9 +89,13 @@ class Scheduler:
             lambda: run_slot_hours(context, usage),
             NodeWatch(context).run,
             SpareKeeper(context, self._dispatcher, usage).run,
+            LeaveKeeper(context).run,
             placer.run,
             fitter.run,
             preempt,
+            SupplyKeeper(
+                context, placer.queue, lambda: placer.over_quota, self._dispatcher.send
+            ).run,
             Growth(context, usage).run,
             OperationKeeper(context, self._dispatcher).run,
             CapacityKeeper(context).run,

@@ -23,7 +23,7 @@ from server.events.store import NewEvent
 from server.leases import OPERATION_LEASES
 from server.lifecycle import move, operation_to
 from server.liveness import hearing
-from server.nodes.capacity import read_offers
+from server.nodes.capacity import POLLS, read_offers
 from server.operations.queries import ARE_OPEN
 from server.operations.service import describe, end_operation, identity, lock_job_if_there
 from server.placement.decide import QueuedOperation, give
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 LOOKED_AT = 1000
 """Queued operations that one round considers."""
+ON_NETWORK = (("network", "true"),)
+"""Label of the nodes that fetch packages."""
 SCRUB_EVERY = timedelta(minutes=1)
 """Pause between two searches for a checkpoint to scrub."""
 
@@ -90,8 +92,11 @@ class OperationKeeper:
                 select(operations.c.node).where(operations.c.state == OperationState.RUNNING)
             )
             busy, offers = {node for node in running if node}, read_offers(connection)
+            builds = _running_builds(connection)
         given = [row for row in queue if row.node and row.given_at and row.given_at > claim_by]
-        waiting, reasons = _wanted([row for row in queue if row not in given])
+        waiting, reasons = _wanted(
+            [row for row in queue if row not in given], _built_by([*builds, *given])
+        )
         placed, why = give(waiting, offers, busy | {row.node for row in given if row.node})
         reasons |= why
         for row in given:
@@ -112,6 +117,8 @@ class OperationKeeper:
         with self._context.database.write() as connection:
             older = nodes.c.protocol < PROTOCOL
             on_protocol_2 = frozenset(connection.scalars(select(nodes.c.name).where(older)))
+            fetches = nodes.c.inbox == POLLS
+            polling = frozenset(connection.scalars(select(nodes.c.name).where(fetches)))
             sent = [(r.id, new["node"]) for r, new in due if _mark(connection, r, **new)]
             self._explain(connection, unexplained, reasons)
         return [
@@ -119,6 +126,7 @@ class OperationKeeper:
             if node in on_protocol_2
             else OperationMessage(operation_id=operation_id, node=node)
             for operation_id, node in sent
+            if node not in polling
         ]
 
     def _explain(
@@ -146,7 +154,8 @@ class OperationKeeper:
         """Return the queued operations: those that block a job or a person first, scrubs last."""
         kind = operations.c.kind
         turn = case(
-            *((kind == OperationKind.RECOVER, 0), (kind == OperationKind.SAMPLE, 1)),
+            *((kind == OperationKind.RECOVER, 0), (kind == OperationKind.BUILD, 0)),
+            (kind == OperationKind.SAMPLE, 1),
             (kind == OperationKind.SCRUB, 3),
             else_=2,
         )
@@ -228,28 +237,58 @@ class OperationKeeper:
             queue_on(context, connection, job, checkpoint, kind, actor=SCRUBBING, reason=reason)
 
 
+def _running_builds(connection: Connection) -> Sequence[UnclaimedOperation]:
+    running = operations.c.state == OperationState.RUNNING
+    builds = UnclaimedOperation.select().where(running, operations.c.kind == OperationKind.BUILD)
+    return UnclaimedOperation.all(connection, builds)
+
+
+def _built_by(rows: Sequence[UnclaimedOperation]) -> set[tuple[str | None, str]]:
+    """Return storage and digest of the environments that some operations build."""
+    found = set()
+    for row in rows:
+        with suppress(UnreadableError):
+            build = row.task.read(f"task of operation {row.id}").build
+            if build is not None:
+                found.add((row.storage, build.digest))
+    return found
+
+
 def _wanted(
-    rows: Sequence[UnclaimedOperation],
+    rows: Sequence[UnclaimedOperation], building: set[tuple[str | None, str]]
 ) -> tuple[list[QueuedOperation], dict[str, str]]:
-    """Return what operations need of a node, and of those that cannot be read why, by id."""
+    """Return what operations need of a node, and why others cannot be given to one, by id.
+
+    Args:
+        rows: queued operations by precedence.
+        building: storage and digest of the environments that nodes build; those of `rows` are
+            added, so that of equal builds one is given at a time.
+    """
     wanted: list[QueuedOperation] = []
-    unreadable: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for row in rows:
         try:
             task = row.task.read(f"task of operation {row.id}")
         except UnreadableError as error:
-            unreadable[row.id] = str(error)
+            reasons[row.id] = str(error)
             if row.waiting != str(error):  # once, not in each round
                 logger.error("%s", error)
             continue
+        if task.build is not None:
+            key = (row.storage, task.build.digest)
+            if key in building:
+                reasons[row.id] = "waits for the build of the same environment for another job"
+                continue
+            building.add(key)
         demand = Demand(
             world_size=0,
             roots=(task.root, *sorted(task.other_roots)),
             storage=None if row.storage is None else (task.root, row.storage),
             new_fields=lacking(task),
+            node_selector=ON_NETWORK if task.build is not None else (),
         )
         wanted.append(QueuedOperation(row.id, demand, row.kind == OperationKind.SCRUB))
-    return wanted, unreadable
+    return wanted, reasons
 
 
 def _mark(connection: Connection, row: UnclaimedOperation, **values: object) -> bool:

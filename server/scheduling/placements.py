@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, Text, bindparam, insert, select, text, type_coerce
 
 from server.attempts.launch import Launch, newest_launch, release_kept, release_spares
 from server.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
 from server.attempts.rollback import windows_left_out, windows_of_newest
 from server.context import Context
 from server.database.held import of_held
-from server.database.rows import Job
+from server.database.rows import LaunchedJob
 from server.database.tables import attempt_nodes, attempts, jobs
 from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, move, move_jobs
+from server.nodes.capacity import slot_indices
 from server.nodes.network import unchecked_nodes
 from server.placement.demand import Offer
 from server.queue.groups import put_off
@@ -45,6 +46,20 @@ PLACEMENT_LOCK = 7_301_004
 PORTS = range(21_000, 29_000)
 """Where the nodes of an attempt meet: below what Linux gives to outgoing connections (from 32,768),
 Kubernetes to its services (from 30,000) and torchrun to launches by hand (29,500)."""
+
+_LOCK_JOBS = (
+    LaunchedJob.select()
+    .where(jobs.c.id.in_(bindparam("ids", expanding=True)))
+    # By id, as every statement that locks several jobs: no two wait crosswise.
+    .order_by(jobs.c.id)
+    .with_for_update(key_share=True)
+)
+_SHARES_ON = (
+    select(attempt_nodes.c.node, type_coerce(attempt_nodes.c.slots, Text))
+    .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
+    .where(attempt_nodes.c.node.in_(bindparam("names", expanding=True)))
+)
+_HELD_ON = of_held(_SHARES_ON)
 
 
 @dataclass(frozen=True)
@@ -107,15 +122,13 @@ def place(
     by_name = {offer.node: offer for offer in offers}
     with context.database.write() as connection:
         lock_placement(context, connection)
-        # By id, as every statement that locks several jobs: no two wait crosswise.
-        locked = Job.select().where(jobs.c.id.in_(by_job)).order_by(jobs.c.id)
-        rows = Job.all(connection, locked.with_for_update(key_share=True))
+        rows = LaunchedJob.all(connection, _LOCK_JOBS, {"ids": list(by_job)})
         names = {share.node for each in placements for share in each.allocation}
-        held = held_on(connection, names, but_for=by_job)
+        held = held_on(connection, names, but_for=[job.id for job in rows if job.spare_slots])
         former = _Former.read(connection, [job.id for job in rows if job.attempt > 0])
         starts: list[_Start] = []
-        unreadable: list[tuple[Job, str]] = []
-        refused: list[tuple[Job, list[Problem]]] = []
+        unreadable: list[tuple[LaunchedJob, str]] = []
+        refused: list[tuple[LaunchedJob, list[Problem]]] = []
         for job in rows:  # all is read before the first write
             placement = by_job[job.id]
             if job.state != JobState.QUEUED or job.queued_at != placement.queued_at:
@@ -141,7 +154,7 @@ def place(
         LaunchMessage(attempt_id=share["attempt_id"], node=share["node"])
         for start in starts
         for share in start.shares
-        if share["spare_since"] is None
+        if share["spare_since"] is None and not by_name[share["node"]].polls
     ]
 
 
@@ -182,15 +195,12 @@ def held_on(
         names: the nodes.
         but_for: jobs whose kept slots do not count, as they are placed on these (lifecycle, 54).
     """
-    share = attempt_nodes.c
-    kept = share.state.in_((AttemptNodeState.SPARE, AttemptNodeState.ENDED))
-    shares = (
-        select(share.node, share.slots)
-        .join(attempts, attempts.c.id == share.attempt_id)
-        .where(share.node.in_(names), ~(kept & attempts.c.job_id.in_(but_for)))
-    )
-    rows = connection.execute(of_held(shares))
-    return {(row.node, slot) for row in rows for slot in row.slots}
+    shares = _HELD_ON
+    if but_for:  # hardly ever: the common statement is built once
+        kept = attempt_nodes.c.state.in_((AttemptNodeState.SPARE, AttemptNodeState.ENDED))
+        shares = of_held(_SHARES_ON.where(~(kept & attempts.c.job_id.in_(but_for))))
+    rows = connection.execute(shares, {"names": list(names)}).all()
+    return {(node, slot) for node, slots in rows for slot in slot_indices(slots)}
 
 
 def _order_checks(
@@ -216,7 +226,7 @@ def _slots(placement: Placement) -> set[tuple[str, int]]:
 
 
 def _end_not_allowed(
-    context: Context, connection: Connection, job: Job, problems: Sequence[Problem]
+    context: Context, connection: Connection, job: LaunchedJob, problems: Sequence[Problem]
 ) -> None:
     release_kept(context, connection, job)
     reason = FailureReason.NOT_ALLOWED
@@ -246,7 +256,7 @@ def _end_not_allowed(
 def _start(
     context: Context,
     connection: Connection,
-    job: Job,
+    job: LaunchedJob,
     placement: Placement,
     offers: Mapping[str, Offer],
     former: _Former,
@@ -254,7 +264,8 @@ def _start(
     """Return the attempt, its nodes and the job's move; nothing is written."""
     pending = job.pending
     assert pending is not None, "a queued job has a launch"
-    spec = pending.overrides.apply(job.spec)
+    spec = pending.overrides.apply_but_schedule(job.spec)
+    layout = spec.layout_name(pending.layout)
     newest = former.newest.get(job.id)
     parent = parent_of_launch(
         connection, job.id, pending, forked_from=job.forked_from, newest=newest
@@ -311,15 +322,15 @@ def _start(
         "max_world_size": spec.resources.max_world_size,
         "spare_nodes": spec.resources.spare_nodes,
         "spare_slots": sum(len(share.slots) for share in spares),
-        "layout": str(pending.layout),
+        "layout": layout,
         "storage": first.roots.get(spec.checkpoint.root),
         "started_at": job.started_at or now,
-        "progress": Progress(step=parent.step, steps=spec.training.steps),
+        "progress": Progress(step=parent.step, steps=spec.total_steps),
     }
     nodes, reserved = (tuple(share.node for share in part) for part in (ranks, spares))
     event = NewEvent(
         Placed(
-            layout=str(pending.layout),
+            layout=layout,
             nodes=nodes,
             spares=reserved,
             parent_checkpoint_id=parent.id,

@@ -7,12 +7,12 @@ life or at the start of the servers' uptime, whichever is later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Table, select, tuple_, update
+from sqlalchemy import Table, func, select, tuple_, update
 
 from server.attempts.finish import end_nodes, lose_node
 from server.attempts.retry_policy import NodeEnd
@@ -20,6 +20,7 @@ from server.auth.throttle import forget_failed_logins
 from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.rows import TypedRow
+from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.elastic.jobs import can_continue
 from server.errors import UnreadableError
@@ -29,12 +30,14 @@ from server.jobs.idempotency import forget_old_keys
 from server.leases import NODE_LEASES, Hearing
 from server.lifecycle import lock_job
 from server.liveness import hearing
+from server.metrics.rank_steps import fold_ended
+from server.nodes.capacity import POLLS
 from server.nodes.workers import HEARTBEATS_MISSED
 from server.operations.cancel import prune_ended
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import forget_groups
-from server.scheduling.dispatch import Dispatcher
+from server.scheduling.dispatch import EXPIRES_SECONDS, Dispatcher
 from server.subject import SCHEDULER, Subject
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.event_data import Unreachable
@@ -48,9 +51,11 @@ from trainyard.spec.sections.retry import RetrySection
 logger = logging.getLogger(__name__)
 
 PRUNE_EVERY = timedelta(minutes=1)
-"""Pause between two deletions of old keys, operations and groups: none of them is urgent."""
+"""Pause between two deletions of old keys, operations, groups and the like: none is urgent."""
 FAILED_PAUSE = timedelta(seconds=30)
 """Pause after which an attempt whose turn failed has another one."""
+LONGEST_RESEND_PAUSE = timedelta(seconds=EXPIRES_SECONDS)
+"""Longest pause before an unclaimed launch is sent again: then the former message has expired."""
 TRY_WITHOUT_EVERY = timedelta(seconds=5)
 """Pause between two looks whether an elastic job fits without its silent nodes: each look tries its
 sizes."""
@@ -80,6 +85,7 @@ class UnclaimedShare(TypedRow):
     attempt_id: str
     node: str
     sent_at: datetime | None
+    polls: Annotated[bool, nodes.c.inbox == POLLS]
     job_id: Annotated[str, attempts.c.job_id]
     created_at: Annotated[datetime, attempts.c.created_at]
 
@@ -116,6 +122,7 @@ class Reconciler:
                 connection,
                 UnclaimedShare.select()
                 .join(attempts, attempt.id == share.attempt_id)
+                .join(nodes, nodes.c.name == share.node)
                 .where(share.state == AttemptNodeState.PLACED),
             )
             heartbeats = HEARTBEATS_MISSED * settings.heartbeat_seconds
@@ -143,25 +150,26 @@ class Reconciler:
             if attempt_id not in left_out:
                 with self._isolation.turn(attempt_id, f"attempt {attempt_id}"):
                     self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
-        self._send_again([found for found in unclaimed if found not in late], now)
+        self._send_again([found for found in unclaimed if found not in late], heard)
         if self._pruned_at is None or now - self._pruned_at >= PRUNE_EVERY:
             self._pruned_at = now
             forget_old_keys(self._context)
             forget_failed_logins(self._context)
             prune_ended(self._context)
             forget_groups(self._context)
+            fold_ended(self._context)
 
     def _late(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> list[UnclaimedShare]:
         """Return the unclaimed shares whose time to claim has run out.
 
-        That time counts only while an API server is up and the broker accepts messages.
+        That time counts only while an API server is up and, for nodes that take messages from it,
+        while the broker accepts them.
         """
         accepts_since = self._dispatcher.up_since
-        if accepts_since is None:
-            return []
         claim_by = heard.now - timedelta(seconds=self._context.settings.claim_seconds)
-        able_since = max(heard.up_since, accepts_since)
-        return [s for s in unclaimed if max(s.created_at, able_since) <= claim_by]
+        able = [s for s in unclaimed if s.polls or accepts_since is not None]
+        since = {True: heard.up_since, False: max(heard.up_since, accepts_since or heard.up_since)}
+        return [s for s in able if max(s.created_at, since[s.polls]) <= claim_by]
 
     def _mark_offline(self, names: Sequence[str]) -> None:
         context = self._context
@@ -274,9 +282,23 @@ class Reconciler:
             if ends:
                 end_nodes(context, connection, attempt_id, ends, actor=SCHEDULER)
 
-    def _send_again(self, unclaimed: Sequence[UnclaimedShare], now: datetime) -> None:
-        limit = now - timedelta(seconds=self._context.settings.resend_seconds)
-        due = [(s.attempt_id, s.node) for s in unclaimed if s.sent_at and s.sent_at <= limit]
+    def _send_again(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> None:
+        now = heard.now
+        waiting = [
+            (share, share.sent_at)
+            for share in unclaimed
+            if share.sent_at is not None
+            and not share.polls
+            and share.sent_at <= now - self._pause(share, share.sent_at, heard)
+        ]
+        if not waiting:
+            return
+        reached = self._reached({share.node for share, _ in waiting}, now)
+        due = [
+            (share.attempt_id, share.node)
+            for share, sent_at in waiting
+            if not self._is_before(share.node, sent_at, reached, now)
+        ]
         if not due:
             return
         key = tuple_(attempt_nodes.c.attempt_id, attempt_nodes.c.node)
@@ -289,6 +311,47 @@ class Reconciler:
             ).all()
         for row in marked:
             self._dispatcher.send(LaunchMessage(attempt_id=row.attempt_id, node=row.node))
+
+    def _reached(self, names: Collection[str], now: datetime) -> dict[str, datetime]:
+        """Return for each of these nodes that claims at present when its message was sent."""
+        share = attempt_nodes.c
+        lately = now - timedelta(seconds=self._context.settings.resend_seconds)
+        query = (
+            select(share.node, func.max(share.sent_at))
+            .where(HOLDS_SLOTS, share.node.in_(names), share.claimed_at > lately)
+            .group_by(share.node)
+        )
+        with self._context.database.read() as connection:
+            return {node: sent_at for node, sent_at in connection.execute(query) if sent_at}
+
+    def _is_before(
+        self, node: str, sent_at: datetime, reached: Mapping[str, datetime], now: datetime
+    ) -> bool:
+        """Return whether a node takes messages that were sent before this one, in their order.
+
+        Then it is likely to take this one too, and another one would add a refused claim to those
+        for which the API has no time. A message of which a later one was claimed is lost, and so
+        may be those that were sent before the broker came up.
+        """
+        accepts_since = self._dispatcher.up_since
+        if node not in reached or accepts_since is None or sent_at < accepts_since:
+            return False
+        return reached[node] <= sent_at and now - sent_at < LONGEST_RESEND_PAUSE
+
+    def _pause(self, share: UnclaimedShare, sent_at: datetime, heard: Hearing) -> timedelta:
+        """Return the pause after the last message of a share: 5 s at first, then 10, 20, 40, 60.
+
+        A message may be lost, but far more often its node is busy: each further message costs a
+        claim that is refused. The pause is what the share had waited when the message was sent, and
+        `resend_seconds`, so that it doubles. What was sent before the broker or the servers came up
+        was most likely lost, so the pauses begin anew then.
+        """
+        shortest = timedelta(seconds=self._context.settings.resend_seconds)
+        accepts_since = self._dispatcher.up_since
+        if accepts_since is None:
+            return shortest
+        waited = sent_at - max(share.created_at, heard.up_since, accepts_since)
+        return min(shortest + max(waited, timedelta()), max(LONGEST_RESEND_PAUSE, shortest))
 
 
 def _lost(share: SilentShare, silence: timedelta) -> Failure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from server.context import Context
 from server.database.engine import LeadLostError
-from server.nodes.capacity import read_capacity
+from server.nodes.capacity import CapacityReader
 from server.placement.decide import decide
 from server.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
 from server.placement.quotas import Quota
@@ -20,9 +20,9 @@ from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import enter_groups, put_off
 from server.queue.heads import explain, note_turn, read_heads
 from server.queue.scheduling_queue import SchedulingQueue, group_sizes
+from server.scheduling.awaited_operations import held_back
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.placements import Placement, place
-from server.scheduling.recovery_wait import held_back
 from server.scheduling.victims import order_to_leave
 from trainyard.protocol.worker_messages import LaunchMessage
 
@@ -44,7 +44,10 @@ class Placer:
         self._context = context
         self._dispatcher = dispatcher
         self._usage = usage
+        self._capacity = CapacityReader()
         self.queue = SchedulingQueue()
+        self.over_quota: Collection[str] = ()
+        """Ids of the jobs that wait because of a quota, of the last round that decided."""
         # Rounds placed nothing: the next cannot either once they have considered all demands while
         # groups, offers and quotas are equal, until time has passed: expected ends change, and
         # attempts may be preempted.
@@ -67,7 +70,7 @@ class Placer:
             sizes = group_sizes(connection)
             if not sizes:
                 return 0
-            capacity = read_capacity(connection, now)
+            capacity = self._capacity.read(connection, now)
             offers = capacity.offers
             quotas = read_quotas(connection, now, usage=self._usage)
             state = (sizes, offers, quotas)
@@ -109,7 +112,7 @@ class Placer:
                 self._dispatcher.send(message)
         self.queue.leave(decisions.placed)
         explain(context, heads, decisions.waiting, new=new)
-        self._victims = decisions.victims
+        self._victims, self.over_quota = decisions.victims, decisions.over_quota
         note_turn(self.queue, heads, decisions)
         self._considered.update(row.shape for row in heads.rows)
         if decisions.placed:
@@ -157,6 +160,8 @@ class Placer:
             and each.ends_at is not None
             and each.ends_at <= now + LEAVES_WITHIN
         }
+        if not close and not self._soon_since:
+            return holdings
         # The first time stays, also if the expected end moves away and back.
         self._soon_since = {
             each.attempt_id: self._soon_since.get(each.attempt_id, now)

@@ -28,9 +28,9 @@ from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import NewJob, demand_of, demand_of_new
+from server.scheduling.awaited_operations import held_back
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.placements import Placement, held_on, lock_placement, place
-from server.scheduling.recovery_wait import held_back
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState, JobState
 from trainyard.run.failures import FailureReason
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
+
 import uvicorn
 from fastapi import FastAPI
 
@@ -11,7 +14,7 @@ from server.wire.connections import Connections
 from server.wire.http_protocol import Limits, bounded
 
 SHUTDOWN_SECONDS = 10
-"""Time in which open requests may finish; streams end at once."""
+"""Time in which open requests may finish; streams and long polls end at once."""
 
 
 def configured(
@@ -40,3 +43,16 @@ def configured(
         forwarded_allow_ips=list(settings.trusted_proxies),
         timeout_graceful_shutdown=shutdown_seconds,
     )
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which at its end first has the application answer what waits for news."""
+
+    def __init__(self, config: uvicorn.Config, *, before_end: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._before_end = before_end
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what waits, then let open requests finish."""
+        self._before_end()
+        await super().shutdown(sockets)

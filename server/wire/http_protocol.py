@@ -13,6 +13,7 @@ from server.http.problems import MEDIA_TYPE
 from server.wire.connections import Connections
 from trainyard.protocol.rest.common import ProblemDetails
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
+from trainyard.spec.code_pack import MAX_PACK_BYTES
 
 HEADER_OVERHEAD = 4
 """Bytes of a header in addition to its name and value: colon, space and the end of the line."""
@@ -29,8 +30,10 @@ class Limits:
     head_seconds: float = 10.0
     """Time for the request line and headers, from the connection or the first byte."""
     body_seconds: float = 60.0
-    """Time for the body, while the application reads."""
-    message_bytes: int = 2 * MAX_REPORT_BYTES
+    """Time for the body, or for the next `body_bytes` of it, while the application reads."""
+    body_bytes: int = 1024 * 1024
+    """Bytes of a large body that a client has to send within `body_seconds`."""
+    message_bytes: int = MAX_PACK_BYTES + 2 * MAX_REPORT_BYTES
     """Most bytes of one request on the wire; the application limits the bodies of each route."""
     pipelined: int = 8
     """Most requests that wait on one connection for an answer."""
@@ -58,6 +61,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._part: Literal["head", "body", "idle"] = "head"
         self._fed = 0  # bytes of the request, as far as the chunks belong to it alone
+        self._fed_before = 0  # as the time for the body began
         self._counted = 0  # bytes of the request line and of headers that are complete
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -149,7 +153,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Begin the time of the body."""
         super().on_headers_complete()
         self._part = "body"
-        self._arm(self.limits.body_seconds)
+        self._arm_body()
 
     def on_message_complete(self) -> None:
         """The request is whole."""
@@ -181,6 +185,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._disarm()
         self._timer = self.loop.call_later(seconds, self._time_out)
 
+    def _arm_body(self) -> None:
+        self._fed_before = self._fed
+        self._arm(self.limits.body_seconds)
+
     def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -193,8 +201,10 @@ class BoundedProtocol(HttpToolsProtocol):
         # an earlier request of the connection is being answered.
         if self._part == "head" and self._is_answering():
             self._arm(self.limits.head_seconds)
-        elif self._part == "body" and self.flow.read_paused:
-            self._arm(self.limits.body_seconds)
+        elif self._part == "body" and (
+            self.flow.read_paused or self._fed - self._fed_before >= self.limits.body_bytes
+        ):
+            self._arm_body()
         elif self._part == "head" and not self._fed:
             self.transport.close()  # without a request there is nothing to answer
         else:

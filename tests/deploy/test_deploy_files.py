@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from provisioner.base import Place
+from provisioner.engines import open_engine
+from provisioner.settings import read_sources
 from server.settings import Settings as ServerSettings
 from worker.node.users import RunAs
 from worker.settings import Settings as WorkerSettings
@@ -263,6 +266,21 @@ def test_the_unit_leaves_supervisors_alone() -> None:
     assert service["Restart"] == "always"
     command = shlex.split(service["ExecStart"])
     assert command[1:] == ["-m", "worker"]
+
+
+def test_the_unit_of_the_provisioner_reads_the_sources_again() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(ROOT / "deploy" / "trainyard-provisioner.service")
+    service = unit["Service"]
+    command = shlex.split(service["ExecStart"])
+    assert command[1:4] == ["-m", "provisioner", "--config"]
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+
+
+def test_the_example_of_sources_is_legal(tmp_path: Path) -> None:
+    (config,) = read_sources(ROOT / "deploy" / "sources.toml")
+    open_engine(config, Place(name=config.name, python=config.python, folder=tmp_path))
 
 
 def test_the_worker_is_no_root_and_keeps_four_capabilities() -> None:

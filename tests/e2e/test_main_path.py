@@ -68,7 +68,7 @@ def test_a_job_goes_on_with_other_slots_exactly_where_it_stood(
     assert [course.attempts[s] for s in (1, step, step + 1, STEPS)] == [1, 1, 2, 2]
     newest = next(yard.checkpoints(job_id))
     assert (newest.step, newest.kind, newest.layout) == (STEPS, "final", "FSDP 3")
-    assert yard.checkpoint(newest.id).manifest.train_state.step == STEPS
+    assert yard.checkpoint(newest.id).manifest.step == STEPS
     kinds = [event.kind for event in follower.of(job_id)]
     assert kinds.count("continuity_checked") == 1
 

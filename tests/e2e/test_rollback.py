@@ -26,6 +26,7 @@ from tests.e2e.control_plane import (
 )
 from trainer.data.windows import TrainingOrder
 from trainyard.client.sdk import Client
+from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.rest.event_data import RolledBack
 
 pytestmark = pytest.mark.timeout(400)
@@ -117,7 +118,9 @@ def test_a_job_goes_back_and_leaves_out_what_broke_it(
     assert all(map(math.isfinite, losses))
 
     newest = next(yard.checkpoints(job_id))
-    data = yard.checkpoint(newest.id).manifest.train_state.data
+    manifest = yard.checkpoint(newest.id).manifest
+    assert isinstance(manifest, Manifest)
+    data = manifest.train_state.data
     assert (newest.step, data.skipped) == (STEPS, (WINDOW,))
     assert (data.position, data.consumed) == (STEPS * BATCH + 32, STEPS * BATCH)
 

@@ -8,13 +8,15 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from embedded.__main__ import main
 from embedded.folders import Folders
 from embedded.record import Recorder, identify, read_record
-from embedded.up import address_of
+from embedded.up import address_of, described
+from trainyard.protocol.rest.jobs import JobSummary, Progress
 
 SLEEP = "import time; time.sleep(600)"
 
@@ -125,3 +127,12 @@ def test_what_a_killed_up_left_behind_is_ended(
     record = read_record(folders.record)
     assert record is not None
     assert (record.up, record.processes) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"), [(40, "mine (j1, step 1,200 of 40)"), (None, "mine (j1, step 1,200)")]
+)
+def test_a_program_is_described_without_a_number_of_steps(steps: int | None, words: str) -> None:
+    shown: dict[str, Any] = {"id": "j1", "name": "mine"}
+    shown["progress"] = Progress(step=1200, steps=steps)
+    assert described(JobSummary.model_construct(**shown)) == words

@@ -34,7 +34,7 @@ from trainer.identify import identity
 from trainer.operations.__main__ import main
 from trainer.storage import s3_client
 from trainer.storage.object_path import ObjectPath
-from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
+from trainyard.protocol.manifest import DCP_METADATA, Manifest
 from trainyard.protocol.operations import (
     OUTCOME,
     TASK,
@@ -44,6 +44,7 @@ from trainyard.protocol.operations import (
     OperationTask,
 )
 from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED, FENCE, MANIFEST
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection

@@ -8,7 +8,7 @@ from tests.trainer.checkpoint.toy import JOB
 from trainer.checkpoint.fence import raised_fence, read_fence
 from trainer.errors import CheckpointError, OutrunError
 from trainer.storage.object_path import ObjectPath
-from trainyard.protocol.manifest import FENCE
+from trainyard.run.checkpoints.checkpoint_names import FENCE
 
 
 def test_it_only_rises(bucket: ObjectPath) -> None:

@@ -14,7 +14,7 @@ from server.attempts.claim import claim
 from server.attempts.service import authenticate_share
 from server.auth.tokens import hash_token
 from server.context import Context
-from server.database.job_reasons import shown_reason
+from server.database.queue_tables import shown_reason
 from server.database.rows import Attempt, Job
 from server.database.tables import (
     attempt_nodes,
@@ -39,7 +39,8 @@ from server.scheduling.round import Placer
 from server.scheduling.spares import SpareKeeper
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
-from trainyard.protocol.manifest import ManifestFile, ManifestWriter, checkpoint_path
+from trainyard.protocol.manifest import ManifestFile, ManifestWriter
+from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.record_parser import check_record
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import (
@@ -53,7 +54,7 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.directory import Phase
 from trainyard.run.failures import BadWindow, Failure, FailureReason, LoadFailure
-from trainyard.run.records import ExitRecord, Heartbeat
+from trainyard.run.records import ExitRecord, Heartbeat, RankExit
 from trainyard.spec.job import parse_job_spec
 
 Launched = tuple[str, "Supervisor"]
@@ -102,7 +103,7 @@ class RecordingDispatcher:
 
     def send(self, message: Message) -> None:
         """Keep one message."""
-        if self.up_since is None:
+        if self.up_since is None or isinstance(message, SourceMessage):
             return
         match message:
             case LaunchMessage():
@@ -135,6 +136,7 @@ class Harness:
         device_name: str = "test",
         roots: dict[str, str] | None = None,
         worker: WorkerIdentity = WORKER,
+        inbox: str = "broker",
     ) -> str:
         """Store a node as registration does, and return its name."""
         now = self.context.now()
@@ -160,6 +162,7 @@ class Harness:
                     version="0",
                     protocol=PROTOCOL,
                     worker=worker,
+                    inbox=inbox,
                     registered_at=now,
                     heartbeat_at=now,
                 )
@@ -169,7 +172,7 @@ class Harness:
     def submit(self, **sections: Any) -> str:
         """Submit a job of one slot, or what the sections say, and return its id."""
         spec = parse_job_spec({"name": "tiny"} | sections)
-        return submit(self.context, spec, actor=ADA)
+        return submit(self.context, spec, actor=ADA).id
 
     def place(self) -> int:
         """Run one round of placing and preempting; return how many jobs were placed."""
@@ -256,7 +259,7 @@ class Harness:
             "step": step,
             "kind": "interval",
             "root": "checkpoints",
-            "path": checkpoint_path(job_id, attempt.number, step),
+            "path": f"{job_id}/a{attempt.number}/step-{step}",
             "size": manifest.size,
             "files": len(files),
             "layout": str(attempt.layout),
@@ -366,21 +369,20 @@ class Supervisor:
         load: LoadFailure | None = None,
         names_node: bool = False,
         names: str | None = None,
-        node_at_fault: bool = False,
-        free_retry: bool = False,
+        ranks: tuple[RankExit, ...] = (),
+        **fields: Any,
     ) -> None:
         """Send the last report, whose failure may name this node, or another one by its name."""
-        if names is None and (names_node or node_at_fault):
+        if names is None and (names_node or fields.get("node_at_fault")):
             names = self.node
         failure = (
             Failure(
                 reason=reason,
                 message=f"{reason} on {self.node}",
                 node=names,
-                node_at_fault=node_at_fault,
-                free_retry=free_retry,
                 bad_window=bad_window,
                 load=load,
+                **fields,
             )
             if reason
             else None
@@ -390,7 +392,7 @@ class Supervisor:
             {
                 "outcome": outcome,
                 "failure": failure,
-                "ranks": (),
+                "ranks": ranks,
                 "time": self.harness.context.now().timestamp(),
             },
         )

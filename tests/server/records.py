@@ -9,8 +9,8 @@ from sqlalchemy import insert
 from server.context import Context
 from server.database.tables import attempts, jobs
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.manifest import checkpoint_id
 from trainyard.protocol.rest.jobs import Progress
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_id
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 

@@ -72,7 +72,7 @@ def changes(**env: str | None) -> ForkRequest:
 @BRINGS_CODE
 def test_no_table_holds_a_value_in_the_clear(context: Context, harness: Harness) -> None:
     harness.add_node()
-    job_id = submit(context, spec(env=ENV), actor=ADA, idempotency_key="k")
+    job_id = submit(context, spec(env=ENV), actor=ADA, idempotency_key="k").id
     assert harness.place() == 1
     (supervisor,) = harness.claim_all(job_id)
     assert supervisor.reply.spec == spec(env=ENV), "the ranks get what was submitted"
@@ -92,7 +92,7 @@ def test_no_table_holds_a_value_in_the_clear(context: Context, harness: Harness)
 @BRINGS_CODE
 def test_views_show_values_of_the_allow_list_alone(context: Context) -> None:
     env = {**ENV, "TORCH_LOGS": f"+{SECRET}"}
-    job_id = submit(context, spec(env=env), actor=ADA)
+    job_id = submit(context, spec(env=env), actor=ADA).id
     masked = {"A_TOKEN": "********", "NCCL_DEBUG": "INFO", "TORCH_LOGS": "********"}
     assert shown(context, job_id).env == masked
 
@@ -121,8 +121,8 @@ def test_a_mask_that_is_submitted_back_is_refused_by_its_pointer(
 @BRINGS_CODE
 def test_one_key_is_one_environment(context: Context, harness: Harness) -> None:
     harness.add_node()
-    first = submit(context, spec(env=ENV), actor=ADA, idempotency_key="k")
-    assert submit(context, spec(env=ENV), actor=ADA, idempotency_key="k") == first
+    first = submit(context, spec(env=ENV), actor=ADA, idempotency_key="k").id
+    assert submit(context, spec(env=ENV), actor=ADA, idempotency_key="k").id == first
     for other in ({**ENV, "A_TOKEN": "another"}, {}, {"A_TOKEN": SECRET}):
         with pytest.raises(InvalidRequestError, match="another body"):
             submit(context, spec(env=other), actor=ADA, idempotency_key="k")
@@ -146,7 +146,7 @@ def test_without_its_key_a_job_waits_and_names_the_file(
     context: Context, harness: Harness, clock: FakeClock
 ) -> None:
     harness.add_node(slots=8)
-    job_id = submit(context, spec(env=ENV), actor=ADA)
+    job_id = submit(context, spec(env=ENV), actor=ADA).id
     path = context.secrets.path
     kept = path.read_bytes()
     for content in (None, Fernet.generate_key(), b"no key\n"):
@@ -158,7 +158,7 @@ def test_without_its_key_a_job_waits_and_names_the_file(
         assert str(path) in error
         assert path.exists() == (content is not None), "a lost key is not replaced"
         assert shown(context, job_id).env == dict.fromkeys(ENV, "********")
-        plain = submit(context, spec(), actor=ADA)
+        plain = submit(context, spec(), actor=ADA).id
         harness.place()
         assert (harness.job(job_id).state, harness.job(plain).state) == ("queued", "starting")
         assert str(path) in harness.job(job_id).reason
@@ -181,7 +181,7 @@ def test_a_key_that_is_lost_after_placing_refuses_the_claim(
     context: Context, harness: Harness
 ) -> None:
     node = harness.add_node()
-    job_id = submit(context, spec(env=ENV), actor=ADA)
+    job_id = submit(context, spec(env=ENV), actor=ADA).id
     assert harness.place() == 1
     context.secrets.path.unlink()
     with pytest.raises(KeyFileError) as refusal:
@@ -194,8 +194,8 @@ def test_a_key_that_is_lost_after_placing_refuses_the_claim(
 def test_rotation_encrypts_anew_and_drops_keys_after_a_second_one(
     context: Context, harness: Harness
 ) -> None:
-    ids = [submit(context, spec(env={**ENV, "N": str(n)}), actor=ADA) for n in range(3)]
-    plain = submit(context, spec(), actor=ADA)
+    ids = [submit(context, spec(env={**ENV, "N": str(n)}), actor=ADA).id for n in range(3)]
+    plain = submit(context, spec(), actor=ADA).id
     path = context.secrets.path
     first, tokens = path.read_text(), [harness.job(one).env for one in ids]
     running = SecretsBox(path)  # another process, which has read the file
@@ -219,7 +219,7 @@ def test_rotation_encrypts_anew_and_drops_keys_after_a_second_one(
 def test_a_rotation_that_cannot_read_a_value_changes_nothing(
     context: Context, harness: Harness
 ) -> None:
-    job_id = submit(context, spec(env=ENV), actor=ADA)
+    job_id = submit(context, spec(env=ENV), actor=ADA).id
     sealed, kept = harness.job(job_id).env, context.secrets.path.read_text()
     context.secrets.path.write_text(Fernet.generate_key().decode())
     with pytest.raises(KeyFileError, match=r"env.A_TOKEN cannot be decrypted"):
@@ -247,7 +247,7 @@ def test_the_command_rotates(
 
 
 def test_the_migration_encrypts_what_was_stored(context: Context, harness: Harness) -> None:
-    job_id, plain = (submit(context, spec(name=name), actor=ADA) for name in ("a", "b"))
+    job_id, plain = (submit(context, spec(name=name), actor=ADA).id for name in ("a", "b"))
     unchanged = harness.job(plain).spec_digest
     text = spec(name="a", env=ENV).model_dump_json()
     with context.database.write() as connection:

@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tools.gpu_check.check import Figure, Here, at_most, reported
+from tools.gpu_check.check import Figure, Here, at_most, equal, reported
 
 
 def passes(here: Here, times: str) -> list[Figure]:
@@ -35,3 +35,19 @@ def crashes(here: Here) -> list[Figure]:
 def hangs(here: Here) -> list[Figure]:
     time.sleep(600)
     return []
+
+
+def meets(here: Here, folder: str, name: str, count: int) -> list[Figure]:
+    Path(folder, name).touch()
+    deadline = time.monotonic() + 60
+    while (met := len(list(Path(folder).iterdir()))) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return [equal("met", met, count)]
+
+
+def is_alone(here: Here, folder: str) -> list[Figure]:
+    mine = Path(folder, "running")
+    mine.touch(exist_ok=False)
+    time.sleep(0.2)
+    mine.unlink()
+    return [equal("alone", "yes", "yes")]

@@ -1,13 +1,12 @@
-"""The checks of a GPU: how they are run, what their lines hold, and which wheels they need."""
+"""The checks of a GPU: how they are run, and what their lines hold."""
 
-import ast
 import importlib
 import importlib.metadata
 import inspect
 import json
 import os
 import subprocess
-import sys
+import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +15,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from benchmarks.trainer import spec_of
 from tests.e2e.control_plane import wait_for
@@ -189,6 +186,52 @@ def test_a_second_run_skips_what_the_same_versions_have_passed(
     assert headers[-1]["versions"] == {"torch": "another"}
 
 
+def test_checks_run_at_once_but_for_those_that_measure_time(
+    stages: dict[str, tuple[Check, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = {name: str(tmp_path / name) for name in ("met", "timed")}
+    for folder in folders.values():
+        Path(folder).mkdir()
+    stages["met"] = tuple(
+        Check(name, f"{HERE}:meets", {"folder": folders["met"], "name": name, "count": 3})
+        for name in "abc"
+    )
+    stages["timed"] = tuple(
+        Check(name, f"{HERE}:is_alone", {"folder": folders["timed"]}) for name in "ab"
+    )
+    monkeypatch.setattr(runner, "TIMED", {"timed"})
+    assert runner.run_stages(["met", "timed"], tmp_path / "to", "cpu", jobs=3)
+    _, *lines = runner.read_lines(tmp_path / "to" / runner.LINES)
+    assert sorted(line["stage"] + line["check"] for line in lines[:3]) == ["meta", "metb", "metc"]
+    assert [line["stage"] + line["check"] for line in lines[3:]] == ["timeda", "timedb"]
+    # Of all that ended meanwhile: of none.
+    assert not any("processor_seconds" in line for line in lines)
+
+
+def test_an_interrupt_ends_the_checks_that_run(
+    stages: dict[str, tuple[Check, ...]],
+    groups: list[int],
+    runs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(path: Path, line: dict[str, Any]) -> None:
+        if "check" in line:
+            wait_for(lambda: len(groups) == 2, "start of the other check")
+            raise KeyboardInterrupt
+
+    stages["two"] = (
+        Check("passes", f"{HERE}:passes", {"times": str(runs)}),
+        Check("hangs", f"{HERE}:hangs", seconds=200.0),
+    )
+    monkeypatch.setattr(runner, "_append", interrupted)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        runner.run_stages(["two"], tmp_path / "to", "cpu", jobs=2)
+    assert time.monotonic() - began < 200.0
+    wait_for(lambda: not list(command_lines(groups)), "end of all processes of the checks")
+
+
 def test_a_stage_whose_time_is_over_fails_what_is_left(
     stages: dict[str, tuple[Check, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +251,10 @@ def test_the_exit_status_is_that_of_the_checks(
     assert main([*words, "--stages", "good,bad"]) == 1
 
 
-@pytest.mark.parametrize("words", [[], ["--to", "x", "--stages", "nope"], ["--to", "x", "--mode"]])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--to", "x", "--stages", "nope"], ["--to", "x", "--mode"], ["--to", "x", "--jobs", "0"]],
+)
 def test_a_wrong_command_line_runs_nothing(
     words: list[str],
     capsys: pytest.CaptureFixture[str],
@@ -330,51 +376,3 @@ def test_collectives_over_the_host_are_those_of_any_group() -> None:
             "all_to_all": first[half] + second[half],
             "received": (second, first)[rank],
         }
-
-
-# ---- the wheels ----------------------------------------------------------------------------------
-
-
-# Imported only for Parquet files, object stores, TensorBoard files or downloads.
-NEVER_IMPORTED = {"pyarrow", "s3fs", "botocore", "tensorboard", "huggingface-hub"}
-
-
-def wheels() -> set[str]:
-    """Return the packages of `wheels.txt`."""
-    lines = (ROOT / "tools/gpu_check/wheels.txt").read_text(encoding="utf-8").splitlines()
-    return {canonicalize_name(line) for line in lines if not line.startswith("#")}
-
-
-def test_the_wheels_hold_what_is_imported_and_what_that_needs() -> None:
-    legal = wheels() | NEVER_IMPORTED | {"torch", "numpy"}
-    providers = importlib.metadata.packages_distributions()
-    packages = sorted((ROOT / "library" / "trainyard").iterdir())
-    library = [str(path) for path in packages if path.name not in {"client", "cli"}]
-    for part in (*library, "trainer", "benchmarks/trainer.py", "tools/gpu_check"):
-        paths = [ROOT / part] if part.endswith(".py") else sorted((ROOT / part).rglob("*.py"))
-        for path in paths:
-            for package in _third_party(path):
-                names = {canonicalize_name(name) for name in providers.get(package, [package])}
-                assert names & legal, f"{path}: {package} is in no wheel"
-    for name in wheels():
-        for text in importlib.metadata.requires(name) or ():
-            requirement = Requirement(text)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                assert canonicalize_name(requirement.name) in legal, f"{name} needs {requirement}"
-
-
-def _third_party(path: Path) -> set[str]:
-    ours = {"trainyard", "trainer", "benchmarks", "tools"}
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.partition(".")[0])
-    return found - ours - set(sys.stdlib_module_names) - {"__future__"}
-
-
-def test_every_wheel_has_one_version() -> None:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
-    assert wheels() <= pinned

@@ -1,5 +1,8 @@
 """The page of the job spec: complete, and drawn from the models alone."""
 
+from collections.abc import Iterator
+from typing import Any, get_args
+
 from tools.spec_docs import describe_type, spec_markdown
 from trainyard.base.model_base import SpecModel
 from trainyard.spec.job import JobSpec
@@ -12,15 +15,19 @@ def rows() -> dict[str, list[str]]:
     return {first.strip("`"): rest for first, *rest in cells if len(rest) == 4}
 
 
-def test_every_field_has_a_row_with_its_help() -> None:
-    expected = {}
-    for name, field in JobSpec.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, SpecModel):
-            for inner, inner_field in section.model_fields.items():
-                expected[f"{name}.{inner}"] = inner_field.description
+def descriptions(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str | None]]:
+    """Yield the path and the help of each field of a model and of its sections."""
+    for name, field in model.model_fields.items():
+        kinds: tuple[Any, ...] = (field.annotation, *get_args(field.annotation))
+        section = next((k for k in kinds if isinstance(k, type) and issubclass(k, SpecModel)), None)
+        if section is None:
+            yield path + name, field.description
         else:
-            expected[name] = field.description
+            yield from descriptions(section, f"{path}{name}.")
+
+
+def test_every_field_has_a_row_with_its_help() -> None:
+    expected = dict(descriptions(JobSpec))
     written = rows()
     assert set(written) == set(expected)
     for path, description in expected.items():

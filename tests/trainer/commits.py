@@ -5,7 +5,8 @@ from __future__ import annotations
 from trainer.checkpoint.save_folder import write_durably
 from trainer.storage.io_errors import digest
 from trainer.storage.root import StoragePath
-from trainyard.protocol.manifest import COMMITTED, MANIFEST, Manifest
+from trainyard.protocol.manifest import Manifest
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED, MANIFEST
 
 
 def write_manifest(folder: StoragePath, manifest: Manifest) -> None:

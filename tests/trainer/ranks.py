@@ -56,9 +56,11 @@ class StartedRanks:
             ready = wait(list(pending), timeout=max(self.deadline - time.monotonic(), 0))
             if not ready:
                 raise RankError(f"ranks {sorted(pending.values())} did not answer")
-            for connection in ready:
-                rank = pending[connection]  # type: ignore[index]
-                results[rank] = _result(rank, self.processes[rank], self.connections[rank])
+            ended = [_ended(r, self.processes[r], c) for c, r in pending.items() if c in ready]
+            if failed := [end for end in ended if end.error is not None]:
+                # Later failures are consequences, such as lost connections.
+                raise RankError(min(failed, key=lambda end: end.at).error)
+            results |= {end.rank: end.result for end in ended}
         return [results[rank] for rank in range(len(self.processes))]
 
 
@@ -129,15 +131,24 @@ def started_ranks(
             connection.close()
 
 
-def _result(rank: int, process: Any, connection: Connection) -> Any:
+@dataclass(frozen=True)
+class _Ended:
+    """How a rank ended."""
+
+    rank: int
+    result: Any
+    error: str | None
+    at: float
+    """When, by `time.monotonic`; 0 for one that died, which is no consequence of another's end."""
+
+
+def _ended(rank: int, process: Any, connection: Connection) -> _Ended:
     try:
-        result, error = connection.recv()
+        result, error, at = connection.recv()
     except (EOFError, ConnectionResetError):
         process.join()
-        raise RankError(f"rank {rank} died with exit code {process.exitcode}") from None
-    if error is not None:
-        raise RankError(f"rank {rank} failed:\n{error}")
-    return result
+        return _Ended(rank, None, f"rank {rank} died with exit code {process.exitcode}", 0.0)
+    return _Ended(rank, result, None if error is None else f"rank {rank} failed:\n{error}", at)
 
 
 def _run_rank(
@@ -151,7 +162,7 @@ def _run_rank(
     os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
     faulthandler.dump_traceback_later(timeout_seconds, exit=True)
     torch.set_num_threads(1)
-    answer: tuple[Any, str | None]
+    answer: tuple[Any, str | None, float]
     try:
         fn, args = connection.recv()
         if initialize:
@@ -160,9 +171,9 @@ def _run_rank(
         if dist.is_initialized():
             dist.barrier()  # no rank closes its connections while another one needs them
             dist.destroy_process_group()
-        answer = (result, None)
+        answer = (result, None, time.monotonic())
     except BaseException:  # noqa: BLE001 -- whatever it is, the parent reports it
-        answer = (None, traceback.format_exc())
+        answer = (None, traceback.format_exc(), time.monotonic())
     connection.send_bytes(pickle.dumps(answer))
     connection.close()
 

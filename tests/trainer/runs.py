@@ -21,8 +21,10 @@ from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
-from trainyard.protocol.manifest import Manifest, checkpoint_path
+from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.record_parser import parse_record
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
+from trainyard.run.control_files import order_stop
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failures import Failure
 from trainyard.run.record_base import to_json
@@ -54,6 +56,8 @@ class Meddling:
 
     stop_after: int | None = None
     """Rank 0 finds `stop` after this step, and so acts on it at the end of the next."""
+    stop_in: float | None = None
+    """Seconds after which the node ends that this order to stop is for."""
     ask_after: tuple[tuple[int, str, str], ...] = ()
     """Step, request id and content of the request file that rank 0 finds after this step."""
     delay: tuple[int, int, float] | None = None
@@ -73,9 +77,13 @@ class Meddling:
     breaks: tuple[int, float] | None = None
     """Position and factor: the rank that gets this sequence multiplies its weights by it first."""
 
+    never_draws: bool = False
+    """Weights that have not been loaded are NaN, and none can be drawn."""
+
     def after_step(self, run: Path, rank: int, step: int) -> None:
         if rank == 0 and step == self.stop_after:
-            (run / "stop").touch()
+            deadline = None if self.stop_in is None else time.time() + self.stop_in
+            order_stop(RunDirectory(run), deadline=deadline)
         for asked_after, request_id, content in self.ask_after:
             if rank == 0 and step == asked_after:
                 (run / "requests").mkdir(exist_ok=True)
@@ -123,6 +131,28 @@ def _break_weights(position: int, factor: float) -> None:
     TrainStep.__call__ = breaking  # type: ignore[method-assign]
 
 
+def _never_draw() -> None:
+    """Fail at the first weight that is drawn, and leave NaN where neither a draw nor a load is."""
+    import torch
+
+    from trainer.loop import build
+    from trainer.models import initial_weights
+    from trainer.models.base import Model
+
+    def draw(*_args: Any, **_options: Any) -> None:
+        raise AssertionError("a weight is drawn")
+
+    def allocate(model: Model, **options: Any) -> None:
+        _allocate(model, **options)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                getattr(parameter, "_local_tensor", parameter).fill_(float("nan"))
+
+    _allocate = build.allocate
+    build.allocate = allocate
+    initial_weights._fill = draw
+
+
 def train_rank(run_directory: str, meddling: Meddling) -> str:
     """Run one rank as `python -m trainer` does; returns the outcome, as JSON."""
     from trainer.loop.train import train  # here, so that tests of the run directory need no torch
@@ -134,6 +164,8 @@ def train_rank(run_directory: str, meddling: Meddling) -> str:
             dataset.wrong_position = meddling.wrong_position  # type: ignore[attr-defined]
         return dataset
 
+    if meddling.never_draws:
+        _never_draw()
     if meddling.breaks is not None:
         _break_weights(*meddling.breaks)
     run, rank = Path(run_directory), int(os.environ["RANK"])

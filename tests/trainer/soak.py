@@ -29,8 +29,9 @@ from tests.trainer.ranks import StartedRanks, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint.manifest import check_contents
 from trainer.checkpoint.save_folder import Point
-from trainyard.protocol.manifest import Manifest, checkpoint_path
+from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.record_parser import parse_record
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 from trainyard.run.records import Heartbeat, MetricRecord
 from trainyard.spec.layout import Layout
 

@@ -8,7 +8,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from tests.trainer.runs import JOB, SmallJob
 from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
-from trainyard.protocol.manifest import Manifest, checkpoint_path
+from trainyard.protocol.manifest import Manifest
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 
 
 def stored_tensors(job: SmallJob, manifest: Manifest) -> dict[str, Tensor]:

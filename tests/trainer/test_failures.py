@@ -18,7 +18,6 @@ import torch.distributed as dist
 import trainer.distributed
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint.fence import LOCK_SECONDS
 from trainer.distributed import collective_timeout
 from trainer.errors import DataError, LaunchError
 from trainer.loop.step import TrainStep
@@ -28,6 +27,7 @@ from trainer.metrics.run_writer import RunWriter, failure_of
 from trainer.parallel.mesh import build_mesh, fsdp_mesh, set_timeouts
 from trainer.run import open_run
 from trainyard.protocol.record_parser import parse_record
+from trainyard.run.checkpoints.fence_file import LOCK_SECONDS
 from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.failures import FailureReason
 from trainyard.run.records import Heartbeat, Outcome

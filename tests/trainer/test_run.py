@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trainer.errors import LaunchError
-from trainer.run import Run, open_run, refuse_used
+from trainer.run import TrainerRun, open_run, refuse_used
 from trainyard.protocol.attempt import AttemptSpec, Overrides
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import RunDirectory
@@ -32,7 +32,7 @@ def write(run: Path, spec: dict[str, Any], attempt: AttemptSpec | None = None) -
     return run
 
 
-def opened(run: Path, world_size: int | None = 2, **roots: str) -> Run:
+def opened(run: Path, world_size: int | None = 2, **roots: str) -> TrainerRun:
     return open_run(run, world_size=world_size, roots=roots)
 
 
@@ -76,7 +76,7 @@ def test_auto_goes_by_the_device_and_the_layout_of_the_attempt(
     assert _values(opened(write(tmp_path / "on GPUs", spec)))["training.log_every_steps"] == 10
 
 
-def _values(run: Run) -> dict[str, Any]:
+def _values(run: TrainerRun) -> dict[str, Any]:
     """Return what holds in a run of the fields that are `auto` in its spec."""
     held = run.spec.model_dump()
     paths = [path.split(".") for path in auto_values(run.submitted, "cpu")]

@@ -128,21 +128,33 @@ def test_without_torchrun_the_only_rank_saves_and_leaves_on_sigterm(tmp_path: Pa
     assert outcome.checkpoint_id == f"job.a1.step-{outcome.step}"
 
 
-@pytest.mark.parametrize("record", [None, "supervisor.secret", "error.json"])
-def test_sigterm_ends_a_rank_at_once_under_a_supervisor_and_after_a_failure(
-    record: str | None, tmp_path: Path
+@pytest.mark.parametrize(
+    ("record", "ended_by", "stops"),
+    [
+        (None, 0, True),
+        ("supervisor.secret", 0, False),  # the supervisor receives it too, and creates `stop`
+        ("error.json", -signal.SIGTERM, False),
+    ],
+)
+def test_sigterm_ends_a_rank_at_once_after_a_failure_alone(
+    record: str | None, ended_by: int, stops: bool, tmp_path: Path
 ) -> None:
     if record is not None:
         (tmp_path / record).touch()
     code = (
-        "import pathlib, signal; from trainyard.run.directory import RunDirectory;"
+        "import os, pathlib, signal; from trainyard.run.directory import RunDirectory;"
         "from trainer.process import stop_on_sigterm;"
         f"stop_on_sigterm(RunDirectory(pathlib.Path({str(tmp_path)!r})));"
+        "forked = os.fork();"
+        "signal.raise_signal(signal.SIGTERM) if forked == 0 else None;"
+        "ended = os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]);"
+        "assert ended == -signal.SIGTERM, ended;"
+        f"assert not os.path.exists({str(tmp_path / 'stop')!r});"
         "signal.raise_signal(signal.SIGTERM)"
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
-    assert ended.returncode == (0 if record is None else -signal.SIGTERM)
-    assert (tmp_path / "stop").exists() == (record is None)
+    assert ended.returncode == ended_by
+    assert (tmp_path / "stop").exists() == stops
 
 
 def test_a_failure_leaves_its_reason_and_no_process(tmp_path: Path) -> None:

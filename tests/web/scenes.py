@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from server.context import Context
 from tests.web.actors import Run, Stage
 from tests.web.caretakers import Caretaker
+from tests.web.supply import Supply, play_supply
 from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure, FailureReason
@@ -64,6 +65,8 @@ class Scenes:
     """Succeeded."""
     stopped: str
     """Stopped, ready to go on."""
+    supply: Supply
+    """What was asked of sources, among others for the job that waits."""
 
 
 def play(context: Context) -> Scenes:
@@ -95,6 +98,7 @@ def play(context: Context) -> Scenes:
         fresh=fresh,
         done=done,
         stopped=stopped,
+        supply=play_supply(context, wanted_by="llama-70b"),
     )
 
 

@@ -46,6 +46,7 @@ SPEC: dict[str, Any] = {
     "checkpoint": {"interval_steps": 0, "preflight": False},
     "resources": {"device": "cpu"},
 }
+OF_PROGRAM: dict[str, Any] = {"name": "small", "resources": {"device": "cpu"}}
 LONG = {"training": {"steps": 10**6}}
 """Section of a spec whose job lasts until the test ends it."""
 
@@ -159,15 +160,26 @@ class Place:
         rendezvous: str = "127.0.0.1:0",
         attempt_id: str | None = None,
         spec: dict[str, dict[str, Any]] | None = None,
+        program: dict[str, Any] | None = None,
+        of_attempt: dict[str, Any] | None = None,
         sizes: Sequence[int] | None = None,
     ) -> str:
         """Have the server place an attempt on this node; return its id.
 
-        `sizes` are the ranks of each node: equal ones when absent.
+        Args:
+            ranks: those of all nodes.
+            nodes: their number.
+            node_rank: that of this node.
+            rendezvous: where they meet.
+            attempt_id: a new one when absent.
+            spec: fields of sections of the spec that differ from `SPEC`.
+            program: the section `program`, with which the job has none of the trainer.
+            of_attempt: fields of the attempt that differ.
+            sizes: ranks of each node: equal ones when absent.
         """
         self.made += 1
         attempt_id = attempt_id or make_id(milliseconds=self.made, entropy=os.urandom(10))
-        merged = dict(SPEC)
+        merged = dict(SPEC) if program is None else OF_PROGRAM | {"program": program}
         for section, fields in (spec or {}).items():
             merged[section] = {**merged.get(section, {}), **fields}
         job: JobSpec = parse_job_spec(merged)
@@ -181,6 +193,7 @@ class Place:
                     NodeAllocation(node=f"node-{i + 1}", node_rank=i, slots=tuple(range(size)))
                     for i, size in enumerate(sizes)
                 ),
+                **(of_attempt or {}),
             ),
             attempt_token=f"secret-of-{attempt_id}",
             node_rank=node_rank,
@@ -221,25 +234,29 @@ class Place:
         if damage is not None:
             path = attempt.run.root / damage
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        lock = self.node.lock(attempt.id, create=True)
-        assert lock is not None
         trainer = () if stand_in is None else (*STAND_IN, stand_in)
         kind = launcher or (PROCESSES if trainer else TORCHRUN)
-        with lock, attempt.run.supervisor_log.open("wb") as log:
-            lock.lead_to(attempt.run)
-            attempt.supervisor = subprocess.Popen(
+        attempt.supervisor = self.supervise(attempt.id, attempt.run, kind, *trainer)
+        return attempt
+
+    def supervise(self, attempt_id: str, run: WorkerRun, *words: str) -> subprocess.Popen[bytes]:
+        """Start the supervisor of a run directory; `words` are the launcher and its trainer."""
+        lock = self.node.lock(attempt_id, create=True)
+        assert lock is not None
+        with lock, run.supervisor_log.open("wb") as log:
+            lock.lead_to(run)
+            return subprocess.Popen(
                 [
-                    *(sys.executable, str(HERE / "run_detached.py"), str(attempt.run.root)),
-                    *(str(lock.fd), kind, *trainer),
+                    *(sys.executable, str(HERE / "run_detached.py"), str(run.root)),
+                    *(str(lock.fd), *words),
                 ],
                 pass_fds=[lock.fd],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                cwd=attempt.run.root,
+                cwd=run.root,
                 env=environment(**self.variables),
             )
-        return attempt
 
     def clean(self) -> None:
         """End what a failing test may have left."""

@@ -5,14 +5,27 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
 import zlib
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl
 
 from trainyard.base.model_base import RecordModel
+from trainyard.protocol.job_artifacts.messages import UploadReply
+from trainyard.protocol.node_sources.messages import CheckReport, MessagesReply, MessagesRequest
 from trainyard.protocol.operations import OperationOutcome
+from trainyard.protocol.shell_sessions.messages import (
+    ShellExit,
+    ShellInputReply,
+    ShellInputRequest,
+    ShellOrder,
+    ShellOutputMessage,
+    ShellOutputReply,
+)
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import (
     MAX_REPORT_BYTES,
@@ -43,9 +56,20 @@ def content(chunk: Chunk) -> bytes:
 class NoError(Exception):
     """A refusal with a status."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, kind: str = "about:blank") -> None:
         super().__init__(status)
         self.status = status
+        self.kind = kind
+
+
+@dataclass
+class FakeShell:
+    """A command of a person, whose input is there from the start."""
+
+    order: ShellOrder
+    given: bytes = b""
+    output: bytes = b""
+    exit: ShellExit | None = None
 
 
 @dataclass
@@ -60,11 +84,13 @@ class FakeAttempt:
     desired: DesiredState = DesiredState.RUN
     requests: list[PendingRequest] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=lambda: defaultdict(bytes))
+    contents: dict[str, bytes] = field(default_factory=lambda: defaultdict(bytes))
     reports: list[Report] = field(default_factory=list)
     answers: dict[str, RequestAnswer] = field(default_factory=dict)
     duplicated_bytes: int = 0
     exit: ExitRecord | None = None
     exits: int = 0
+    shells: dict[str, FakeShell] = field(default_factory=dict)
 
     @property
     def rank_pids(self) -> dict[int, int]:
@@ -90,7 +116,10 @@ class FakeAttempt:
             self.exits += 1
         self.reports.append(report)
         return ReportReply(
-            acknowledged=acknowledged, desired=self.desired, requests=tuple(self.requests)
+            acknowledged=acknowledged,
+            desired=self.desired,
+            requests=tuple(self.requests),
+            shells=tuple(one.order for one in self.shells.values() if one.exit is None),
         )
 
 
@@ -110,15 +139,25 @@ class FakeOperation:
 
 
 class FakeServer:
-    """Answers the four calls of workers; may go away and come back on the same port."""
+    """Answers the calls of workers; may go away and come back on the same port."""
 
     def __init__(self) -> None:
         self.attempts: dict[str, FakeAttempt] = {}
         self.operations: dict[str, FakeOperation] = {}
         self.heartbeats: list[NodeHeartbeat] = []
+        self.packs: list[bytes] = []
+        """Content of the answers to fetches of a pack, in turn."""
+        self.fetches = 0
+        """Fetches of packs so far."""
         self.time: float | None = None
         """The server's clock in the answers to heartbeats."""
         self.registrations: list[Registration] = []
+        self.checks: list[CheckReport] = []
+        self.unnamed = 0
+        """Reports of checks that are refused because the engine has not named the pilot."""
+        self.polls: list[MessagesRequest] = []
+        self.insisted: set[str] = set()
+        """Attempts that the answers to polls name also after their claim."""
         self.another_worker = False
         """Whether another worker serves the node: 409 to registrations and heartbeats."""
         self.lose_grants = 0
@@ -150,6 +189,14 @@ class FakeServer:
 
             def do_POST(self) -> None:
                 fake.answer(self)
+
+            def do_PUT(self) -> None:
+                fake.answer(self)
+
+            def do_GET(self) -> None:
+                fake.fetches += self.path.endswith("/pack")
+                found = fake.packs.pop(0) if self.path.endswith("/pack") else b"{}"
+                fake._send(self, 200, found)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -184,11 +231,15 @@ class FakeServer:
         if self._away:  # a connection that was kept open
             handler.close_connection = True
             return
+        if handler.path.endswith("/messages"):
+            self._wait_for_messages(MessagesRequest.model_validate_json(body))
         try:
             with self.lock:
                 reply = self._dispatch(handler.path, token, body)
         except NoError as error:
-            self._send(handler, error.status, json.dumps({"detail": "no"}).encode())
+            problem = {"type": error.kind, "title": "No", "status": error.status, "detail": "no"}
+            content = json.dumps(problem | {"request_id": "0"}).encode()
+            self._send(handler, error.status, content)
             return
         if reply is None:
             handler.close_connection = True
@@ -202,7 +253,19 @@ class FakeServer:
         if words == ["heartbeat"]:
             self._need(token == NODE_TOKEN, 401)
             return self._heartbeat(NodeHeartbeat.model_validate_json(body))
-        kind, attempt_id, verb = words
+        if words == ["check"]:
+            self._need(token == JOIN_TOKEN, 401)
+            if self.unnamed:
+                self.unnamed -= 1
+                raise NoError(409, "/problems/pilot-not-named")
+            self.checks.append(CheckReport.model_validate_json(body))
+            return MessagesReply()
+        if words == ["messages"]:
+            self._need(token == NODE_TOKEN, 401)
+            return self._messages(MessagesRequest.model_validate_json(body))
+        kind, attempt_id, verb, *more = words
+        if more:
+            return self._part(self.attempts[attempt_id], token, [verb, *more], body)
         if kind == "operations":
             self._need(token == NODE_TOKEN, 401)
             return self._operation(self.operations.get(attempt_id), verb, body)
@@ -233,6 +296,24 @@ class FakeServer:
             time=self.time,
         )
 
+    def _wait_for_messages(self, request: MessagesRequest) -> None:
+        deadline = time.monotonic() + request.wait_seconds
+        while not self._away and time.monotonic() < deadline:
+            with self.lock:
+                if self._messages(request, note=False) != MessagesReply():
+                    return
+            time.sleep(0.01)
+
+    def _messages(self, request: MessagesRequest, *, note: bool = True) -> MessagesReply:
+        if note:
+            self.polls.append(request)
+        attempts = (i for i, a in self.attempts.items() if not a.claimed or i in self.insisted)
+        operations = (i for i, o in self.operations.items() if not o.claimed)
+        return MessagesReply(
+            attempts=tuple(i for i in attempts if i not in request.known),
+            operations=tuple(i for i in operations if i not in request.known),
+        )
+
     def _claim(self, attempt: FakeAttempt | None, claim: Claim) -> ClaimReply | None:
         if attempt is None:
             raise NoError(409)
@@ -256,6 +337,16 @@ class FakeServer:
         operation.reports.append(report)
         return OperationReportReply(ended=report.outcome is not None)
 
+    @staticmethod
+    def _shell(shell: FakeShell, stream: str, body: bytes) -> RecordModel:
+        if stream == "input":
+            start = ShellInputRequest.model_validate_json(body).start
+            return ShellInputReply(content=shell.given[start:], end=True)
+        message = ShellOutputMessage.model_validate_json(body)
+        shell.output += message.content[len(shell.output) - message.start :]
+        shell.exit = message.exit
+        return ShellOutputReply(stored=len(shell.output), wanted=True)
+
     def _report(self, attempt: FakeAttempt | None, token: str, body: bytes) -> ReportReply | None:
         self._need(len(body) <= MAX_REPORT_BYTES, 413)
         if attempt is None or token != attempt.claim.attempt_token:
@@ -271,6 +362,19 @@ class FakeServer:
             return None
         return reply
 
+    def _part(self, attempt: FakeAttempt, token: str, words: list[str], body: bytes) -> RecordModel:
+        self._need(token == attempt.claim.attempt_token, 401)
+        if words[0] == "artifacts":
+            return self._upload(attempt, words[1], body)
+        return self._shell(attempt.shells[words[1]], words[2], body)
+
+    def _upload(self, attempt: FakeAttempt, target: str, body: bytes) -> UploadReply:
+        self._need(attempt.current, 409)
+        digest, _, query = target.partition("?")
+        if dict(parse_qsl(query))["offset"] == str(len(attempt.contents[digest])):
+            attempt.contents[digest] += body
+        return UploadReply(stored=len(attempt.contents[digest]))
+
     def _holds_unreadable(self, chunk: Chunk) -> bool:
         lines = content(chunk).splitlines()
         return self.unreadable in lines and len(lines) > 1
@@ -285,5 +389,6 @@ class FakeServer:
         handler.send_response(status)
         handler.send_header("Content-Type", "application/json")
         handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
+        with suppress(BrokenPipeError):  # whoever polled has ended
+            handler.end_headers()
+            handler.wfile.write(body)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.other_users import needs_root
 from tests.worker.conftest import NODE, Place, environment, wait_for
 from tests.worker.fake_server import NODE_TOKEN, FakeOperation, FakeServer
 from trainyard.base.ids import make_id
@@ -27,9 +28,17 @@ from trainyard.protocol.worker_messages import OperationClaimReply, OperationMes
 from trainyard.run.atomic import replace_file
 from trainyard.spec.job import parse_job_spec
 from worker.api import WorkerApi
+from worker.node.files import read_record
 from worker.node.node_store import LocalNode
 from worker.node.process_identity import process_stat
-from worker.operations import LOG, prepare_operation, start_operation
+from worker.node.users import RankUser
+from worker.operations import (
+    LAUNCH,
+    LOG,
+    OperationLaunch,
+    prepare_operation,
+    start_operation,
+)
 
 SLOW = """
 import json, os, pathlib, sys, time
@@ -207,3 +216,22 @@ def test_a_killed_supervisor_takes_its_command_along(
 
 def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+@needs_root
+def test_the_folder_of_a_failed_operation_is_closed_to_its_user(
+    server: FakeServer, local: LocalNode, tmp_path: Path
+) -> None:
+    operation_id = given(server, "job1/a1/step-4")
+    folder = prepare_operation(local, operation_id, server.operations[operation_id].claim)
+    user = RankUser(uid=61_945, groups=())
+    launch = read_record(folder / LAUNCH, OperationLaunch)
+    assert launch is not None
+    changed = launch.model_copy(update={"user": user})
+    replace_file(folder / LAUNCH, changed.model_dump_json())
+    user.give(folder, 0o1770)
+    supervise(folder, script=WORDLESS, tmp_path=tmp_path).wait()
+    outcome = server.operations[operation_id].outcome
+    assert outcome is not None
+    assert outcome.outcome == "failed"
+    assert folder.stat().st_mode & 0o7777 == 0o1700

@@ -166,7 +166,9 @@ def test_on_a_notice_what_runs_saves_and_leaves_and_the_server_hears_why(
     workers: Workers,
 ) -> None:
     place, notice = workers.place, workers.place.folder / "notice"
-    worker = workers.start(join=True, preemption_notice_file=str(notice))
+    worker = workers.start(join=True, preemption_notice_file=str(notice), allow_code="true")
+    for root in place.local.roots.values():  # before any rank can make it
+        assert stat.S_IMODE(Path(root, "environments").stat().st_mode) == 0o755
     attempt = place.attempt(place.grant(spec=LONG, ranks=1))
     workers.send(attempt.id)
     attempt.phase(Phase.TRAINING)

@@ -28,6 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--device", choices=("cuda", "cpu"), default="cuda", help="device under test"
     )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="checks that run at once, but for those that measure time; %(default)s",
+    )
     # How the runner starts one check.
     parser.add_argument("--here", type=json.loads, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -40,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stages = named_stages(given.stages)
     except ValueError as error:
         parser.error(f"--stages: {error}")
-    return 0 if run_stages(stages, given.to, given.device) else 1
+    if given.jobs < 1:
+        parser.error(f"--jobs: {given.jobs} is no number of checks; legal: 1 or more")
+    return 0 if run_stages(stages, given.to, given.device, jobs=given.jobs) else 1
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from trainer.metrics.run_writer import RunWriter
 from trainer.process import prefer_growing_segments
 from trainer.run import open_run
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
-from trainyard.protocol.manifest import Manifest, checkpoint_path
+from trainyard.protocol.manifest import Manifest, manifest_of_event
 from trainyard.protocol.record_parser import parse_record
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 from trainyard.run.control_files import answer_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer
@@ -65,7 +66,8 @@ class Attempt:
     def committed(self) -> list[Manifest]:
         """Return what it has committed so far, in order."""
         events = (e for e in self._read("events.jsonl") if '"checkpoint_committed"' in e)
-        return [Manifest.of_event(parse_record(EventRecord, e).data) for e in events]
+        found = (manifest_of_event(parse_record(EventRecord, e).data) for e in events)
+        return [manifest for manifest in found if isinstance(manifest, Manifest)]
 
     def answer(self, request: str) -> RequestAnswer | None:
         """Return what became of a request, once it is known."""

@@ -121,6 +121,10 @@ STAGES: dict[str, tuple[Check, ...]] = {
 }
 
 
+TIMED = frozenset({"speed", "speed_8b", "fake_ranks"})
+"""Stages that measure how long something takes: their checks run alone."""
+
+
 def named_stages(text: str) -> list[str]:
     """Return the stages that a command line names, separated by commas.
 

@@ -12,15 +12,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 from tools.gpu_check.check import RESULT, DeviceKind
-from tools.gpu_check.plan import CPU_FACTOR, STAGE_SECONDS, STAGES, Check
+from tools.gpu_check.plan import CPU_FACTOR, STAGE_SECONDS, STAGES, TIMED, Check
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("library/trainyard", "trainer", "benchmarks", "tools/gpu_check")
@@ -48,7 +51,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 Line = dict[str, Any]
 
 
-def run_stages(stages: Iterable[str], to: Path, device: DeviceKind) -> bool:
+def run_stages(stages: Sequence[str], to: Path, device: DeviceKind, *, jobs: int = 1) -> bool:
     """Run the checks that have not passed yet; return whether all have passed or were skipped.
 
     Args:
@@ -56,44 +59,80 @@ def run_stages(stages: Iterable[str], to: Path, device: DeviceKind) -> bool:
         to: folder of the lines; created if absent. A check counts as passed if it has a passing
             line from the same versions and the same device.
         device: device under test.
+        jobs: checks that run at once; those of the stages in `TIMED` run alone.
     """
     to.mkdir(parents=True, exist_ok=True)
     lines = to / LINES
     _append(lines, {"versions": _versions(), "device": device})
     before = current_lines(lines)
     passed = {(line["stage"], line["check"]) for line in before if line["status"] == "passed"}
-    factor = CPU_FACTOR if device == "cpu" else 1.0
     good = True
     with TemporaryDirectory(prefix="gpu-check-", ignore_cleanup_errors=True) as scratch:
-        for stage in stages:
-            deadline = time.monotonic() + STAGE_SECONDS * factor
-            for check in STAGES[stage]:
-                if (stage, check.name) in passed:
-                    continue
-                limit = min(check.seconds * factor, deadline - time.monotonic())
-                folder = Path(scratch, stage, check.name)
-                result = _result(check, folder, lines, device, limit)
-                line = {
-                    "stage": stage,
-                    "check": check.name,
-                    "status": result["status"],
-                    "seconds": 0.0,
-                    "figures": {},
-                    "bounds": {},
-                    **result,
-                    "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                }
-                _append(lines, line)
-                if line["status"] == "failed":
-                    head = f"==== {stage}/{check.name} {line['time']}"
-                    with (to / FAILED).open("a", encoding="utf-8") as file:
-                        file.write(f"{head}\n{_output(folder)[-LOG_CHARACTERS:]}\n")
-                shutil.rmtree(folder, ignore_errors=True)
-                # A terminal shows what the file holds.
-                sys.stdout.write(json.dumps(line) + "\n")
-                sys.stdout.flush()
-                good &= line["status"] != "failed"
+        run = _Run(to, device, Path(scratch), is_alone=jobs == 1)
+        for timed, group in groupby(stages, key=TIMED.__contains__):
+            checks = [
+                (stage, check)
+                for stage in group
+                for check in STAGES[stage]
+                if (stage, check.name) not in passed
+            ]
+            with ThreadPoolExecutor(1 if timed else jobs) as pool:
+                try:
+                    good &= all(list(pool.map(lambda each: run.one(*each), checks)))
+                except BaseException:  # such as Ctrl-C
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    run.kill()
+                    raise
     return good
+
+
+class _Run:
+    """One run of the command: its folder, and when each of its stages has to end."""
+
+    def __init__(self, to: Path, device: DeviceKind, scratch: Path, *, is_alone: bool) -> None:
+        self._to, self._device, self._scratch, self._is_alone = to, device, scratch, is_alone
+        self._factor = CPU_FACTOR if device == "cpu" else 1.0
+        self._deadlines: dict[str, float] = {}
+        self._lock = Lock()
+        self._groups: set[int] = set()
+        """Process groups of the checks that run."""
+
+    def kill(self) -> None:
+        """End the checks that run."""
+        for group in tuple(self._groups):
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+
+    def one(self, stage: str, check: Check) -> bool:
+        """Run a check and write its line; return whether it has not failed."""
+        now = time.monotonic()
+        deadline = self._deadlines.setdefault(stage, now + STAGE_SECONDS * self._factor)
+        limit = min(check.seconds * self._factor, deadline - now)
+        folder, lines = self._scratch / stage / check.name, self._to / LINES
+        result = _result(check, folder, lines, self._device, limit, self._groups)
+        if not self._is_alone:
+            result.pop("processor_seconds", None)  # of all checks that ended meanwhile
+        line = {
+            "stage": stage,
+            "check": check.name,
+            "status": result["status"],
+            "seconds": 0.0,
+            "figures": {},
+            "bounds": {},
+            **result,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        with self._lock:
+            _append(lines, line)
+            if line["status"] == "failed":
+                head = f"==== {stage}/{check.name} {line['time']}"
+                with (self._to / FAILED).open("a", encoding="utf-8") as file:
+                    file.write(f"{head}\n{_output(folder)[-LOG_CHARACTERS:]}\n")
+            # A terminal shows what the file holds.
+            sys.stdout.write(json.dumps(line) + "\n")
+            sys.stdout.flush()
+        shutil.rmtree(folder, ignore_errors=True)
+        return bool(line["status"] != "failed")
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -120,7 +159,9 @@ def current_lines(path: Path) -> list[Line]:
     return [line for header, lines in runs if header == runs[-1][0] for line in lines]
 
 
-def _result(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float) -> Line:
+def _result(
+    check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float, groups: set[int]
+) -> Line:
     """Return status, time and findings of a check that is run if it can be."""
     if device == "cpu" and check.needs_cuda:
         return {"status": "skipped", "reason": check.needs_cuda}
@@ -129,7 +170,7 @@ def _result(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: 
         return {"status": "failed", "error": reason}
     folder.mkdir(parents=True)
     started, processor = time.monotonic(), _processor_seconds()
-    ended = _run(check, folder, lines, device, limit)
+    ended = _run(check, folder, lines, device, limit, groups)
     spent = {
         "seconds": round(time.monotonic() - started, 1),
         "processor_seconds": round(_processor_seconds() - processor, 1),
@@ -140,7 +181,9 @@ def _result(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: 
     return {"status": "failed", **spent, "error": f"{ended}\n{_output(folder)[-TAIL_CHARACTERS:]}"}
 
 
-def _run(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float) -> str | None:
+def _run(
+    check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float, groups: set[int]
+) -> str | None:
     """Run a check in a process group of its own, all of which is killed; return how it failed."""
     here = {
         "function": check.function,
@@ -159,6 +202,7 @@ def _run(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: flo
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        groups.add(process.pid)
         try:
             code = process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -167,6 +211,7 @@ def _run(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: flo
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            groups.discard(process.pid)
     return f"exit code {code}" if code else None
 
 

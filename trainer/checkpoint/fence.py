@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,17 +11,16 @@ from trainer.errors import CheckpointError, OutrunError
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath
-from trainyard.protocol.manifest import FENCE
-
-LOCK = "FENCE.lock"
-LOCK_SECONDS = 30.0
-"""Longest wait for the lock. It is held for milliseconds; longer means that its holder hangs."""
-MOST_ATTEMPTS = 2**31 - 1
-"""Highest attempt number: that of the catalog's column."""
-MOST_DIGITS = 20
-# Some network file systems are mounted without locks. There, an outrun attempt can commit between
-# reading the fence and writing the marker; the server refuses such a commit.
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
+from trainyard.run.checkpoints.checkpoint_names import FENCE
+from trainyard.run.checkpoints.fence_file import (
+    LOCK,
+    FencedOffError,
+    FenceError,
+    check_fence,
+    fence_number,
+    read_fence_file,
+    take_lock,
+)
 
 
 @contextmanager
@@ -40,12 +36,8 @@ def raised_fence(job_folder: StoragePath, attempt: int) -> Iterator[None]:
     path = job_folder / FENCE
     with _held(job_folder):
         highest = read_fence(job_folder)
-        if highest > attempt:
-            raise OutrunError(
-                f"attempt {attempt} was outrun: {path} belongs to attempt {highest}; "
-                f"legal: attempt {highest + 1} or later, another job name, or another storage root",
-                path=str(path),
-            )
+        with _fence_errors():
+            check_fence(highest, attempt, path)
         if highest < attempt:
             _write(path, attempt)
         # The block runs under the lock: between this check and a marker written in the block no
@@ -61,28 +53,22 @@ def read_fence(job_folder: StoragePath) -> int:
         CheckpointError: the file is unreadable or its content is no attempt number.
     """
     path = job_folder / FENCE
-    if isinstance(path, ObjectPath):
-        with storage_errors("read", path):
-            return max((_number(raised.name, raised) for raised in path.beneath()), default=0)
+    with storage_errors("read", path), _fence_errors():
+        if isinstance(job_folder, Path):
+            return read_fence_file(job_folder)
+        raised = (job_folder / FENCE).beneath()
+        return max((fence_number(each.name, each) for each in raised), default=0)
+
+
+@contextmanager
+def _fence_errors() -> Iterator[None]:
+    """Convert an error of the library's fence to one of the trainer."""
     try:
-        with storage_errors("read", path):
-            text = path.read_text(encoding="ascii", errors="replace")
-    except CheckpointError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return 0
-        raise
-    return _number(text, path)
-
-
-def _number(text: str, path: StoragePath) -> int:
-    digits = text.strip()
-    # The length comes first: `int` raises ValueError for thousands of digits.
-    if not (digits.isdecimal() and len(digits) <= MOST_DIGITS and int(digits) <= MOST_ATTEMPTS):
-        raise CheckpointError(
-            f"{path} holds {text[:40]!r}, no attempt number; legal: 0 to {MOST_ATTEMPTS}",
-            path=str(path),
-        )
-    return int(digits)
+        yield
+    except FencedOffError as error:
+        raise OutrunError(str(error), path=error.path) from None
+    except FenceError as error:
+        raise CheckpointError(str(error), path=error.path) from None
 
 
 def _write(path: StoragePath, attempt: int) -> None:
@@ -103,24 +89,6 @@ def _held(job_folder: StoragePath) -> Iterator[None]:
     with storage_errors("lock", path):
         file = path.open("ab")  # NFS grants an exclusive lock only on a file open for writing
     with file:
-        with storage_errors("lock", path):
-            _lock(file.fileno(), path)
+        with storage_errors("lock", path), _fence_errors():
+            take_lock(file.fileno(), path)
         yield
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise CheckpointError(
-                    f"{path} was locked by another process for {LOCK_SECONDS:.0f} s",
-                    path=str(path),
-                ) from None
-            time.sleep(0.05)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            return None

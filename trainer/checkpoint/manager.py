@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -29,7 +30,7 @@ from trainer.checkpoint.tensors import TrainTensors
 from trainer.checkpoint.writer.checkpoint_writer import PREFLIGHT, CheckpointWriter
 from trainer.distributed import Ranks, on_rank_0
 from trainer.errors import CheckpointError, RunError
-from trainer.run import Run
+from trainer.run import TrainerRun
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, TrainState
 from trainyard.spec.auto import explicit
 
@@ -78,7 +79,7 @@ class CheckpointManager:
     next try is due.
     """
 
-    def __init__(self, run: Run, ranks: Ranks, *, code_digest: str | None = None) -> None:
+    def __init__(self, run: TrainerRun, ranks: Ranks, *, code_digest: str | None = None) -> None:
         """Write nothing yet.
 
         Args:
@@ -99,6 +100,8 @@ class CheckpointManager:
         self._saved: Manifest | None = None
         self._saved_step = 0
         self._stall_seconds = 0.0
+        self._preflight_seconds = 0.0
+        self._durations: deque[float] = deque(maxlen=3)
         self.failed_kind: str | None = None
         """Why the save was due that failed and is to be tried again; None while saves succeed."""
         self._staging = staging_of(explicit(run.spec.checkpoint.async_mode), ranks.device)
@@ -115,6 +118,14 @@ class CheckpointManager:
     def plan_seconds(self) -> float:
         """Time that the last save took to plan, on this rank."""
         return self._writer.plan_seconds
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """Time that a save is expected to take: the longest of the last three, and at least that of
+        the preflight; None before the first."""
+        if not self._durations:
+            return None
+        return max(self._preflight_seconds, *self._durations)
 
     @property
     def under_way(self) -> bool:
@@ -150,6 +161,10 @@ class CheckpointManager:
         self._saved_step = state.step  # that of the loaded checkpoint, or 0
         self._observer = observer
 
+    def has_saved(self, state: TrainState) -> bool:
+        """Return whether the last save that was settled is of this step."""
+        return self._saved is not None and self._saved.train_state.step == state.step
+
     def save(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, *, kind: str
     ) -> Manifest:
@@ -161,7 +176,7 @@ class CheckpointManager:
             RunError: it has failed for good.
         """
         self.settle()
-        if self._saved is not None and self._saved.train_state.step == state.step:
+        if self._saved is not None and self.has_saved(state):
             return self._saved
         self.begin(model, optimizer, state, kind=kind)
         self.settle()
@@ -227,6 +242,9 @@ class CheckpointManager:
             self._failed(pending, error)
             return
         self._retry.succeeded()
+        self._durations.append(manifest.save_seconds)
+        if manifest.kind == PREFLIGHT:
+            self._preflight_seconds = manifest.save_seconds
         self.failed_kind, self._saved, self._saved_step = None, manifest, pending.state.step
         stall_seconds, self._stall_seconds = self._stall_seconds, 0.0
         self._observer.settled(

@@ -10,22 +10,37 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 
 from trainer.errors import CheckpointError
-from trainer.storage.io_errors import digest, file_digest, storage_errors
+from trainer.storage.io_errors import (
+    XXH3_128,
+    digest,
+    file_digest,
+    read_small,
+    storage_errors,
+)
 from trainer.storage.root import StoragePath, is_beneath
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.manifest import (
-    COMMITTED,
-    MANIFEST,
-    Manifest,
-    ManifestFile,
-    checkpoint_path,
-)
+from trainyard.protocol.manifest import Manifest, ManifestFile, parse_manifest
 from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED, MANIFEST, checkpoint_path
+from trainyard.run.checkpoints.program_manifest import (
+    ALGORITHM,
+    ProgramManifest,
+    SavedFile,
+    marker_of,
+)
 
 
 def committed_manifests(
     root: StoragePath, job_id: str, *, attempt: int | None = None
 ) -> list[Manifest]:
+    """Return the manifests of a job's commits by the built-in trainer, in order."""
+    stored = stored_manifests(root, job_id, attempt=attempt)
+    return [manifest for manifest in stored if isinstance(manifest, Manifest)]
+
+
+def stored_manifests(
+    root: StoragePath, job_id: str, *, attempt: int | None = None
+) -> list[Manifest | ProgramManifest]:
     """Return the manifests of a job's committed checkpoints, or of one attempt's, in order.
 
     A folder that is half-written, does not match its marker or belongs at another path is left out.
@@ -35,17 +50,36 @@ def committed_manifests(
         if attempt is not None and folder.parent.name != f"a{attempt}":
             continue
         try:
-            manifest = read_manifest(folder)
+            manifest = read_stored(folder)
         except CheckpointError:
             continue
-        place = checkpoint_path(manifest.job_id, manifest.attempt, manifest.train_state.step)
+        place = checkpoint_path(manifest.job_id, manifest.attempt, manifest.step)
         if folder == root / place:
             found.append(manifest)
-    return sorted(found, key=lambda manifest: (manifest.attempt, manifest.train_state.step))
+    return sorted(found, key=lambda manifest: (manifest.attempt, manifest.step))
 
 
 def read_manifest(folder: StoragePath) -> Manifest:
-    """Return the manifest of a committed checkpoint.
+    """Return the manifest of a checkpoint that the built-in trainer committed.
+
+    Raises:
+        CheckpointError: the checkpoint is not committed, its manifest is damaged, or a program
+            saved it.
+    """
+    return _of_trainer(read_stored(folder), folder)
+
+
+def _of_trainer(manifest: Manifest | ProgramManifest, folder: StoragePath) -> Manifest:
+    if isinstance(manifest, Manifest):
+        return manifest
+    raise CheckpointError(
+        f"{folder} was saved by a program: only the program knows what its files hold",
+        path=str(folder),
+    )
+
+
+def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
+    """Return the manifest of a committed checkpoint, whoever saved it.
 
     Raises:
         CheckpointError: the checkpoint is not committed, or its manifest is damaged.
@@ -61,17 +95,23 @@ def read_manifest(folder: StoragePath) -> Manifest:
             fault=CheckpointFault.NOT_COMMITTED,
         )
     with storage_errors("read", path):
-        text = path.read_bytes()
-        promised = marker.read_bytes()
+        text = read_small(path)
+        promised = read_small(marker).strip()
     damaged = partial(CheckpointError, path=str(path), fault=CheckpointFault.MANIFEST_DAMAGED)
-    if digest(text).encode() != promised.strip():
+    # A program's marker names its algorithm.
+    found = marker_of(text) if b":" in promised else digest(text)
+    if found.encode() != promised:
         raise damaged(
-            f"{path} was changed: its checksum is {digest(text)}, but {COMMITTED} names another one"
+            f"{path} was changed: its checksum is {found}, but {COMMITTED} names another one"
         )
     try:
-        manifest = Manifest.model_validate_json(text)
+        manifest = parse_manifest(text)
     except ValidationError as error:
         raise damaged(f"{path} is no manifest: {error}") from None
+    if isinstance(manifest, ProgramManifest):
+        if manifest.disagreement is not None:
+            raise damaged(f"{path}: {manifest.disagreement}")
+        return manifest
     # Names only, no paths: every later check and read joins them to this folder.
     for file in manifest.files:
         if PurePosixPath(file.path).name != file.path:
@@ -80,6 +120,18 @@ def read_manifest(folder: StoragePath) -> Manifest:
 
 
 def read_checked(folder: StoragePath, resume: ResumePoint, *, root: StoragePath) -> Manifest:
+    """Return the manifest of the trainer's checkpoint that `resume` names, checked as by
+    `read_checked_stored`.
+
+    Raises:
+        CheckpointError: as there, or a program saved it.
+    """
+    return _of_trainer(read_checked_stored(folder, resume, root=root), folder)
+
+
+def read_checked_stored(
+    folder: StoragePath, resume: ResumePoint, *, root: StoragePath
+) -> Manifest | ProgramManifest:
     """Return the manifest of the checkpoint that `resume` names, and check all but file contents.
 
     Raises:
@@ -88,15 +140,17 @@ def read_checked(folder: StoragePath, resume: ResumePoint, *, root: StoragePath)
     """
     # The links first: a marker or manifest outside the root is not even opened.
     check_links(folder, (MANIFEST, COMMITTED), root)
-    manifest = read_manifest(folder)
+    manifest = read_stored(folder)
     _check_identity(manifest, resume, folder)
     check_counters(manifest, folder)
     check_links(folder, (file.path for file in manifest.files), root)
     return manifest
 
 
-def _check_identity(manifest: Manifest, resume: ResumePoint, folder: StoragePath) -> None:
-    found = (manifest.checkpoint_id, manifest.train_state.step, metadata_digest(manifest))
+def _check_identity(
+    manifest: Manifest | ProgramManifest, resume: ResumePoint, folder: StoragePath
+) -> None:
+    found = (manifest.checkpoint_id, manifest.step, metadata_digest(manifest))
     wanted = (resume.checkpoint_id, resume.step, resume.metadata_digest)
     for name, is_, should in zip(("id", "step", "metadata digest"), found, wanted, strict=True):
         if is_ != should:
@@ -107,8 +161,8 @@ def _check_identity(manifest: Manifest, resume: ResumePoint, folder: StoragePath
             )
 
 
-def metadata_digest(manifest: Manifest) -> str:
-    """Return the checksum of the DCP metadata, as a resume point carries it.
+def metadata_digest(manifest: Manifest | ProgramManifest) -> str:
+    """Return the digest that identifies the content, as a resume point carries it.
 
     Raises:
         CheckpointError: the manifest names no metadata.
@@ -119,7 +173,7 @@ def metadata_digest(manifest: Manifest) -> str:
         raise CheckpointError(str(error), fault=CheckpointFault.MANIFEST_DAMAGED) from None
 
 
-def check_counters(manifest: Manifest, folder: StoragePath) -> None:
+def check_counters(manifest: Manifest | ProgramManifest, folder: StoragePath) -> None:
     """Reject counters that no training run produces.
 
     Raises:
@@ -151,7 +205,7 @@ def check_links(folder: StoragePath, names: Iterable[str], root: StoragePath) ->
             )
 
 
-def check_sizes(folder: StoragePath, files: Iterable[ManifestFile]) -> None:
+def check_sizes(folder: StoragePath, files: Iterable[ManifestFile | SavedFile]) -> None:
     """Compare the size of each file with the manifest's, which costs no reading.
 
     Raises:
@@ -169,24 +223,27 @@ def check_sizes(folder: StoragePath, files: Iterable[ManifestFile]) -> None:
             )
 
 
-def check_contents(folder: StoragePath, files: Iterable[ManifestFile]) -> None:
+def check_contents(folder: StoragePath, files: Iterable[ManifestFile | SavedFile]) -> None:
     """Compare the checksum of each file with the manifest's, reading it whole.
 
     Raises:
         CheckpointError: a byte differs.
     """
     for file in files:
-        check_content(folder / file.path, file.xxh3_128)
+        if isinstance(file, SavedFile):
+            check_content(folder / file.path, file.checksum, algorithm=ALGORITHM)
+        else:
+            check_content(folder / file.path, file.xxh3_128)
 
 
-def check_content(path: StoragePath, expected: str) -> None:
-    """Compare the XXH3-128 of a file with the one expected, reading it whole.
+def check_content(path: StoragePath, expected: str, *, algorithm: str = XXH3_128) -> None:
+    """Compare the checksum of a file with the one expected, reading it whole.
 
     Raises:
         CheckpointError: a byte differs.
     """
     with storage_errors("read", path):
-        found = file_digest(path)
+        found = file_digest(path, algorithm=algorithm)
     if found != expected:
         raise CheckpointError(
             f"{path} is damaged: its checksum is {found} instead of {expected}",

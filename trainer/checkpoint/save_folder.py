@@ -12,8 +12,8 @@ from trainer.checkpoint.manifest import checkpoint_folders
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath
-from trainyard.protocol.manifest import COMMITTED
 from trainyard.run.atomic import replacing, sync_folder
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainer.distributed import Ranks, on_every_rank
 from trainer.errors import LaunchError
-from trainer.run import Run
+from trainer.run import TrainerRun
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath
@@ -33,7 +33,7 @@ class _Probe:
     name: str
 
 
-def check_shared_root(run: Run, ranks: Ranks) -> None:
+def check_shared_root(run: TrainerRun, ranks: Ranks) -> None:
     """Refuse an attempt of several nodes that do not see the same checkpoint root.
 
     The first rank of each node writes a file, which the first rank of the node before it reads and

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.permutation import Permutation
+from trainyard.training.permutation import Permutation
 
 SPLIT = -1
 """Epoch number, of no real epoch, for the permutation that splits off held-out windows."""
@@ -17,6 +17,22 @@ def split_windows(windows: int, fraction: float) -> tuple[int, int]:
     """Return the numbers of training windows and of held-out windows."""
     held_out = int(windows * fraction)
     return windows - held_out, held_out
+
+
+def entries(permutation: Permutation, index_B: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the entry of a permutation at each index `[B]`.
+
+    Raises:
+        IndexError: an index is outside `range(permutation.n)`.
+    """
+    if index_B.size and (index_B.min() < 0 or index_B.max() >= permutation.n):
+        raise IndexError(f"an index is outside range({permutation.n})")
+    values_B = permutation.permute_bits(index_B.astype(np.uint64))
+    outside = np.flatnonzero(values_B >= permutation.n)
+    while outside.size:
+        values_B[outside] = permutation.permute_bits(values_B[outside])
+        outside = outside[values_B[outside] >= permutation.n]
+    return values_B.astype(np.int64)
 
 
 class TrainingOrder:
@@ -40,8 +56,8 @@ class TrainingOrder:
         order_B = np.empty_like(within_B)
         for epoch in np.unique(epochs_B):
             chosen = epochs_B == epoch
-            order_B[chosen] = self._permutation(int(epoch))(within_B[chosen])
-        return order_B if self._split is None else self._split(order_B)
+            order_B[chosen] = entries(self._permutation(int(epoch)), within_B[chosen])
+        return order_B if self._split is None else entries(self._split, order_B)
 
 
 class HeldOutOrder:
@@ -53,7 +69,7 @@ class HeldOutOrder:
 
     def __call__(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the window at each position `[B]`."""
-        return self._split(self._first + positions_B % self.n_sequences)
+        return entries(self._split, self._first + positions_B % self.n_sequences)
 
 
 Order = TrainingOrder | HeldOutOrder

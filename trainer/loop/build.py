@@ -24,7 +24,8 @@ from trainer.models.initial_weights import init_weights
 from trainer.parallel.mesh import build_mesh, set_timeouts
 from trainer.parallel.parallelize import parallelize
 from trainer.parallel.quantize import keep_scales_fresh, refresh_scales, refuse_uneven_layers
-from trainer.run import Run
+from trainer.run import TrainerRun
+from trainyard.protocol.resume_parts import CheckpointPart
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
@@ -51,11 +52,18 @@ def assemble(
     device: torch.device,
     *,
     roots: Mapping[str, str] | None = None,
+    draws: bool = True,
 ) -> Assembly:
     """Build the model with its initial weights and the optimizer on this rank's device.
 
-    A collective; requires a process group. `roots` gives the path of each named root, for the code
-    of an own model.
+    A collective; requires a process group.
+
+    Args:
+        spec: the effective spec.
+        layout: layout of the ranks.
+        device: where this rank computes.
+        roots: path of each named root, for the code of an own model.
+        draws: whether weights are drawn; without, they are undefined until all are loaded.
     """
     spec = spec.on_layout(layout)
     # On the meta device up to `allocate`: no rank ever holds the whole model.
@@ -65,8 +73,9 @@ def assemble(
     set_timeouts(mesh, collective_timeout(spec.guard.hang_seconds))
     stages = parallelize(model, mesh, spec, layout)
     allocate(model, weights="cpu" if spec.optimizer.cpu_offload else device, buffers=device)
-    init_weights(model, spec.training.seed)
-    refresh_scales(model)
+    init_weights(model, spec.training.seed, draws=draws)
+    if draws:
+        refresh_scales(model)
     optimizer = build_optimizer(model, spec)
     materialize_state(optimizer)
     keep_scales_fresh(model, optimizer)
@@ -90,7 +99,21 @@ def allocate(model: Model, *, weights: torch.device | str, buffers: torch.device
     model.keep_ties()
 
 
-def load_published_weights(run: Run, ranks: Ranks, writer: RunWriter, assembly: Assembly) -> None:
+def loads_all_weights(run: TrainerRun) -> bool:
+    """Return whether an attempt loads each weight before its first step.
+
+    A checkpoint is compared with the model before it is read, name by name and shape by shape, and
+    published weights are looked up by the names of the model: neither leaves a weight out.
+    """
+    resume = run.attempt.resume
+    if resume is None:
+        return run.spec.model.initial_weights is not None
+    return CheckpointPart.MODEL in resume.parts
+
+
+def load_published_weights(
+    run: TrainerRun, ranks: Ranks, writer: RunWriter, assembly: Assembly
+) -> None:
     """Load published weights at the start of a job with `model.initial_weights`."""
     spec = run.spec
     if spec.model.initial_weights is None or run.attempt.resume is not None:

@@ -11,7 +11,7 @@ from torch.distributed import distributed_c10d
 
 from trainer.distributed import STARTING_SECONDS, Ranks, collective_timeout
 from trainer.errors import SilentRankError
-from trainer.run import Run
+from trainer.run import TrainerRun
 
 logger = logging.getLogger("trainer")
 
@@ -35,7 +35,7 @@ REMEDY = (
 )
 
 
-def check_network(run: Run, ranks: Ranks) -> float | None:
+def check_network(run: TrainerRun, ranks: Ranks) -> float | None:
     """Return the bus bandwidth of an all-reduce between nodes, in bytes a second.
 
     None where the attempt has no such check. The bandwidth is that of NCCL's tests:
@@ -71,7 +71,7 @@ def check_network(run: Run, ranks: Ranks) -> float | None:
     return speed
 
 
-def _await_ranks(run: Run, ranks: Ranks) -> None:
+def _await_ranks(run: TrainerRun, ranks: Ranks) -> None:
     """Wait until each rank has come here, nearly as long as the supervisor lets this phase last.
 
     Ranks import torch after the rendezvous, and storage may be slow on some nodes.
@@ -93,7 +93,7 @@ def _await_ranks(run: Run, ranks: Ranks) -> None:
 
 def _reduce(
     values: torch.Tensor,
-    run: Run,
+    run: TrainerRun,
     ranks: Ranks,
     operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
@@ -124,5 +124,5 @@ def _absent(ranks: Ranks) -> list[int]:
     return [r for r in range(ranks.world_size) if not store.check([ARRIVED.format(r)])]
 
 
-def _nodes(run: Run) -> str:
+def _nodes(run: TrainerRun) -> str:
     return ", ".join(node.node for node in run.attempt.allocation)

@@ -12,7 +12,7 @@ from trainer.distributed import Ranks
 from trainer.errors import DataError, LaunchError, MismatchError
 from trainer.loop.build import Assembly
 from trainer.metrics.run_writer import RunWriter
-from trainer.run import Run
+from trainer.run import TrainerRun
 from trainyard.base.problems import SpecError
 from trainyard.protocol.attempt import OVERRIDABLE, ResumePoint
 from trainyard.protocol.fork_rules import settle_parts
@@ -26,7 +26,7 @@ logger = logging.getLogger("trainer")
 
 
 def starting_state(
-    run: Run,
+    run: TrainerRun,
     ranks: Ranks,
     writer: RunWriter,
     assembly: Assembly,
@@ -78,7 +78,7 @@ def starting_state(
     return leave_out(state, run)
 
 
-def leave_out(state: TrainState, run: Run) -> TrainState:
+def leave_out(state: TrainState, run: TrainerRun) -> TrainState:
     """Return the counters with the attempt's `skip` windows removed from the stream.
 
     Raises:
@@ -104,7 +104,7 @@ OF_OLDER_VERSIONS = ("spec_digest", "model", "training.seq_len", "training.seed"
 
 def check_takeover(
     manifest: Manifest,
-    run: Run,
+    run: TrainerRun,
     *,
     dataset_digest: str,
     same_order: Collection[str],
@@ -166,7 +166,7 @@ def _recorded_spec(manifest: Manifest, spec: JobSpec) -> JobSpec:
 
 
 def _refuse_other_settings(
-    manifest: Manifest, before: JobSpec, run: Run, resume: ResumePoint
+    manifest: Manifest, before: JobSpec, run: TrainerRun, resume: ResumePoint
 ) -> None:
     if found := differences(before, run.spec):
         legal = ", ".join(sorted(OVERRIDABLE))
@@ -190,7 +190,9 @@ def _refuse_other_code(manifest: Manifest, resume: ResumePoint, code_digest: str
     logger.warning("%s%s, which this resume allows", text, code_digest)
 
 
-def _refuse_other_parts(manifest: Manifest, before: JobSpec, run: Run, resume: ResumePoint) -> None:
+def _refuse_other_parts(
+    manifest: Manifest, before: JobSpec, run: TrainerRun, resume: ResumePoint
+) -> None:
     try:
         settle_parts(before, run.spec, resume.parts)
     except SpecError as error:
@@ -211,7 +213,7 @@ def _refuse_other_data(
         )
 
 
-def _unknown(manifest: Manifest, run: Run) -> tuple[str, ...]:
+def _unknown(manifest: Manifest, run: TrainerRun) -> tuple[str, ...]:
     """Return a note if the spec differs in a field that an older manifest does not record."""
     here = run.submitted.digest
     if manifest.spec is not None or manifest.spec_digest == here:

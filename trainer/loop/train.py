@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -13,13 +15,14 @@ from trainer.checkpoint.manager import CheckpointManager, SaveObserver
 from trainer.checkpoint.shared_root import check_shared_root
 from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
-from trainer.distributed import Ranks, joined, same_on_every_rank
+from trainer.distributed import Ranks, joined, on_rank_0, same_on_every_rank
 from trainer.errors import DataError, LaunchError
 from trainer.loop.build import (
     Assembly,
     assemble,
     compute_deterministically,
     load_published_weights,
+    loads_all_weights,
 )
 from trainer.loop.network_check import check_network
 from trainer.loop.requests import Decision, RequestChannel
@@ -36,17 +39,20 @@ from trainer.parallel.compile import waiting_for_compilers
 from trainer.parallel.mesh import MeshCoordinates
 from trainer.process import collecting_between_steps
 from trainer.provenance import provenance
-from trainer.run import Run
+from trainer.run import TrainerRun
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, TrainState
+from trainyard.run.control_files import stop_deadline
 from trainyard.run.directory import Phase
 from trainyard.run.records import Outcome
 from trainyard.spec.auto import explicit
 from trainyard.spec.job import JobSpec
 from trainyard.training.data_stream import advanced
 
+logger = logging.getLogger("trainer")
+
 
 def train(
-    run: Run,
+    run: TrainerRun,
     writer: RunWriter,
     *,
     open_dataset: Callable[..., Dataset] = open_dataset,
@@ -88,9 +94,14 @@ def train(
         # Data before the model: tokenization takes longest and needs no GPU memory.
         writer.enter(Phase.BUILDING_CACHE)
         dataset = _open_on_every_rank(run, ranks, writer, open_dataset)
-        # Weights are drawn from the seed, then replaced by published ones or by a checkpoint's.
         writer.enter(Phase.LOADING)
-        assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
+        assembly = assemble(
+            run.spec,
+            run.attempt.layout,
+            ranks.device,
+            roots=run.attempt.roots,
+            draws=not loads_all_weights(run),
+        )
         load_published_weights(run, ranks, writer, assembly)
         state = starting_state(run, ranks, writer, assembly, dataset, code)
         snapshots = run.directory.snapshots
@@ -108,7 +119,7 @@ def train(
 
 
 def _open_on_every_rank(
-    run: Run, ranks: Ranks, writer: RunWriter, open_dataset: Callable[..., Dataset]
+    run: TrainerRun, ranks: Ranks, writer: RunWriter, open_dataset: Callable[..., Dataset]
 ) -> Dataset:
     """Open the dataset on every rank; its digest must be equal on all nodes."""
     opened: list[Dataset] = []
@@ -133,7 +144,7 @@ class Loop(SaveObserver):
 
     def __init__(
         self,
-        run: Run,
+        run: TrainerRun,
         ranks: Ranks,
         writer: RunWriter,
         checkpoints: CheckpointManager,
@@ -195,6 +206,8 @@ class Loop(SaveObserver):
             self._train(batches, self._validation(dataset), collect)
         finished = self._state.step >= self._spec.training.steps
         self._writer.enter(Phase.ENDING)
+        if not finished and self._lacks_time():
+            return self._leave_without_a_save()
         self._save("final" if finished else "stop")
         assert self._writer.checkpoint_id is not None
         self._requests.recorded(self._profiler.close(self._state.step))
@@ -204,6 +217,39 @@ class Loop(SaveObserver):
             outcome="succeeded" if finished else "stopped",
             step=self._state.step,
             checkpoint_id=self._writer.checkpoint_id,
+        )
+
+    def _lacks_time(self) -> bool:
+        """Return, alike on all ranks, whether a save of this step does not fit until the deadline.
+
+        A save under way is waited for, whatever the deadline: it has begun.
+        """
+        self._checkpoints.settle()
+
+        def lacks() -> bool:
+            deadline, needed = (
+                stop_deadline(self._run.directory),
+                self._checkpoints.expected_seconds,
+            )
+            if deadline is None or needed is None or self._checkpoints.has_saved(self._state):
+                return False
+            left = deadline - time.time()
+            if left >= needed:
+                return False
+            logger.warning(
+                "step %d is not saved: saves took %.1f s, and this node ends in %.1f s",
+                *(self._state.step, needed, left),
+            )
+            return True
+
+        return on_rank_0(self._ranks.cpu_group, lacks)
+
+    def _leave_without_a_save(self) -> Outcome:
+        """Return the outcome with the last checkpoint, from which the job goes on."""
+        self._requests.recorded(self._profiler.close(self._state.step))
+        self._metrics_logger.close()
+        return Outcome(
+            outcome="stopped", step=self._state.step, checkpoint_id=self._writer.checkpoint_id
         )
 
     def _validation(self, dataset: Dataset) -> Validation | None:

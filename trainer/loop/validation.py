@@ -15,7 +15,7 @@ from trainer.data.dataset import Dataset
 from trainer.distributed import Ranks
 from trainer.metrics.run_writer import RunWriter
 from trainer.parallel.mesh import MeshCoordinates
-from trainer.run import Run
+from trainer.run import TrainerRun
 from trainyard.run.directory import Phase
 
 logger = logging.getLogger("trainer")
@@ -33,7 +33,12 @@ class Validation:
     """
 
     def __init__(
-        self, held_out: Dataset, run: Run, ranks: Ranks, writer: RunWriter, evaluate: Evaluate
+        self,
+        held_out: Dataset,
+        run: TrainerRun,
+        ranks: Ranks,
+        writer: RunWriter,
+        evaluate: Evaluate,
     ) -> None:
         self._held_out = held_out
         self._partition = run.partition

@@ -7,22 +7,13 @@ docs/guards.md has the formula and the actions.
 from __future__ import annotations
 
 import math
-import statistics
-from collections import deque
 from enum import IntEnum
 
 from trainer.errors import GuardError, LossSpikeError, NonFiniteError
 from trainyard.protocol.manifest import TrainState
 from trainyard.run.failures import BadWindow
+from trainyard.run.session.loss_watch import RecentLosses
 from trainyard.spec.job import JobSpec
-
-WINDOW = 50
-"""Logged losses of the running mean and deviation."""
-WARM_UP = 10
-"""Logged losses of the attempt before the first check."""
-LEAST_DEVIATION = 0.01
-"""Lower bound of the standard deviation as a share of the mean. Without it, the deviation of a
-plateau approaches zero, and noise would count as a spike."""
 
 
 class Verdict(IntEnum):
@@ -41,17 +32,13 @@ class LossGuard:
 
     def __init__(self, spec: JobSpec, start: TrainState) -> None:
         self._guard = spec.guard
-        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._recent = RecentLosses(spec.guard.spike_factor)
         self._good = start
 
     @property
     def limit(self) -> float | None:
         """Loss above which the next one is a spike; None during warm-up."""
-        if len(self._recent) < WARM_UP:
-            return None
-        mean = statistics.fmean(self._recent)
-        deviation = max(statistics.pstdev(self._recent, mean), LEAST_DEVIATION * abs(mean))
-        return mean + self._guard.spike_factor * deviation
+        return self._recent.limit
 
     def judge(self, measured: dict[str, float]) -> Verdict:
         """Check this rank's `train/loss`, `train/loss_max` and `train/grad_norm`."""
@@ -75,9 +62,7 @@ class LossGuard:
         """
         if verdict == Verdict.GOOD:
             self._good = state
-            # With non_finite_loss="ignore" a NaN is good, but it would make the mean NaN.
-            if math.isfinite(measured["train/loss"]):
-                self._recent.append(measured["train/loss"])
+            self._recent.add(measured["train/loss"])
             return
         raise self._error(verdict, measured, state)
 

@@ -30,7 +30,7 @@ from trainer.metrics.stragglers import (
 )
 from trainer.metrics.timers import StepTimers
 from trainer.parallel.mesh import MeshCoordinates
-from trainer.run import Run
+from trainer.run import TrainerRun
 from trainyard.protocol.manifest import TrainState
 from trainyard.run.directory import RunDirectory
 from trainyard.run.record_files import append_record
@@ -71,7 +71,7 @@ class MetricsLogger:
 
     def __init__(
         self,
-        run: Run,
+        run: TrainerRun,
         ranks: Ranks,
         writer: RunWriter,
         *,
@@ -322,7 +322,7 @@ class RankComparison:
 class Losses:
     """Reduces the loss over all ranks and fetches it: one collective, one copy."""
 
-    def __init__(self, run: Run, ranks: Ranks) -> None:
+    def __init__(self, run: TrainerRun, ranks: Ranks) -> None:
         self._layout = run.attempt.layout
         self._dp_rank = MeshCoordinates.of(ranks.rank, self._layout).dp
         self._tokens_share_D = torch.tensor(

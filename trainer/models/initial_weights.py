@@ -2,7 +2,8 @@
 
 Each parameter is cut into blocks of rows, and each block has its own generator, seeded by (seed,
 name, block). A rank draws only the blocks of its shard; the result equals a slice of the whole
-parameter.
+parameter. Threads draw different blocks, as many as torch may use: one of 8 billion weights would
+take minutes.
 
 The generator is numpy's: torch's CPU generator uses only 32 bits of its seed, so that two blocks of
 a large model would be equal, and its values depend on the vector width of the CPU.
@@ -10,6 +11,10 @@ a large model would be equal, and its values depend on the vector width of the C
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from operator import add
 
@@ -25,25 +30,40 @@ BLOCK_ELEMENTS = 1 << 22
 
 
 @torch.no_grad()
-def init_weights(model: Model, seed: int) -> None:
+def init_weights(model: Model, seed: int, *, draws: bool = True) -> None:
     """Set all weights and buffers: norms to one, biases to zero, matrices to normal draws.
 
     `Model.initial_std` gives the standard deviation. Parameters may be plain or DTensors, on any
     device; values depend on seed, names and shapes alone. If `Model.initial_weights` returns whole
     weights, each rank copies its part.
+
+    Args:
+        model: its parameters have memory.
+        seed: of the draws.
+        draws: whether weights get values; without, only buffers do, for weights that are loaded.
     """
     model.reset_buffers()
+    if not draws:
+        return
     given = model.initial_weights(seed)
-    for name, parameter in model.named_parameters():
-        local, region = local_part(parameter)
-        if given is not None:
-            local.copy_(given[name][region])
-        elif parameter.ndim < 2:
-            local.fill_(0 if name.endswith("bias") else 1)
-        else:
-            _fill_normal(
-                local, region, parameter.shape, std=model.initial_std(name), key=f"{seed}:{name}"
-            )
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        drawn = []
+        for name, parameter in model.named_parameters():
+            local, region = local_part(parameter)
+            if given is not None:
+                local.copy_(given[name][region])
+            elif parameter.ndim < 2:
+                local.fill_(0 if name.endswith("bias") else 1)
+            else:
+                fill = partial(_fill, std=model.initial_std(name), key=f"{seed}:{name}")
+                blocks = _blocks(local, region, parameter.shape)
+                drawn += [pool.submit(fill, block) for block in blocks]
+        try:
+            for block in drawn:
+                block.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # an error ends the launch at once
+            raise
 
 
 def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[slice, ...]]:
@@ -56,22 +76,45 @@ def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[slice, ...]]:
     return parameter.to_local(), tuple(map(slice, offset, map(add, offset, shape)))
 
 
-def _fill_normal(
-    local: Tensor, region: tuple[slice, ...], shape: torch.Size, *, std: float, key: str
-) -> None:
-    """Fill `local`, the `region` of a parameter of `shape`, block by block."""
+@dataclass(frozen=True)
+class _Block:
+    """The rows of a block that lie in this rank's part."""
+
+    number: int
+    """Of the blocks of the whole parameter."""
+    local: Tensor
+    """Those rows, in this rank's part."""
+    shape: tuple[int, ...]
+    """From the block's first row to the last of them, in whole rows."""
+    within: tuple[slice, ...]
+    """Where they lie in that shape."""
+
+
+def _blocks(local: Tensor, region: tuple[slice, ...], shape: torch.Size) -> Iterator[_Block]:
+    """Yield the blocks of `local`, the `region` of a parameter of `shape`."""
     rows, *within_row = region
     rows_of_block = max(BLOCK_ELEMENTS // shape[1:].numel(), 1)
-    for block in range(rows.start // rows_of_block, -(-rows.stop // rows_of_block)):
-        start = block * rows_of_block
+    for number in range(rows.start // rows_of_block, -(-rows.stop // rows_of_block)):
+        start = number * rows_of_block
         low, high = max(start, rows.start), min(start + rows_of_block, rows.stop)
-        # The generator draws in order: rows of the block after `high` need not be drawn.
-        drawn = _normal((high - start, *shape[1:]), std=std, key=f"{key}:{block}")
-        part = drawn[(slice(low - start, None), *within_row)]
-        local[low - rows.start : high - rows.start].copy_(part)
+        yield _Block(
+            number,
+            local[low - rows.start : high - rows.start],
+            # The generator draws in order: rows of the block after `high` need not be drawn.
+            (high - start, *shape[1:]),
+            (slice(low - start, None), *within_row),
+        )
+
+
+@torch.no_grad()  # of this thread: the caller's does not hold here
+def _fill(block: _Block, *, std: float, key: str) -> None:
+    drawn = _normal(block.shape, std=std, key=f"{key}:{block.number}")
+    block.local.copy_(drawn[block.within])
 
 
 def _normal(shape: tuple[int, ...], *, std: float, key: str) -> Tensor:
     entropy = int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "little")
     generator = np.random.Generator(np.random.SFC64(entropy))
-    return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32)).mul_(std)
+    drawn = generator.standard_normal(shape, dtype=np.float32)
+    drawn *= np.float32(std)  # by numpy: of torch each thread would start threads of its own
+    return torch.from_numpy(drawn)

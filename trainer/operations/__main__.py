@@ -70,6 +70,8 @@ def _command(kind: OperationKind) -> Callable[[OperationOrder, Path], OperationO
             from trainer.operations.recover import recover
 
             return recover
+        case OperationKind.BUILD:
+            raise LaunchError("a build is done by python -m worker.environments", path=None)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from trainer.operations.operation_folder import ProgressWriter, folders_of
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath, storage_root
-from trainyard.protocol.manifest import COMMITTED
 from trainyard.protocol.operations import OperationOrder, OperationOutcome
 from trainyard.run.atomic import sync_folder
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED
 
 
 def delete_all(order: OperationOrder, operation: Path) -> OperationOutcome:

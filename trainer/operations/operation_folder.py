@@ -12,7 +12,6 @@ from trainer.errors import CheckpointError, LaunchError
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.manifest import checkpoint_path
 from trainyard.protocol.operations import (
     PROGRESS,
     OperationOrder,
@@ -20,6 +19,7 @@ from trainyard.protocol.operations import (
     OperationTask,
 )
 from trainyard.run.atomic import replace_file
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 from trainyard.spec.storage_uri import ROOT_FILE
 
 PROGRESS_SECONDS = 0.2  # most files take less; each update replaces a file

@@ -11,19 +11,21 @@ from trainer.checkpoint.manifest import (
     check_counters,
     check_links,
     check_sizes,
-    committed_manifests,
     metadata_digest,
+    stored_manifests,
 )
 from trainer.errors import CheckpointError, LaunchError, OutrunError
 from trainer.operations.operation_folder import JOB_ID, ProgressWriter, check_root
-from trainer.storage.io_errors import storage_errors
+from trainer.storage.io_errors import read_small, storage_errors
 from trainer.storage.root import StoragePath, storage_root
-from trainyard.protocol.manifest import DCP_METADATA, MANIFEST, Manifest, checkpoint_path
+from trainyard.protocol.manifest import DCP_METADATA, Manifest
 from trainyard.protocol.operations import (
     MAX_RECOVERED_BYTES,
     OperationOrder,
     OperationOutcome,
 )
+from trainyard.run.checkpoints.checkpoint_names import MANIFEST, checkpoint_path
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
 
 def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
@@ -44,13 +46,13 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
     # OutrunError: a later attempt has raised the fence further, which fences this one too.
     with suppress(OutrunError), raised_fence(root / job_id, task.fence):
         pass
-    committed = committed_manifests(root, job_id, attempt=task.attempt)
-    unreported = [m for m in committed if m.train_state.step > task.after_step]
+    committed = stored_manifests(root, job_id, attempt=task.attempt)
+    unreported = [m for m in committed if m.step > task.after_step]
     progress = ProgressWriter(operation, total=len(unreported))
     texts: list[str] = []
     damaged, room = 0, MAX_RECOVERED_BYTES
     for manifest in reversed(unreported):
-        progress.begin(f"reads step-{manifest.train_state.step}")
+        progress.begin(f"reads step-{manifest.step}")
         progress.advance(1)
         text = _manifest_if_whole(root, manifest)
         damaged += text is None
@@ -65,21 +67,21 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
     )
 
 
-def _manifest_if_whole(root: StoragePath, manifest: Manifest) -> str | None:
+def _manifest_if_whole(root: StoragePath, manifest: Manifest | ProgramManifest) -> str | None:
     """Return the manifest's text; None if sizes, links, counters or metadata are wrong.
 
     Raises:
         CheckpointError: the storage fails, which proves nothing about the checkpoint.
     """
-    state = manifest.train_state
-    folder = root / checkpoint_path(manifest.job_id, manifest.attempt, state.step)
+    folder = root / checkpoint_path(manifest.job_id, manifest.attempt, manifest.step)
     try:
         check_links(folder, (MANIFEST, *(file.path for file in manifest.files)), root)
         check_counters(manifest, folder)
         check_sizes(folder, manifest.files)
-        check_content(folder / DCP_METADATA, metadata_digest(manifest))
+        if isinstance(manifest, Manifest):
+            check_content(folder / DCP_METADATA, metadata_digest(manifest))
         with storage_errors("read", folder / MANIFEST):
-            return (folder / MANIFEST).read_bytes().decode()
+            return read_small(folder / MANIFEST).decode()
     except CheckpointError as error:
         if error.of_storage:
             raise

@@ -6,7 +6,7 @@ import errno
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainer.checkpoint.manifest import check_contents, check_sizes, read_checked
+from trainer.checkpoint.manifest import check_contents, check_sizes, read_checked_stored
 from trainer.errors import CheckpointError
 from trainer.operations.operation_folder import ProgressWriter, checkpoint_of
 from trainer.storage.root import StoragePath, storage_root
@@ -24,14 +24,17 @@ from trainyard.run.checkpoint_faults import CheckpointFault
 def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
     """Verify or scrub the checkpoint of a task; the outcome holds the result.
 
+    Of a program's checkpoint only the files are known: both compare their checksums.
+
     Raises:
         LaunchError: the task does not name one checkpoint beneath its root.
         CheckpointError: the storage cannot be read, which proves nothing about the checkpoint.
     """
     folder, point = checkpoint_of(order)
-    loads = order.task.kind == OperationKind.VERIFY
+    wants_load = order.task.kind == OperationKind.VERIFY
     try:
-        manifest = read_checked(folder, point, root=storage_root(order.root_path))
+        manifest = read_checked_stored(folder, point, root=storage_root(order.root_path))
+        loads = wants_load and isinstance(manifest, Manifest)
         progress = ProgressWriter(operation, total=manifest.size * (2 if loads else 1))
         for file in manifest.files:
             progress.begin(f"compares {file.path}")
@@ -39,14 +42,17 @@ def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
             check_contents(folder, [file])
             progress.advance(file.size)
         found = Verification(ok=True, at=datetime.now(UTC))
-        if loads:
+        if wants_load and isinstance(manifest, Manifest):
             found = _loaded(folder, point, manifest, progress, operation)
     except CheckpointError as error:
         fault = _fault_of(error)
         if fault is None:
             raise
         found = Verification(ok=False, at=datetime.now(UTC), fault=fault, message=str(error)[:2000])
-    return OperationOutcome(outcome="succeeded", message=_summary(found), verification=found)
+    message = _summary(found)
+    if found.ok and wants_load and found.loaded_at is None:
+        message += "; nothing was loaded: only the program knows what its files hold"
+    return OperationOutcome(outcome="succeeded", message=message, verification=found)
 
 
 def _fault_of(error: CheckpointError) -> CheckpointFault | None:

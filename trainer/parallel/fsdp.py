@@ -50,7 +50,10 @@ def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None
     # A tied embedding is used first and last, so it stays in the root's group with the final norm.
     if not model.tied:
         if model.tok_embeddings is not None:
-            fsdp(model.tok_embeddings, reshard_after_forward=reshard)
+            # Its gradient needs the tokens alone; that of an own module may need weights too.
+            needed = type(model.tok_embeddings) is not nn.Embedding
+            sharded = fsdp(model.tok_embeddings, reshard_after_forward=reshard)
+            sharded.set_unshard_in_backward(needed)
         if model.norm is not None and model.output is not None:
             fsdp([model.norm, model.output], reshard_after_forward=reshard_last)
     fsdp(model, reshard_after_forward=reshard_last)

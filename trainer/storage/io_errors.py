@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 import xxhash
 
 from trainer.errors import CheckpointError
+from trainer.storage.download import Download
 from trainer.storage.root import StoragePath
 from trainyard.run.checkpoint_faults import CheckpointFault
 
@@ -27,6 +32,9 @@ TRANSIENT = (
     errno.EBUSY,  # too many requests
 )
 OF_CONTENT = (errno.ENOENT, errno.EIO)  # a missing file or bad sectors: damage, not an outage
+XXH3_128 = "xxh3_128"
+LARGEST_SMALL_FILE = 64 * 2**20
+"""Most bytes of a manifest: a larger file is none."""
 READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the limit
 
 
@@ -55,13 +63,32 @@ def digest(content: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(content)
 
 
-def file_digest(path: StoragePath) -> str:
-    """Return the XXH3-128 of a file's content, in hexadecimal; may raise OSError."""
-    hasher = xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as file:
+def file_digest(path: StoragePath, *, algorithm: str = XXH3_128) -> str:
+    """Return the checksum of a file's content, in hexadecimal; may raise OSError."""
+    hasher = xxhash.xxh3_128() if algorithm == XXH3_128 else hashlib.new(algorithm)
+    with _open_regular(path) as file:
         while chunk := file.read(READ_SIZE):
             hasher.update(chunk)
     return hasher.hexdigest()
+
+
+def read_small(path: StoragePath) -> bytes:
+    """Return a file's content, cut where it is no small file; may raise OSError."""
+    if not isinstance(path, Path):
+        return path.read_bytes()
+    with _open_regular(path) as file:
+        return file.read(LARGEST_SMALL_FILE)
+
+
+def _open_regular(path: StoragePath) -> FileIO | Download:
+    """Open a file that a program of a job may have put there: a pipe would block for ever."""
+    if not isinstance(path, Path):
+        return path.open("rb", buffering=0)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
+    return FileIO(descriptor)
 
 
 def _free_space(path: Path) -> str:

@@ -11,7 +11,7 @@ from trainyard.protocol.attempt import AttemptSpec
 from trainyard.run.failures import Failure, FailureReason, Remedy
 from trainyard.run.records import RankExit
 from trainyard.spec.job import JobSpec, parse_job_spec
-from worker.launchers.rank_environment import inherited_environment
+from worker.launchers.rank_environment import rank_environment
 from worker.node.files import read_record
 from worker.node.interface import interface_environment
 from worker.node.node_store import LaunchRecord, WorkerRun
@@ -62,6 +62,25 @@ class Share:
         first = sum(self.sizes[:node_rank])
         return range(first, first + self.sizes[node_rank])
 
+    @property
+    def processes_of_program(self) -> frozenset[int]:
+        """Numbers that processes of a program may have here: one a slot, or one for the node."""
+        if not self.runs_program:
+            return frozenset()
+        return frozenset({*self.ranks, self.launch.node_rank})
+
+    @cached_property
+    def attempt(self) -> AttemptSpec:
+        """The attempt.
+
+        Raises:
+            ValueError: its record is missing or damaged.
+        """
+        attempt = read_record(self.run.attempt, AttemptSpec)
+        if attempt is None:
+            raise ValueError(f"{self.run.attempt} is missing or damaged")
+        return attempt
+
     @cached_property
     def spec(self) -> JobSpec:
         """The job's spec.
@@ -72,6 +91,14 @@ class Share:
         return parse_job_spec(self.run.spec.read_bytes())
 
     @cached_property
+    def runs_program(self) -> bool:
+        """Whether a program runs in place of the trainer; not where the spec is damaged."""
+        try:
+            return self.spec.program is not None
+        except (OSError, ValueError):
+            return False
+
+    @cached_property
     def environment(self) -> dict[str, str]:
         """Variables of the launcher, the check and the ranks.
 
@@ -79,7 +106,7 @@ class Share:
         of threads is the job's choice first. Where an attempt has several nodes, the interface
         towards them is named, unless node or job name another.
         """
-        launch, job, node = self.launch, self.spec.env, inherited_environment()
+        launch, job, node = self.launch, self.spec.env, rank_environment()
         threads = job.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")
         return {
             **interface_environment(launch.others, node | job),

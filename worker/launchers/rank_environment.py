@@ -25,17 +25,45 @@ for folder in sys.argv[2:]:
     os.listdir(folder)
 """
 """What a rank's user must be able to do; `find_spec` imports none of the package."""
-HIDDEN_PREFIXES = ("TRAINYARD_", "CELERY_", "C_FORCE_ROOT")
+HIDDEN_PREFIXES = (
+    *("TRAINYARD_", "CELERY_", "C_FORCE_ROOT"),
+    # Of another engine's launch: libraries of MPI would take the ranks for tasks of that one.
+    *("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_"),
+)
 HIDDEN_NAMES = frozenset({"REDIS_URL", "_MP_FORK_LOGLEVEL_"})
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return the variables of this process without the worker's own: no token, no password."""
+    """Return the variables of this process without the worker's own: no token, no password.
+
+    Nor do those of another engine's allocation pass, in which the worker may be a pilot.
+    """
     return {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(HIDDEN_PREFIXES) and name not in HIDDEN_NAMES
     }
+
+
+def rank_environment() -> dict[str, str]:
+    """Return the inherited variables as ranks get them: proxies without user and password.
+
+    The worker and its supervisors log in to a proxy by them; code of a job must not learn them.
+    """
+    environment = inherited_environment()
+    for name, value in environment.items():
+        if name.upper().endswith("_PROXY"):
+            environment[name] = _without_login(value)
+    return environment
+
+
+def _without_login(proxy: str) -> str:
+    """Return the URL of a proxy without what precedes its host; a password may hold any `@`."""
+    login, at, host = proxy.rpartition("@")
+    if not at:
+        return proxy
+    scheme, separator, _ = login.partition("://")
+    return f"{scheme}{separator}{host}" if separator else host
 
 
 def code_of(spec: JobSpec) -> str | None:
@@ -44,6 +72,8 @@ def code_of(spec: JobSpec) -> str | None:
     refused = [p.pointer[1:].replace("/", ".") for p in problems]
     if spec.model.factory is not None:
         refused.append(f"model.factory={spec.model.factory!r}")
+    if spec.program is not None:
+        refused.append("program")
     if not refused:
         return None
     message = (
@@ -81,7 +111,7 @@ def output_of(command: Sequence[str], *, seconds: float, folder: Path | None = N
     try:
         done = subprocess.run(
             command,
-            env=inherited_environment(),
+            env=rank_environment(),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import socket
@@ -22,8 +23,10 @@ from worker.launchers.base import Observation, Share, put_back
 from worker.launchers.rank_environment import TRAINER
 from worker.node.files import read_record, tail
 from worker.node.node_store import WorkerRun
-from worker.node.process_identity import has_ended, open_started_at
+from worker.node.process_identity import has_ended, open_started_at, status_field
 from worker.node.process_tree import WRAPPER
+
+logger = logging.getLogger(__name__)
 
 RENDEZVOUS_SECONDS = 300
 """Time within which all nodes of an attempt must have come."""
@@ -33,6 +36,9 @@ RECORD_SECONDS = 2.0
 
 class TorchrunLauncher:
     """One torchrun for the ranks of a node."""
+
+    node_at_fault = True
+    """Whether the node is at fault when torchrun ends by itself."""
 
     def __init__(self, share: Share, *, trainer: Sequence[str] = TRAINER) -> None:
         """Describe the launch; nothing starts.
@@ -48,14 +54,17 @@ class TorchrunLauncher:
 
     def prepare(self) -> list[str] | Failure:
         """Return the trainer's own check of spec, storage and input, unless the port is taken."""
-        return _taken_port(self._share) or [*self._trainer, "check", str(self._share.run.root)]
+        return taken_port(self._share) or [*self._trainer, "check", str(self._share.run.root)]
 
     def start(self) -> None:
         """Start torchrun."""
         self._pid = self._share.processes.spawn(
-            torchrun_command(self._share, self._trainer),
+            torchrun_command(self._share, [*self._trainer, str(self._share.run.root)]),
             environment=self._share.environment,
             output=self._share.run.launcher_log,
+            # Slurm sends it to every process of a step, which then have its KillWait. The
+            # supervisor orders the ranks to save; torchrun would end them first.
+            ignored=[signal.SIGTERM],
         )
 
     def observe(self) -> Observation:
@@ -76,7 +85,7 @@ class TorchrunLauncher:
         share, launch = self._share, self._share.launch
         name = None
         if not seen.started:
-            if (taken := _taken_port(share)) is not None:  # since `prepare`
+            if (taken := taken_port(share)) is not None:  # since `prepare`
                 return replace(taken, traceback=self._output)
             message = f"torchrun ended (status {status}) before any rank began"
         elif status < 0 and not any(end.exit_code or end.signal for end in seen.exits):
@@ -93,7 +102,7 @@ class TorchrunLauncher:
             node=launch.node,
             signal=name,
             traceback=self._output,
-            node_at_fault=True,
+            node_at_fault=self.node_at_fault,
         )
 
     @property
@@ -101,24 +110,30 @@ class TorchrunLauncher:
         return tail(self._share.run.launcher_log) or None
 
 
-def torchrun_command(share: Share, trainer: Sequence[str]) -> list[str]:
-    """Return the command that runs the ranks of this node, each behind the rank wrapper."""
-    run = str(share.run.root)
+def torchrun_command(
+    share: Share, command: Sequence[str], *, python: str = sys.executable, folder: str = "-"
+) -> list[str]:
+    """Return the command that runs the ranks of this node, each behind the rank wrapper.
+
+    Args:
+        share: the node's share of the attempt.
+        command: that of a rank.
+        python: interpreter of the torchrun.
+        folder: working directory of the ranks; that of torchrun when `-`.
+    """
     return [
-        sys.executable,
+        python,
         "-m",
         "torch.distributed.run",
         f"--nnodes={share.nodes}",
         f"--nproc-per-node={len(share.ranks)}",
         *_rendezvous(share),
         "--max-restarts=0",  # retries have one owner, the server
+        "--signals-to-handle=SIGINT,SIGHUP,SIGQUIT",  # SIGTERM stays ignored
         "--no-python",
         *WRAPPER,
-        "rank",
-        run,
-        "--",
-        *trainer,
-        run,
+        *("rank", str(share.run.root), "-", folder, "--"),
+        *command,
     ]
 
 
@@ -139,7 +154,7 @@ def _rendezvous(share: Share) -> list[str]:
     ]
 
 
-def _taken_port(share: Share) -> Failure | None:
+def taken_port(share: Share) -> Failure | None:
     """Return the failure of a launch whose rendezvous port another process of this node holds.
 
     Only the first of several nodes binds the port; a single node takes a free one of its own.
@@ -189,6 +204,7 @@ class _Rank:
     pidfd: int | None = None
     gone_at: float | None = None  # monotonic
     exit: RankExit | None = None
+    refused: bool = False
 
 
 class RankWatch:
@@ -220,11 +236,17 @@ class RankWatch:
 
     def _begin(self, rank: _Rank) -> None:
         start = read_record(self._folder / f"{rank.rank}.start", _Start, owner=self._owner)
-        if start is None:
+        if start is None or rank.refused:
             return
-        rank.pid = start.pid
-        rank.pidfd = open_started_at(start.pid, start.start_time)
-        if rank.pidfd is None:
+        pidfd = open_started_at(start.pid, start.start_time)
+        # A rank can write the record too, and the supervisor signals what it names.
+        if pidfd is not None and str(self._owner) not in status_field(start.pid, "Uid").split():
+            os.close(pidfd)
+            rank.refused = True
+            logger.error("rank %d names process %d of another user", rank.rank, start.pid)
+            return
+        rank.pid, rank.pidfd = start.pid, pidfd
+        if pidfd is None:
             rank.gone_at = time.monotonic()
 
     def _end(self, rank: _Rank, gone_at: float) -> None:

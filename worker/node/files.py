@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -44,7 +45,9 @@ def read_small(path: Path, *, owner: int | None = None) -> bytes:
     return content
 
 
-def open_regular(path: Path, *, owner: int | None = None, writing: bool = False) -> BinaryIO:
+def open_regular(
+    path: Path, *, owner: int | None = None, writing: bool = False, parent: int | None = None
+) -> BinaryIO:
     """Open a file that other processes may have put there, such as the ranks of a job.
 
     A link would lead to another file, such as the node's token; a pipe would block; and a hard link
@@ -54,13 +57,15 @@ def open_regular(path: Path, *, owner: int | None = None, writing: bool = False)
         path: the file; its folder is trusted.
         owner: user to whom it must belong; this process's own when absent.
         writing: open it for writing as well; it must exist.
+        parent: an open folder that the path is relative to.
 
     Raises:
         OSError: there is none, or it is not the owner's regular file.
     """
     access = os.O_RDWR if writing else os.O_RDONLY
     # Without O_NONBLOCK opening a pipe waits for its other end.
-    fd = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    flags = access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    fd = os.open(path, flags, dir_fd=parent)
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != (
         os.geteuid() if owner is None else owner
@@ -68,6 +73,35 @@ def open_regular(path: Path, *, owner: int | None = None, writing: bool = False)
         os.close(fd)
         raise PermissionError(errno.EPERM, "no regular file of its writer", str(path))
     return os.fdopen(fd, "r+b" if writing else "rb")
+
+
+def read_beneath(base: Path, parts: Sequence[str], *, limit: int) -> bytes:
+    """Return a file that a job named, of whichever owner, without following a link to it.
+
+    Args:
+        base: a trusted folder.
+        parts: names below it; the last one is the file's.
+        limit: largest size.
+
+    Raises:
+        OSError: there is none, it is not a regular file, a link leads to it, or it is larger.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for index, part in enumerate(parts):
+        kind = os.O_DIRECTORY if index < len(parts) - 1 else 0
+        try:
+            inner = os.open(part, flags | kind, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    with os.fdopen(fd, "rb", closefd=True) as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise PermissionError(errno.EPERM, "no regular file", parts[-1])
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), parts[-1])
+    return content
 
 
 def tail(path: Path, *, limit: int = 2000) -> str:

@@ -4,8 +4,11 @@
 <data_dir>/node.token          the node's token (0600)
 <data_dir>/node.id, worker.lock  which worker serves the node (`worker.node.lock`)
 <data_dir>/server.url          URL of the server, as the worker last knew it
+<data_dir>/server.pem          certificates that are trusted for it, where the worker names some
 <data_dir>/leaving             why this node is drained, written by `worker.init`
+<data_dir>/deadline            until when a notice leaves the processes, where that is known
 <data_dir>/cache/              token caches, shared by all attempts
+<data_dir>/packs/               packs of code, by digest
 <data_dir>/attempts/<id>       one file for each attempt that is not over, locked by its supervisor
 <data_dir>/runs/<job>/<n>/     run directories
 ```
@@ -36,6 +39,9 @@ from worker.node.hardware.devices import Devices
 from worker.node.process_identity import is_alive
 from worker.node.users import RankUser, RunAs
 
+RUN_BYTES = 64 * 2**30
+"""Disk space of the run directory of a program, unless the node has another setting."""
+
 
 class LaunchRecord(RecordModel):
     """`launch.json`: what the supervisor needs in addition to `spec.json` and `attempt.json`."""
@@ -60,6 +66,8 @@ class LaunchRecord(RecordModel):
     """Whether the node runs code that a job brings."""
     user: RankUser | None = None
     """As whom torchrun, its ranks and the check run; as the worker when absent."""
+    run_bytes: int = RUN_BYTES
+    """Disk space that the run directory of a program may take."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,14 @@ class WorkerRun(RunDirectory):
     """The `Identity` of the supervisor that runs, or ran, the attempt."""
     ranks = Entry("ranks")
     """Folder of the rank wrappers' records: `<rank>.start` and `<rank>.end`."""
+    code = Entry("code")
+    """The attempt's own copy of a pack, or the empty folder of a program without code."""
+    artifact_lines = Entry("artifacts.jsonl")
+    """An `ArtifactLine` for each artifact whose content the server has."""
+    event_records = Entry("event_files.jsonl")
+    """A `MetricRecord` for each step of the event files that a program writes."""
+    event_offsets = Entry("event_files.json")
+    """Bytes of each event file that are among these records."""
     home = Entry("home")
     """Home of a user of ranks, who has no account."""
     supervisor_log = Entry("logs/supervisor.log")
@@ -131,6 +147,11 @@ class NodeStore:
         return self.data_dir / "node.token"
 
     @property
+    def packs(self) -> Path:
+        """Folder of the packs that were fetched, which only the worker reads."""
+        return self.data_dir / "packs"
+
+    @property
     def cache_dir(self) -> Path:
         """Folder of the token caches."""
         return self.data_dir / "cache"
@@ -139,6 +160,24 @@ class NodeStore:
     def leaving(self) -> Path:
         """Why this node is about to go away; there only when its container is being ended."""
         return self.data_dir / "leaving"
+
+    def deadline(self) -> float | None:
+        """Return the Unix time until which a notice leaves the processes; None without one."""
+        try:
+            return float((self.data_dir / "deadline").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def set_deadline(self, deadline: float | None) -> None:
+        """Write this time for all supervisors of the node, before they are signalled.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        if deadline is None:
+            (self.data_dir / "deadline").unlink(missing_ok=True)
+        else:
+            replace_file(self.data_dir / "deadline", f"{deadline}\n")
 
     @property
     def attempts(self) -> Path:
@@ -157,8 +196,18 @@ class NodeStore:
         except OSError:
             return None
 
-    def remember_server(self, url: str) -> None:
-        """Write the server's URL for all supervisors of the node."""
+    @property
+    def server_ca(self) -> Path | None:
+        """Certificates that alone are trusted for the server; None for the usual ones."""
+        path = self.data_dir / "server.pem"
+        return path if path.exists() else None
+
+    def remember_server(self, url: str, *, ca_file: Path | None = None) -> None:
+        """Write the server's URL and a copy of its certificates for all supervisors of the node."""
+        if ca_file is None:
+            (self.data_dir / "server.pem").unlink(missing_ok=True)
+        else:
+            replace_file(self.data_dir / "server.pem", ca_file.read_text(encoding="ascii"))
         if self.server_url != url:
             replace_file(self._server_url_file, f"{url}\n")
 
@@ -252,6 +301,10 @@ class LocalNode:
     """Whether it runs code that a job brings."""
     run_as: RunAs | None = None
     """Users of the ranks; the worker's own when absent."""
+    environment_days: float = 30.0
+    """Time since its last use after which an environment is removed."""
+    run_bytes: int = RUN_BYTES
+    """Disk space that the run directory of a program may take."""
 
     @property
     def claim(self) -> Claim:

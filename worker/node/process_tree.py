@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from worker.node.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.node.process_identity import (
@@ -18,7 +19,7 @@ from worker.node.process_identity import (
     process_stat,
     status_field,
 )
-from worker.node.rank_wrapper import CGROUP
+from worker.node.rank_wrapper import CGROUP, ENVIRONMENT
 from worker.node.users import RankUser
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,10 @@ WRAPPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("rank_wrappe
 MARKER, NODE_MARKER = "TRAINYARD_ATTEMPT_ID", "TRAINYARD_NODE"
 """Environment variables of every process of an attempt on a node but its supervisor."""
 STUBBORN_SECONDS = 10.0
+LOADER = "LD_LIBRARY_PATH"
+"""The one variable that the wrapper's interpreter may need to start: the worker's own."""
+VARIABLES = 3
+"""Descriptor from which the wrapper reads the variables of its command."""
 
 
 class NotEndedError(Exception):
@@ -56,32 +61,78 @@ class ProcessTree:
         self._node = node
         self._statuses: dict[int, int] = {}
 
-    def spawn(self, command: Sequence[str], *, environment: Mapping[str, str], output: Path) -> int:
+    def spawn(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        output: Path,
+        ignored: Sequence[signal.Signals] = (),
+    ) -> int:
         """Start a command in a session of its own that ends when this process ends.
 
         Call it from the main thread: the parent-death signal follows the end of the thread that
         started the child. Returns the pid.
+
+        Args:
+            command: the command, word by word.
+            environment: its variables, without the marks of the attempt.
+            output: file to which both its outputs are appended.
+            ignored: signals that it ignores unless it handles them.
         """
-        user = self._user.word if self._user else "-"
-        words = [*WRAPPER, "tie", str(os.getpid()), user, "--", *command]
-        environment = dict(environment)
-        if self._attempt_id is not None:
-            environment |= {MARKER: self._attempt_id, NODE_MARKER: self._node}
-            if cgroup := make_cgroup(self._attempt_id, node=self._node):
-                environment[CGROUP] = str(cgroup)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        return os.posix_spawn(
-            words[0],
-            words,
-            environment,
-            file_actions=[
+        return self.attach(
+            command,
+            environment=environment,
+            files=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o644),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
-            setsid=True,
-            setsigdef=[signal.SIGPIPE],  # which Python ignores, and an ignored signal is inherited
+            ignored=ignored,
         )
+
+    def attach(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        files: Sequence[tuple[Any, ...]],
+        ignored: Sequence[signal.Signals] = (),
+    ) -> int:
+        """Start a command as `spawn` does, with other standard streams; return the pid.
+
+        Args:
+            command: the command, word by word.
+            environment: its variables, without the marks of the attempt.
+            files: `file_actions` of `os.posix_spawn`. The process leads a session by then, so that
+                a terminal that is opened becomes its controlling one.
+            ignored: as of `spawn`.
+        """
+        user = self._user.word if self._user else "-"
+        names = [each.name for each in ignored]
+        words = [*WRAPPER, "tie", str(os.getpid()), user, *names, "--", *command]
+        marks: dict[str, str] = {}
+        wrapper = {ENVIRONMENT: str(VARIABLES)}
+        if LOADER in os.environ:
+            wrapper[LOADER] = os.environ[LOADER]
+        if self._attempt_id is not None:
+            marks = {MARKER: self._attempt_id, NODE_MARKER: self._node}
+            if cgroup := make_cgroup(self._attempt_id, node=self._node):
+                wrapper[CGROUP] = str(cgroup)
+        # Not in the wrapper's own environment: until it has changed its user, what the job chose
+        # would act on it with the worker's rights, as GCONV_PATH does on the system's C library.
+        variables = _variables_file(dict(environment) | marks)
+        try:
+            return os.posix_spawn(
+                words[0],
+                words,
+                wrapper | marks,
+                file_actions=[*files, (os.POSIX_SPAWN_DUP2, variables, VARIABLES)],
+                setsid=True,
+            )
+        finally:
+            os.close(variables)
 
     def status(self, pid: int) -> int | None:
         """Return the exit code of a child, negative for a signal; None while it runs."""
@@ -113,6 +164,18 @@ class ProcessTree:
             end_user(self._user)
         if cgroup:
             remove_cgroup(cgroup)  # the last step: the kernel removes only an empty one
+
+
+def _variables_file(environment: Mapping[str, str]) -> int:
+    """Return the descriptor of a file in memory that holds variables as the wrapper reads them."""
+    content = b"".join(
+        os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items()
+    )
+    descriptor = os.memfd_create("environment")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def become_subreaper() -> None:

@@ -1,13 +1,15 @@
 """Ties processes to their parents, and sees each rank of torchrun end; run as a file, alone.
 
-`rank_wrapper.py tie PARENT USER -- COMMAND` becomes COMMAND, which the kernel ends when its parent
-ends. USER is `uid:gid:gid...`, or `-` for the present one.
-`rank_wrapper.py rank RUN -- COMMAND` is what torchrun starts as a rank. It runs COMMAND as its
-child with both outputs appended to `logs/rank-<r>.log`, and writes `ranks/<r>.start` and
-`ranks/<r>.end`: torchrun reaps its ranks itself and does not report how they ended, so that only a
-parent in between sees every exit code, signal and time. It ignores SIGTERM: when torchrun ends the
-other ranks after a failure, they keep the seconds that the supervisor grants them to write their
-errors.
+`rank_wrapper.py tie PARENT USER [SIGNAL...] -- COMMAND` becomes COMMAND, which the kernel ends when
+its parent ends. USER is `uid:gid:gid...`, or `-` for the present one; COMMAND ignores the signals
+unless it handles them. A variable names the descriptor from which COMMAND's variables are read.
+`rank_wrapper.py rank RUN [RANK FOLDER] -- COMMAND` is what torchrun starts as a rank, or what is
+started in its place, with a RANK that no variable names (`-`: `RANK` names it). It runs COMMAND in
+FOLDER (`-`: where it is) as its child with both outputs appended to `logs/rank-<r>.log`, and writes
+`ranks/<r>.start` and `ranks/<r>.end`: torchrun reaps its ranks itself and does not report how they
+ended, so that only a parent in between sees every exit code, signal and time. It ignores SIGTERM:
+when torchrun ends the other ranks after a failure, they keep the seconds that the supervisor grants
+them to write their errors.
 """
 
 # Imports nothing but the standard library: one such process runs for each rank, without
@@ -25,21 +27,28 @@ PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 38, 47  # linux/prctl
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 LAUNCHER_PID = "TRAINYARD_LAUNCHER_PID"
 CGROUP = "TRAINYARD_CGROUP"
-CANNOT_START = 127  # what a shell returns for it
+ENVIRONMENT = "TRAINYARD_ENVIRONMENT_FD"
+CANNOT_START, NOT_FOUND = 126, 127  # what a shell returns for a program that it cannot start
 
 
 def main(words: list[str]) -> int:
     """Run one of the two commands."""
     end = words.index("--")
-    (kind, subject, *user), command = words[:end], words[end + 1 :]
+    (kind, subject, *more), command = words[:end], words[end + 1 :]
     if kind == "tie":
-        tie(int(subject), user[0], command)
-        return CANNOT_START
-    return run_rank(Path(subject), command)
+        user, *ignored = more
+        return tie(int(subject), user, ignored, command)
+    rank, folder = more or ("-", "-")
+    return run_rank(
+        Path(subject),
+        command,
+        rank=int(os.environ["RANK"] if rank == "-" else rank),
+        folder=None if folder == "-" else folder,
+    )
 
 
-def tie(parent: int, user: str, command: list[str]) -> None:
-    """Become `command`, in the cgroup of the attempt where it has one.
+def tie(parent: int, user: str, ignored: list[str], command: list[str]) -> int:
+    """Become `command`, in the cgroup of the attempt where it has one; returns only if it cannot.
 
     The order matters: only the worker's user may join the cgroup, a change of user takes back the
     parent-death signal, and a parent that ended before it was set is seen by looking afterwards.
@@ -49,8 +58,17 @@ def tie(parent: int, user: str, command: list[str]) -> None:
     if user != "-":
         become(*map(int, user.split(":")))
     die_with(parent)
-    os.environ[LAUNCHER_PID] = str(os.getpid())
-    os.execvp(command[0], command)
+    variables = os.environ.pop(ENVIRONMENT, None)
+    environment = dict(os.environ) if variables is None else read_environment(int(variables))
+    environment[LAUNCHER_PID] = str(os.getpid())
+    return execute(command, ignored, environment)
+
+
+def read_environment(descriptor: int) -> dict[str, str]:
+    """Return the variables in an open file, `NAME=value` with a NUL after each, and close it."""
+    with os.fdopen(descriptor, "rb") as file:
+        pairs = file.read().split(b"\0")[:-1]
+    return dict(os.fsdecode(pair).split("=", 1) for pair in pairs)
 
 
 def become(uid: int, *groups: int) -> None:
@@ -67,10 +85,14 @@ def become(uid: int, *groups: int) -> None:
     os.umask(0o007)  # what it writes to storage belongs to the common group
 
 
-def run_rank(run: Path, command: list[str]) -> int:
-    """Run a rank to its end; returns its exit code, or 128 plus the number of its signal."""
-    rank = int(os.environ["RANK"])
-    die_with(int(os.environ.pop(LAUNCHER_PID)))
+def run_rank(run: Path, command: list[str], *, rank: int, folder: str | None = None) -> int:
+    """Run a rank to its end; returns its exit code, or 128 plus the number of its signal.
+
+    Once a stop is ordered it returns 0: the record has the true end.
+    """
+    launcher = int(os.environ.pop(LAUNCHER_PID))
+    if launcher != os.getpid():  # without torchrun, `tie` has become this very process
+        die_with(launcher)
     # Before the fork: torchrun may send SIGTERM at any time after it.
     for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
@@ -80,7 +102,7 @@ def run_rank(run: Path, command: list[str]) -> int:
     wrapper = os.getpid()
     pid = os.fork()
     if pid == 0:
-        become_rank(wrapper, log, may_start, command)
+        become_rank(wrapper, log, may_start, command, folder)
     write_record(run / "ranks" / f"{rank}.start", {"pid": pid, "start_time": start_time(pid)})
     os.write(start, b"1")  # after the record: no rank runs unrecorded
     _, status = os.waitpid(pid, 0)
@@ -91,24 +113,48 @@ def run_rank(run: Path, command: list[str]) -> int:
         "time": time.time(),
     }
     write_record(run / "ranks" / f"{rank}.end", ended)
+    if (run / "stop").exists():
+        return 0  # torchrun would end the other ranks after 30 s, and they may be saving
     return code if code >= 0 else 128 - code
 
 
-def become_rank(wrapper: int, log: int, may_start: int, command: list[str]) -> None:
+def become_rank(
+    wrapper: int, log: int, may_start: int, command: list[str], folder: str | None
+) -> None:
     """Become the rank, once the wrapper has recorded its pid."""
     try:
         os.setsid()  # torchrun signals the wrapper's group
         die_with(wrapper)
-        for default in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(default, signal.SIG_DFL)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.read(may_start, 1)
-        os.execvp(command[0], command)
+        if folder is not None:
+            os.chdir(folder)
+        os._exit(execute(command))
     except OSError as error:
-        os.write(2, f"{command[0]}: {error}\n".encode())
+        os.write(2, f"{folder}: {error.strerror}\n".encode())
     finally:
         os._exit(CANNOT_START)
+
+
+def execute(
+    command: list[str], ignored: list[str] | None = None, environment: dict[str, str] | None = None
+) -> int:
+    """Become `command`, with the signals of a new login but some; if it cannot, write why.
+
+    An ignored or blocked signal is inherited: by a worker that a shell started in the background
+    (SIGINT, SIGQUIT) or by `nohup` (SIGHUP), and from this interpreter (SIGPIPE, SIGXFSZ).
+    """
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    for name in ignored or ():
+        signal.signal(signal.Signals[name], signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    try:
+        os.execvpe(command[0], command, os.environ if environment is None else environment)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_START
 
 
 def die_with(parent: int) -> None:

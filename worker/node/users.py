@@ -57,6 +57,13 @@ class RankUser(RecordModel):
         os.chown(path, -1, self.uid, follow_symlinks=False)
         path.chmod(mode)
 
+    def close(self, folder: Path) -> None:
+        """Keep the user out of the folder of what is over: a later attempt may get the same id.
+
+        A run directory goes on to name the user (`of_run`).
+        """
+        folder.chmod(0o1700)
+
 
 @dataclass(frozen=True)
 class RunAs:
@@ -125,13 +132,17 @@ class RunAs:
             raise ValueError(f"all {self.count - 1} ids of TRAINYARD_RUN_AS for attempts are taken")
         return RankUser(uid=uid, groups=self.groups)
 
-    def prepare_node(self, *, slots: int, data_dir: Path, shared: Iterable[Path]) -> None:
+    def prepare_node(
+        self, *, slots: int, data_dir: Path, shared: Iterable[Path], roots: Iterable[Path] = ()
+    ) -> None:
         """Check that ranks can run as these users, and let their group into what they share.
 
         Args:
             slots: of the node: so many attempts may run at once.
             data_dir: the node's folder; passed through, not read.
-            shared: folders of storage and caches; those of other owners stay as they are.
+            shared: folders of caches; those of other owners stay as they are.
+            roots: storage roots; likewise, but no user renames or removes there what another one
+                or the worker made, such as its environments.
 
         Raises:
             ValueError: an id, a capability or the account is missing, or ids are not mapped.
@@ -155,10 +166,11 @@ class RunAs:
         for folder in (data_dir, data_dir / "runs", data_dir / "operations"):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o711)
-        for folder in shared:
+        modes = [*((folder, 0o2770) for folder in shared), *((folder, 0o3770) for folder in roots)]
+        for folder, mode in modes:
             if folder.is_dir() and folder.stat().st_uid == os.geteuid():
                 os.chown(folder, -1, group)
-                folder.chmod(0o2770)  # what is made in it belongs to the group as well
+                folder.chmod(mode)  # what is made in it belongs to the group as well
 
 
 def isolation_of(run_as: RunAs | None) -> Isolation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,6 +19,19 @@ from worker.node.node_store import WorkerRun
 logger = logging.getLogger(__name__)
 
 Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
+
+
+START_SECONDS = 300.0
+"""Time in which a program that Python cannot load has ended: imports from a slow storage."""
+_ERROR = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception))(?::.*)?$", re.MULTILINE)
+LOAD_ERRORS = frozenset(
+    {"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError"}
+)
+"""Errors by which Python refuses a file or a module: the same files are refused again."""
+MISSING_LIBRARY = "cannot open shared object file"
+"""Text of an ImportError that another node need not have, as where a driver is missing."""
+SAVED_BY_PROGRAM = "what the program did since its last checkpoint is lost"
+"""A program leaves no outcome: what it saved on its way out is in the catalog alone."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,15 @@ class Findings:
     """Silences that were followed by progress."""
     flight_record: str | None = None
     """File that NCCL's watchdog left when a collective timed out."""
+    program_ranks: int | None = None
+    """Ranks of a program, whose exit codes alone decide; None for the trainer."""
+    stopped_in_time: bool = False
+    """Whether a program was ordered to stop before any of its ranks had failed, or all ended."""
+    output: str | None = None
+    """The last lines of the first failing rank of a program."""
+    seconds_unheard: float | None = None
+    """How long ranks of a program have run without any heartbeat or metric of theirs; None once
+    there is one, or where it is not known."""
 
 
 def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
@@ -67,7 +90,7 @@ def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
 
 def _without_claims(error: Failure) -> Failure:
     """Return the error of a rank without what only the worker or the server finds out."""
-    plain = replace(error, node=None, node_at_fault=False, free_retry=False)
+    plain = replace(error, node=None, node_at_fault=False, free_retry=False, environment=None)
     if plain.reason not in FREE_RETRIES:
         return plain
     reason = FailureReason.TRAINER_ERROR
@@ -100,7 +123,8 @@ def judge(findings: Findings, *, time: float) -> ExitRecord:
     The outcome that the trainer wrote counts before the orders: after its save it has succeeded or
     stopped, whatever its processes did later.
     """
-    outcome, failure = _judge(findings)
+    of_program = findings.program_ranks is not None
+    outcome, failure = _judge_program(findings) if of_program else _judge(findings)
     return ExitRecord(
         outcome=outcome,
         failure=failure,
@@ -125,6 +149,25 @@ def _judge(found: Findings) -> tuple[Verdict, Failure | None]:
     return "failed", found.fault or _failure_of_ranks(found)
 
 
+def _judge_program(found: Findings) -> tuple[Verdict, Failure | None]:
+    """Judge by orders and exit codes: a program need not leave an outcome.
+
+    After an order to stop it has stopped, however its ranks ended: most leave by the signal.
+    """
+    if found.outrun or found.desired is DesiredState.CANCEL:
+        return "cancelled", None
+    if found.stopped_in_time or (
+        (found.preempted or found.desired is DesiredState.STOP)
+        and not found.started
+        and found.fault is None
+    ):
+        return _stopped(found)
+    ends = [end.exit_code for end in found.ranks]
+    if ends == [0] * (found.program_ranks or 0) and ends:
+        return "succeeded", None
+    return "failed", found.fault or _failure_of_ranks(found)
+
+
 def _stopped(found: Findings) -> tuple[Verdict, Failure | None]:
     if found.preempted and found.desired is DesiredState.RUN:
         return "failed", _preempted(found)
@@ -137,10 +180,18 @@ def _preempted(found: Findings) -> Failure:
     return Failure(
         reason=FailureReason.PREEMPTED,
         message=f"node {found.node} was told to end its work; "
-        + (f"saved as {saved}" if saved else "nothing was saved"),
+        + (_last_save(saved, step) if found.program_ranks is None else SAVED_BY_PROGRAM),
         node=found.node,
         step=step,
     )
+
+
+def _last_save(saved: str | None, step: int | None) -> str:
+    if saved is None:
+        return "nothing was saved"
+    if step is not None and not saved.endswith(f".step-{step}"):
+        return f"no save of step {step} fitted into the time; the last one is {saved}"
+    return f"saved as {saved}"
 
 
 def _failure_of_ranks(found: Findings) -> Failure:
@@ -149,7 +200,7 @@ def _failure_of_ranks(found: Findings) -> Failure:
         if found.error is not None:
             return replace(found.error, node=found.node)
         message = "the ranks ended without an outcome"
-        return Failure(reason=FailureReason.TRAINER_ERROR, message=message, node=found.node)
+        return Failure(reason=_usual_reason(found), message=message, node=found.node)
     if found.preempted and first.signal == "SIGTERM":
         return _preempted(found)
     # A rank that was killed is the cause, and what the others wrote about it is not; of ranks that
@@ -161,13 +212,16 @@ def _failure_of_ranks(found: Findings) -> Failure:
 
 
 def _failure_of(first: RankExit, found: Findings) -> Failure:
-    reason = FailureReason.TRAINER_ERROR
+    reason = _usual_reason(found)
     if first.signal is not None:
         message = f"rank {first.rank} (pid {first.pid}) was ended by {first.signal}"
     elif first.exit_code is not None:
         message = f"rank {first.rank} (pid {first.pid}) ended with exit code {first.exit_code}"
     else:
         message = f"rank {first.rank} (pid {first.pid}) is gone, and no process saw how it ended"
+    if first.exit_code is not None and (refused := _load_error(found)) is not None:
+        reason = FailureReason.PROGRAM_START_ERROR
+        message += f" after {found.seconds_unheard:.0f} s, before any progress: {refused}"
     if first.signal == "SIGKILL" and found.memory_ran_out:
         reason = FailureReason.OUT_OF_MEMORY
         message += " while the kernel ended processes for want of memory"
@@ -183,4 +237,21 @@ def _failure_of(first: RankExit, found: Findings) -> Failure:
         signal=first.signal,
         exit_code=first.exit_code,
         path=found.flight_record if aborted else None,
+        traceback=found.output,
     )
+
+
+def _usual_reason(found: Findings) -> FailureReason:
+    of_trainer = found.program_ranks is None
+    return FailureReason.TRAINER_ERROR if of_trainer else FailureReason.PROGRAM_ERROR
+
+
+def _load_error(found: Findings) -> str | None:
+    """Return the error by which Python refused a program at its start, where that ended it."""
+    seconds = found.seconds_unheard
+    if found.program_ranks is None or seconds is None or seconds > START_SECONDS:
+        return None
+    errors = [*_ERROR.finditer(found.output or "")]
+    if not errors or errors[-1][1] not in LOAD_ERRORS or MISSING_LIBRARY in errors[-1][0]:
+        return None
+    return errors[-1][0]

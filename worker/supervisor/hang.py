@@ -39,7 +39,10 @@ POSITIONS_BYTES = 1024 * 1024
 
 
 class HangWatch:
-    """Measures, by a monotonic clock, for how long `heartbeat.json` has not changed."""
+    """Measures, by a monotonic clock, for how long `heartbeat.json` has not changed.
+
+    With `needs_heartbeat` it begins with the first one: a program need not write any.
+    """
 
     def __init__(
         self,
@@ -47,10 +50,12 @@ class HangWatch:
         *,
         hang_seconds: float,
         owner: int | None = None,
+        needs_heartbeat: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = heartbeat
         self._owner = owner
+        self._needs_heartbeat = needs_heartbeat
         self._hang_seconds = hang_seconds
         self._clock = clock
         self._changed_at = clock()
@@ -72,6 +77,8 @@ class HangWatch:
         if beat is not None and beat != self.heartbeat:
             self.heartbeat, self._changed_at = beat, now
             self.false_alarms += self.suspected
+        if self._needs_heartbeat and self.heartbeat is None:
+            return None
         phase = self.heartbeat.phase if self.heartbeat else Phase.STARTING
         limit = max(PHASE_SECONDS[phase], self._hang_seconds)
         silent = now - self._changed_at

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
 
 from trainyard.base.ids import is_id
+from trainyard.protocol.shell_sessions.messages import ShellOrder
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import ReportReply
-from trainyard.run.control_files import order_stop, post_request
+from trainyard.run.control_files import order_stop, post_request, stop_deadline
+from trainyard.run.records import Heartbeat
+from worker.launchers.base import Observation
+from worker.node.files import read_record
 from worker.node.node_store import WorkerRun
 
 logger = logging.getLogger(__name__)
@@ -17,9 +26,14 @@ logger = logging.getLogger(__name__)
 class Orders:
     """The newest orders of one attempt; `wake_fd` becomes readable when they change."""
 
-    def __init__(self, run: WorkerRun, *, leads: bool) -> None:
+    def __init__(
+        self, run: WorkerRun, *, leads: bool, deadline: Callable[[], float | None] = lambda: None
+    ) -> None:
         self._run = run
+        self._deadline = deadline
         self._leads = leads
+        self.shells: tuple[ShellOrder, ...] = ()
+        """Commands of people in the last reply; a supervisor that has started one ignores it."""
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable when there is something new."""
         self.desired = DesiredState.RUN
@@ -50,8 +64,11 @@ class Orders:
         if self.desired is not DesiredState.CANCEL and reply.desired is not self.desired:
             self.desired = reply.desired
             self.wake()
+        if reply.shells != self.shells:
+            self.shells = reply.shells
+            self.wake()
         if self.preempted or reply.desired is DesiredState.STOP:
-            order_stop(self._run)
+            order_stop(self._run, deadline=self._deadline() if self.preempted else None)
         for pending in reply.requests if self._leads else ():
             if is_id(pending.id):
                 post_request(self._run, pending.id, pending.request)
@@ -60,7 +77,7 @@ class Orders:
         """Order the trainer to save and leave: this node ends. A signal handler calls it."""
         self.preempted = True
         try:
-            order_stop(self._run)
+            order_stop(self._run, deadline=self._deadline())
         except OSError:
             logger.exception("the order to stop could not be written; each reply repeats it")
         self.wake()
@@ -73,3 +90,52 @@ class Orders:
     def wake(self) -> None:
         """Wake the main thread."""
         os.eventfd_write(self.wake_fd, 1)
+
+
+class StopOfProgram:
+    """Carries out an order to stop on a program that does not read the run directory.
+
+    Each of its ranks gets SIGTERM, and torchrun none: it would end them all at once. A program
+    whose heartbeat answers `stop` reads that file in the run directory, and gets no signal.
+    """
+
+    def __init__(
+        self, run: WorkerRun, grace_seconds: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._run = run
+        self._grace_seconds = grace_seconds
+        self._clock = clock
+        self._ends_at: float | None = None
+        self._signalled: set[int] = set()
+        self.in_time = False
+        """Whether the order came before a rank had failed, and before all had ended."""
+
+    def is_over(self, seen: Observation) -> bool | None:
+        """Signal the ranks once, and return whether their time is up.
+
+        Returns:
+            None where they end as without an order: they failed or ended before it, or read `stop`.
+        """
+        now = self._clock()
+        if self._ends_at is None:
+            self.in_time = not seen.failed and not seen.over
+            self._ends_at = now + self._seconds()
+        if not self.in_time or (not self._signalled and self._reads_stop):
+            return None
+        for rank, pidfd in seen.pidfds.items():
+            if rank not in self._signalled:
+                self._signalled.add(rank)
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+        return seen.over or (seen.ended and seen.settled) or now >= self._ends_at
+
+    @property
+    def _reads_stop(self) -> bool:
+        beat = read_record(self._run.heartbeat, Heartbeat, owner=self._run.writer)
+        return beat is not None and "stop" in beat.answers
+
+    def _seconds(self) -> float:
+        """Return the time until all ranks are ended: never beyond the end of the node."""
+        deadline = stop_deadline(self._run)
+        left = math.inf if deadline is None else max(0.0, deadline - time.time())
+        return min(self._grace_seconds, left)

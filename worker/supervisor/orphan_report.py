@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.failures import Failure, FailureReason
+from worker.artifacts.uploader import ArtifactUploader
 from worker.launchers.base import LauncherFactory, Observation, Share, processes_of
 from worker.node.files import tail
 from worker.node.node_store import LaunchRecord, WorkerRun
 from worker.node.process_identity import own_identity
+from worker.supervisor.event_tail import event_tail_of
 from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.orders import Orders
 from worker.supervisor.reporter import Reporter
@@ -37,15 +40,27 @@ def report_orphan(
     ranks.stop()
     logger.warning("%s has died; ended its processes", predecessor)
     orders = Orders(run, leads=False)
+    artifacts = ArtifactUploader(share)
     reporter = Reporter(
         run,
         share.launch,
         identity=predecessor,
         orders=orders,
-        spool=Spool(run, ranks=share.ranks),
+        spool=Spool(
+            run,
+            ranks=share.ranks,
+            processes=share.processes_of_program,
+            event_tail=event_tail_of(share),
+            artifacts=artifacts,
+        ),
     )
+    uploading = threading.Thread(target=artifacts.upload_until_over, name="uploader")
+    uploading.start()
+    artifacts.finish()
     reporter.finish(_findings(share, ranks.observe(), predecessor, output))
     reporter.report_until_over()
+    artifacts.stop()
+    uploading.join()
     return reporter.delivered or orders.outrun
 
 
@@ -63,6 +78,7 @@ def _findings(share: Share, seen: Observation, predecessor: Identity, output: st
     outcome, error = last_words(share.run)
     return Findings(
         node=node,
+        program_ranks=seen.ranks if share.runs_program else None,
         # Ranks that end in a shutdown, one after another, write errors about each other.
         fault=fault if restarted or error is None else None,
         ranks=seen.exits,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from worker.node.process_identity import open_process
 
 LONGEST = 200
 """Characters of a notice that are sent."""
+END = "end"
+"""Second line of a notice that leaves the processes until the end of the allocation."""
 
 
 def read_notice(files: Sequence[Path]) -> str | None:
@@ -30,6 +34,37 @@ def read_notice(files: Sequence[Path]) -> str | None:
             line = ""
         said = "".join(character for character in line if character.isprintable()).strip()
         return said or f"{path.name} appeared"
+    return None
+
+
+def read_deadline(
+    files: Sequence[Path], *, usual_seconds: float | None, end: float | None
+) -> float | None:
+    """Return the Unix time until which the notice of the first file that exists leaves processes.
+
+    Its second line holds that time, or the word `end` for the end of the allocation. Without such a
+    line it is the usual time after now.
+
+    Args:
+        files: as of `read_notice`.
+        usual_seconds: time after a notice without a second line; unlimited when absent.
+        end: end of the node's allocation, where it is known.
+    """
+    for path in files:
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            lines = []
+        second = lines[1].strip() if len(lines) > 1 else ""
+        if second == END:
+            return end
+        with contextlib.suppress(ValueError):
+            deadline = float(second)
+            if math.isfinite(deadline):
+                return deadline
+        return None if usual_seconds is None else time.time() + usual_seconds
     return None
 
 

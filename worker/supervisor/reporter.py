@@ -49,6 +49,7 @@ class Reporter:
         orders: Orders,
         spool: Spool,
         rank_pids: Callable[[], dict[int, int]] = dict,
+        sign_of_life: Callable[[], Heartbeat | None] = lambda: None,
     ) -> None:
         self._run = run
         self._launch = launch
@@ -56,6 +57,7 @@ class Reporter:
         self._orders = orders
         self._spool = spool
         self._rank_pids = rank_pids
+        self._sign_of_life = sign_of_life
         self._exit: ExitRecord | None = None
         self._unusable: Mapping[str, str] = {}
         self._nudge = threading.Event()
@@ -75,6 +77,11 @@ class Reporter:
 
     def finish(self, findings: Findings) -> ExitRecord:
         """Record the exit once no process of the attempt runs; report the rest, then the exit."""
+        if self._launch.user is not None:
+            try:
+                self._launch.user.close(self._run.root)
+            except OSError:
+                logger.exception("%s stays open to the user of its ranks", self._run.root)
         record = self._exit = record_exit(self._run, findings)
         self._nudge.set()
         return record
@@ -82,8 +89,8 @@ class Reporter:
     def report_until_over(self) -> None:
         """Report until the server has the exit record, or refuses further reports."""
         token = self._run.secret.read_text(encoding="ascii").strip()
-        url = NodeStore(Path(self._launch.data_dir)).server_url
-        with WorkerApi(url or "", token) as api:
+        node = NodeStore(Path(self._launch.data_dir))
+        with WorkerApi(node.server_url or "", token, ca_file=node.server_ca) as api:
             waits = BACKOFF.pauses()
             while not (self.delivered or self._orders.outrun):
                 try:
@@ -162,7 +169,8 @@ class Reporter:
             protocol=PROTOCOL,
             node=self._launch.node,
             identity=self._identity,
-            heartbeat=read_record(self._run.heartbeat, Heartbeat, owner=self._run.writer),
+            heartbeat=read_record(self._run.heartbeat, Heartbeat, owner=self._run.writer)
+            or self._sign_of_life(),
             rank_pids=self._rank_pids(),
             provenance=provenance,
             chunks=chunks,

@@ -3,6 +3,8 @@
 A log keeps its offsets for ever, but not its disk space: when it has grown by `LOG_KEPT_BYTES` and
 the server has its beginning, that beginning becomes a hole in the file. Bytes that the server does
 not have keep their space up to `LOG_HELD_BYTES`; what is older is given up and reads as zeros.
+While the disk is about to be full, artifacts go first, then all of the logs but `LOG_SPARE_BYTES`;
+metrics and events never.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ import os
 import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, Chunk
+from trainyard.protocol.worker_messages import ARTIFACTS, EVENT_FILES, MAX_CHUNK_BYTES, Chunk
+from worker.artifacts.disk_space import is_low
+from worker.artifacts.uploader import ArtifactUploader
 from worker.node.files import open_regular
 from worker.node.node_store import WorkerRun
+from worker.supervisor.event_tail import EventTail
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +35,7 @@ REPORT_BYTES = 2 * 1024 * 1024
 REPORT_CHUNKS = 256
 LOG_KEPT_BYTES = 64 * 1024 * 1024
 LOG_HELD_BYTES = 1024 * 1024 * 1024
+LOG_SPARE_BYTES = 64 * 1024
 PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # linux/falloc.h
 
 
@@ -40,8 +47,11 @@ class SpoolFile:
         self._path = path
         self._owner = owner
         self._refused = False
-        self._whole_lines = whole_lines
+        self.whole_lines = whole_lines
+        """Whether it consists of lines that are reported whole."""
         self._freed = 0
+        self.is_at_end = True
+        """Whether the last chunk reached what the file then held."""
         self.acknowledged = 0
         """Offset up to which the server has the bytes."""
 
@@ -60,11 +70,13 @@ class SpoolFile:
         no chunk can hold is no record of a trainer: from there on the file is not reported.
         """
         start = self.acknowledged
+        self.is_at_end = True
         try:
             with open_regular(self._path, owner=self._owner) as file:
                 file.seek(start)
                 content = file.read(limit)
-                if self._whole_lines and len(content) == limit and b"\n" not in content:
+                self.is_at_end = len(content) < limit
+                if self.whole_lines and len(content) == limit and b"\n" not in content:
                     content += file.readline(MAX_CHUNK_BYTES + 1 - limit)
         except FileNotFoundError:
             return None
@@ -74,7 +86,7 @@ class SpoolFile:
         if len(content) > MAX_CHUNK_BYTES:
             self._refuse(f"the line at byte {start} is longer than {MAX_CHUNK_BYTES:,} bytes")
             return None
-        if self._whole_lines:
+        if self.whole_lines:
             content = content[: content.rfind(b"\n") + 1]
         if not content:
             return None
@@ -96,17 +108,45 @@ class SpoolFile:
         """Whether the server has all that it will ever get: an unfinished line has no end."""
         return self.acknowledged >= self.size or self.next_chunk(CHUNK_BYTES) is None
 
-    def free(self, *, kept: int, held: int) -> None:
-        """Give back the disk space of the file's beginning."""
+    def free(self, *, kept: int, held: int) -> bool:
+        """Give back the disk space of the file's beginning.
+
+        Returns whether bytes went that the server does not have.
+        """
         end = max(min(self.acknowledged, self.size - kept), self.size - held) // 4096 * 4096
-        if self._whole_lines or end - self._freed < kept:
-            return
+        if self.whole_lines or end - self._freed < kept:
+            return False
         with (
             contextlib.suppress(OSError),  # a file system without holes: the bytes stay
             open_regular(self._path, owner=self._owner, writing=True) as file,
         ):
             _punch_hole(file.fileno(), self._freed, end - self._freed)
+        lost = end > max(self._freed, self.acknowledged)
         self._freed = end
+        return lost
+
+
+@dataclass
+class _Barrier:
+    """What the server must have before it gets some events."""
+
+    events_end: int
+    """Offset after these events."""
+    sizes: Mapping[SpoolFile, int]
+    """Bytes of the files of metrics when the events had been seen."""
+    read: dict[SpoolFile, int | None] = field(default_factory=dict)
+    """Where the chunk of each file in this report ends; None where it has no further line."""
+
+    def note(self, file: SpoolFile, chunk: Chunk | None) -> None:
+        self.read[file] = None if chunk is None or file.is_at_end else chunk.end
+
+    def is_passed(self) -> bool:
+        """Whether the server has these bytes, or gets them by the report that is made."""
+        return all(
+            file.acknowledged >= size
+            or (file in self.read and ((end := self.read[file]) is None or end >= size))
+            for file, size in self.sizes.items()
+        )
 
 
 class Spool:
@@ -117,28 +157,62 @@ class Spool:
         run: WorkerRun,
         *,
         ranks: Iterable[int],
+        processes: Iterable[int] = (),
         log_kept_bytes: int = LOG_KEPT_BYTES,
         log_held_bytes: int = LOG_HELD_BYTES,
+        event_tail: EventTail | None = None,
+        artifacts: ArtifactUploader | None = None,
     ) -> None:
+        self._root = run.root
+        self._event_tail = event_tail
+        self._artifacts = artifacts
         self._kept, self._held = log_kept_bytes, log_held_bytes
         self._records = [
             SpoolFile("metrics", run.metrics, owner=run.writer, whole_lines=True),
             SpoolFile("events", run.events, owner=run.writer, whole_lines=True),
         ]
+        # Of one process each, and in turn: none of them delays events.
+        self._rank_metrics = deque(
+            SpoolFile(f"metrics:{r}", run.metrics_of(r), owner=run.writer, whole_lines=True)
+            for r in processes
+            if r > 0
+        )
         supervisor = os.geteuid()  # it makes the ranks' logs, and owns them
+        of_files = SpoolFile(EVENT_FILES, run.event_records, owner=supervisor, whole_lines=True)
+        self._made_files = [] if event_tail is None else [of_files]
+        if artifacts is not None:
+            path = artifacts.lines.path
+            self._made_files += [SpoolFile(ARTIFACTS, path, owner=supervisor, whole_lines=True)]
         self._logs = deque(
             SpoolFile(f"log:{r}", run.log(r), owner=supervisor, whole_lines=False) for r in ranks
         )
-        self._files = {file.name: file for file in [*self._records, *self._logs]}
+        self._files = {file.name: file for file in self._all()}
         self._record_limit = CHUNK_BYTES
         self._largest_record = 0
+        self._barrier: _Barrier | None = None
+
+    def _all(self) -> list[SpoolFile]:
+        return [*self._records, *self._made_files, *self._rank_metrics, *self._logs]
 
     def chunks(self) -> tuple[Chunk, ...]:
         """Return the next bytes of every file, as many as one report holds.
 
-        Metrics and events come first, logs in turn: a rank that prints without end delays neither.
+        Metrics and events come first, logs last, and files of ranks in turn: a rank that logs or
+        prints without end delays no other. An event follows the metrics that all ranks of this node
+        had written when the event was seen: the server has their points up to the step of a commit
+        when it takes the commit.
         """
-        files = [*self._records, *self._logs]
+        self._make_room()
+        if self._event_tail is not None:
+            self._event_tail.convert()
+        metrics, events = self._records
+        barrier = self._next_barrier()
+        of_ranks = [metrics, *self._rank_metrics]
+        ordered = [*of_ranks, events]
+        if barrier is not None and barrier.is_passed():  # before metrics that fill the report
+            ordered = [events, *of_ranks]
+        files = [*ordered, *self._made_files, *self._logs]
+        self._rank_metrics.rotate(-1)
         self._logs.rotate(-1)
         chunks: list[Chunk] = []
         left = REPORT_BYTES
@@ -146,14 +220,49 @@ class Spool:
         for file in files:
             if left <= 0 or len(chunks) == REPORT_CHUNKS:
                 break
-            is_record = file in self._records
-            chunk = file.next_chunk(min(left, self._record_limit if is_record else CHUNK_BYTES))
+            is_record = file.whole_lines
+            limit = min(left, self._record_limit if is_record else CHUNK_BYTES)
+            # In narrow stretches the order is given up: a line that the server refuses must come
+            # alone, however many lines the other files have.
+            if file is events and self._record_limit == CHUNK_BYTES:
+                passed = barrier is not None and barrier.is_passed()
+                end = barrier.events_end if barrier is not None and passed else 0
+                limit = min(limit, end - events.acknowledged)
+            if limit <= 0:
+                continue
+            chunk = file.next_chunk(limit)
+            if barrier is not None:
+                barrier.note(file, chunk)
             if chunk is not None:
                 size = chunk.end - chunk.start
                 chunks.append(chunk)
                 left -= size
                 self._largest_record = max(self._largest_record, size * is_record)
         return tuple(chunks)
+
+    def _next_barrier(self) -> _Barrier | None:
+        """Return the barrier of the next events: the one that waits, or a new one."""
+        metrics, events = self._records
+        if self._barrier is not None and events.acknowledged < self._barrier.events_end:
+            self._barrier.read.clear()
+            return self._barrier
+        end = events.size
+        if end <= events.acknowledged:
+            self._barrier = None
+        else:  # measured after the events, which were written after their metrics
+            sizes = {file: file.size for file in (metrics, *self._rank_metrics)}
+            self._barrier = _Barrier(end, sizes)
+        return self._barrier
+
+    def _make_room(self) -> None:
+        """Give up artifacts, then logs, while the disk is about to be full."""
+        if self._artifacts is None or not is_low(self._root):
+            return
+        if self._artifacts.drop_waiting() and not is_low(self._root):
+            return
+        lost = [log.free(kept=LOG_SPARE_BYTES, held=LOG_SPARE_BYTES) for log in self._logs]
+        if any(lost):
+            self._artifacts.note_lost_output()
 
     def narrow(self) -> bool:
         """Send shorter stretches of metrics and events, in the end single lines.
@@ -184,7 +293,11 @@ class Spool:
 
     @property
     def drained(self) -> bool:
-        """Whether the server has everything."""
+        """Whether the server has everything, artifacts included; event files are read on first."""
+        if self._event_tail is not None and self._event_tail.convert():
+            return False
+        if self._artifacts is not None and not self._artifacts.done:
+            return False
         return all(file.drained for file in self._files.values())
 
 

@@ -9,27 +9,33 @@ import signal
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from trainyard.base.file_limit import raise_file_limit
 from trainyard.run.atomic import replace_file
+from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure, FailureReason
-from trainyard.run.records import ExitRecord
+from trainyard.run.records import ExitRecord, Heartbeat
+from worker.artifacts.uploader import ArtifactUploader
 from worker.launchers.base import LauncherFactory, Observation, Share
 from worker.launchers.rank_environment import code_of
 from worker.node.files import read_record, tail
+from worker.node.folder_usage import FolderWatch, Limit
 from worker.node.host_memory import MemoryWatch
-from worker.node.node_store import AttemptLock, LaunchRecord, WorkerRun, identity_of
+from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun, identity_of
 from worker.node.process_identity import own_identity
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
 from worker.node.users import RankUser
 from worker.supervisor.device_check import unusable_devices, without_devices
+from worker.supervisor.event_tail import event_tail_of
 from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.hang import HangWatch, PositionWatch, request_stacks
-from worker.supervisor.orders import Orders
+from worker.supervisor.orders import Orders, StopOfProgram
 from worker.supervisor.orphan_report import report_orphan
 from worker.supervisor.reporter import Reporter
+from worker.supervisor.shell_runs import ShellRuns
 from worker.supervisor.spool import Spool
 
 logger = logging.getLogger(__name__)
@@ -39,6 +45,8 @@ GRACE_SECONDS = 3.0
 LEAVING_SECONDS = 10.0
 """Time that the launcher gets to end after its ranks."""
 CHECK_SECONDS = 600.0
+MOST_RUN_FILES = 1_000_000
+"""Files and folders in the run directory of a program: a look at more would take minutes."""
 LONG_LOOK_SECONDS, SHORT_LOOK_SECONDS = 0.25, 0.02
 
 
@@ -64,17 +72,38 @@ class Supervisor:
         self._seen: Observation = self._launcher.observe()
         self._memory = MemoryWatch()
         self._hang_watch = HangWatch(
-            run.heartbeat, hang_seconds=self._spec.guard.hang_seconds, owner=run.writer
+            run.heartbeat,
+            hang_seconds=self._spec.guard.hang_seconds,
+            owner=run.writer,
+            needs_heartbeat=share.runs_program,
         )
+        program = self._spec.program
+        self._began_at: float | None = None  # monotonic
+        self._stop = None if program is None else StopOfProgram(run, program.stop_grace_seconds)
         self._positions = PositionWatch(run)
-        self._orders = Orders(run, leads=share.launch.node_rank == 0)
+        limit = Limit(self._launch.run_bytes, MOST_RUN_FILES)
+        self._disk = None if program is None else FolderWatch(Path(run.root), limit)
+        self._orders = Orders(
+            run,
+            leads=share.launch.node_rank == 0,
+            deadline=NodeStore(Path(share.launch.data_dir)).deadline,
+        )
+        self._shells = ShellRuns(share)
+        self._artifacts = ArtifactUploader(share)
         self._reporter = Reporter(
             run,
             share.launch,
             identity=identity,
             orders=self._orders,
-            spool=Spool(run, ranks=share.ranks),
+            spool=Spool(
+                run,
+                ranks=share.ranks,
+                processes=share.processes_of_program,
+                event_tail=event_tail_of(share),
+                artifacts=self._artifacts,
+            ),
             rank_pids=lambda: dict(self._seen.pids),
+            sign_of_life=self._sign_of_program,
         )
         replace_file(run.identity, identity.model_dump_json() + "\n")
 
@@ -84,7 +113,9 @@ class Supervisor:
         raise_file_limit()
         signal.signal(signal.SIGTERM, lambda _number, _frame: self._orders.preempt())
         reporting = threading.Thread(target=self._reporter.report_until_over, name="reporter")
+        uploading = threading.Thread(target=self._artifacts.upload_until_over, name="uploader")
         reporting.start()
+        uploading.start()
         fault: Failure | None = None
         try:
             self._make_logs()
@@ -95,8 +126,14 @@ class Supervisor:
             fault = replace(self._fault(FailureReason.LAUNCH_ERROR, message), node_at_fault=True)
         finally:
             self._launcher.stop()
+            self._shells.close()
+            if self._disk is not None:
+                self._disk.stop()
+        self._artifacts.finish()
         record = self._reporter.finish(self._findings(fault))
         reporting.join()
+        self._artifacts.stop()
+        uploading.join()
         return record
 
     @property
@@ -104,9 +141,18 @@ class Supervisor:
         """Whether the attempt needs no process on this node any more."""
         return self._reporter.delivered or self._orders.outrun
 
+    def _sign_of_program(self) -> Heartbeat | None:
+        """Return a heartbeat in place of those that a program need not write: its ranks run."""
+        seen = self._seen
+        if self._stop is None or not seen.pidfds or len(seen.pids) < seen.ranks:
+            return None
+        return Heartbeat(phase=Phase.TRAINING, step=0, time=time.time())
+
     def _findings(self, fault: Failure | None) -> Findings:
         self._seen = self._launcher.observe()
         outcome, error = last_words(self._run)
+        failing = next((end.rank for end in self._seen.exits if end.exit_code != 0), None)
+        of_program = self._stop is not None
         return Findings(
             node=self._launch.node,
             desired=self._orders.desired,
@@ -121,7 +167,21 @@ class Supervisor:
             positions=self._positions.positions,
             false_alarms=self._hang_watch.false_alarms,
             flight_record=next(map(str, sorted(self._run.flight_recorder.glob("*"))), None),
+            program_ranks=self._seen.ranks if of_program else None,
+            stopped_in_time=self._stop is not None and self._stop.in_time,
+            output=tail(self._run.log(failing)) or None
+            if of_program and failing is not None
+            else None,
+            seconds_unheard=self._seconds_unheard(),
         )
+
+    def _seconds_unheard(self) -> float | None:
+        """Return how long ranks have run, unless one of them has written heartbeat or metrics."""
+        of_ranks = self._run.rank_metrics.glob("*.jsonl")
+        records = (self._run.heartbeat, self._run.metrics, *of_ranks)
+        if self._began_at is None or any(path.exists() for path in records):
+            return None
+        return time.monotonic() - self._began_at
 
     def _make_logs(self) -> None:
         """Make the logs of ranks of another user, who then cannot put anything in their place."""
@@ -176,8 +236,11 @@ class Supervisor:
         """Run the ranks until they end or must be ended; return the supervisor's own findings."""
         if self._orders.leave:
             return None
+        self._began_at = time.monotonic()
         self._launcher.start()
         self._hang_watch.restart()
+        if self._disk is not None:
+            self._disk.start()
         leaving, stacks_requested = _Leaving(), False
         while not self._orders.leave_now:
             self._seen = seen = self._launcher.observe()
@@ -185,8 +248,12 @@ class Supervisor:
                 stacks_requested = True
                 self._locate_waiting_ranks(seen)
             self._memory.look(failed=seen.failed)
-            if leaving.is_over(seen):
+            self._shells.look(self._orders.shells)
+            over = self._stop.is_over(seen) if self._stop and self._orders.leave else None
+            if leaving.is_over(seen) if over is None else over:
                 break
+            if self._disk is not None and self._disk.excess is not None:
+                return self._fault(FailureReason.DISK_LIMIT, self._disk.excess)
             if not seen.failed:
                 silence = self._hang_watch.silence()
                 self._positions.follow(seen, suspected=self._hang_watch.suspected)
@@ -195,7 +262,7 @@ class Supervisor:
             _sleep(
                 LONG_LOOK_SECONDS if seen.settled else SHORT_LOOK_SECONDS,
                 wake_fd=self._orders.wake_fd,
-                pidfds=seen.pidfds.values(),
+                pidfds=(*seen.pidfds.values(), *self._shells.pidfds),
             )
         return self._launch_failure()
 
@@ -249,6 +316,9 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
             logger.exception("the attempt cannot be reported")
             over = True
         if over:
+            with suppress(OSError):  # where no exit was recorded it is still open
+                if (user := RankUser.of_run(run.root)) is not None:
+                    user.close(run.root)
             lock.forget()
 
 

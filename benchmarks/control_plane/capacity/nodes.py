@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 from kombu import Connection, Consumer, Exchange, Message, Queue
 
 from benchmarks.control_plane.servers import API, HOST, Store
@@ -117,16 +119,24 @@ def register_nodes(opened: Store, prefix: str, *, count: int, slots: int, gpus: 
 
 
 class ClaimingWorkers(threading.Thread):
-    """Workers of all nodes in one thread: messages of the broker in, claims out, no launch."""
+    """Workers of all nodes in one thread: messages of the broker in, claims out, no launch.
+
+    Claims are written by few threads, each with a connection that stays open, by the standard
+    library: httpx takes as long for a claim as the server does, and the two share the machine.
+    """
 
     def __init__(self, nodes: Sequence[Node], *, url: str, broker_url: str, pause: float) -> None:
         super().__init__(daemon=True)
         self.claims: Counter[str] = Counter()
         """Granted claims of each attempt."""
         self.refused = 0
-        """Claims of messages that came again."""
+        """Claims that were not granted."""
+        self.repeated = 0
+        """Messages that came again, which a node drops: it locks an attempt from its claim on."""
+        self._taken: set[str] = set()
         self._nodes = {node.name: node for node in nodes}
-        self._url = f"{url}{API}/workers"
+        self._host = urlsplit(url).netloc
+        self._local = threading.local()
         self._broker_url = broker_url
         self._pause = pause
         self._over = threading.Event()
@@ -139,41 +149,55 @@ class ClaimingWorkers(threading.Thread):
         ]
         due = time.monotonic()
         with (
-            httpx.Client(timeout=60) as client,
             ThreadPoolExecutor(CLAIMS_AT_ONCE) as pool,
             Connection(self._broker_url) as broker,
             Consumer(broker, queues, accept=["json"]) as consumer,
         ):
-            consumer.register_callback(
-                lambda body, message: self._take(pool, client, body, message)
-            )
+            consumer.register_callback(lambda body, message: self._take(pool, body, message))
             while not self._over.is_set():
                 with suppress(TimeoutError):
                     broker.drain_events(timeout=0.2)
                 if time.monotonic() >= due:
                     due += self._pause
                     for node in self._nodes.values():
-                        self._post(client, "heartbeat", node, node.heartbeat())
+                        self._post("heartbeat", node, node.heartbeat())
 
     def close(self) -> None:
         """End the thread."""
         self._over.set()
         self.join()
 
-    def _take(self, pool: Executor, client: httpx.Client, body: Any, message: Message) -> None:
+    def _take(self, pool: Executor, body: Any, message: Message) -> None:
         _, fields, _ = body
         message.ack()
-        pool.submit(self._claim, client, LaunchMessage.model_validate(fields))
+        launch = LaunchMessage.model_validate(fields)
+        if launch.attempt_id in self._taken:
+            self.repeated += 1
+            return
+        self._taken.add(launch.attempt_id)
+        pool.submit(self._claim, launch)
 
-    def _claim(self, client: httpx.Client, launch: LaunchMessage) -> None:
+    def _claim(self, launch: LaunchMessage) -> None:
         claim = Claim(protocol=PROTOCOL, node=launch.node, worker=WORKER)
         path, node = f"attempts/{launch.attempt_id}/claim", self._nodes[launch.node]
-        response = self._post(client, path, node, claim.model_dump_json().encode())
-        if response.is_success:
+        status = self._post(path, node, claim.model_dump_json().encode())
+        if status == HTTPStatus.OK:
             self.claims[launch.attempt_id] += 1
         else:
             self.refused += 1
+            self._taken.discard(launch.attempt_id)
 
-    def _post(self, client: httpx.Client, path: str, node: Node, body: bytes) -> httpx.Response:
+    def _post(self, path: str, node: Node, body: bytes) -> int:
+        """Send a request of the thread, and return its status."""
         headers = {"authorization": f"Bearer {node.token}", "content-type": "application/json"}
-        return client.post(f"{self._url}/{path}", content=body, headers=headers)
+        url, local = f"{API}/workers/{path}", self._local
+        for _ in range(2):  # the server closes a connection that is idle
+            if not hasattr(local, "connection"):
+                local.connection = HTTPConnection(self._host, timeout=60)
+            with suppress(ConnectionError, HTTPException):
+                local.connection.request("POST", url, body, headers)
+                answer = local.connection.getresponse()
+                answer.read()
+                return int(answer.status)
+            local.connection.close()
+        return HTTPStatus.SERVICE_UNAVAILABLE

@@ -46,10 +46,13 @@ def measure_submissions(run: Run) -> bool:
         workers.start()
         _wait_for_scheduler(run, workers)
         with spent(run.opened, api=run.apis, scheduler=[Process("", scheduler.pid)]) as used:
+            busy = time.process_time()
             sent = send(_lanes(run), for_seconds=PLACED_SECONDS)
             deadline = time.monotonic() + PLACED_SECONDS
             while len(workers.claims) <= count and time.monotonic() < deadline:
                 time.sleep(0.1)
+            busy = time.process_time() - busy
+        used.seconds |= {"workers": busy, "load": sent.cpu_seconds}
         workers.close()
     took = sent.seconds["submit"]
     placed_seconds = _check_and_time(run, count, workers)
@@ -64,6 +67,7 @@ def measure_submissions(run: Run) -> bool:
         jobs=count,
         placements_per_second=round(count / placed_seconds, 1),
         claims_refused=workers.refused,
+        messages_repeated=workers.repeated,
         processor_ms=used.each_ms(count),
         **run.common,
     )

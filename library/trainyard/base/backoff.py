@@ -26,6 +26,10 @@ class Backoff:
     jitter: float = 0.25
     """Largest fraction that chance takes off a pause, so that many callers spread out."""
 
+    def pause_after(self, tries: int) -> float:
+        """Return the pause after so many tries in a row, at least one, without jitter."""
+        return min(self.first * 2.0 ** min(tries - 1, 40), self.longest)
+
     def pauses(self) -> Iterator[float]:
         """Yield the pauses; they never end."""
         pause = self.first

@@ -7,6 +7,8 @@ import re
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_PATTERN = r"^[0-7][0-9a-hjkmnp-tv-z]{25}$"
 _ID = re.compile(ID_PATTERN)
+_PAIRS = tuple(first + second for first in ALPHABET for second in ALPHABET)
+"""Two characters for each ten bits: half the steps on a number of 128 bits."""
 
 
 def make_id(*, milliseconds: int, entropy: bytes) -> str:
@@ -19,7 +21,7 @@ def make_id(*, milliseconds: int, entropy: bytes) -> str:
     if len(entropy) != 10:
         raise ValueError(f"entropy holds {len(entropy)} bytes, needs 10")
     number = (milliseconds << 80) | int.from_bytes(entropy)
-    return "".join(ALPHABET[(number >> shift) & 31] for shift in range(125, -5, -5))
+    return "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -10, -10)])
 
 
 def is_id(text: str) -> bool:

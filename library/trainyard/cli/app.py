@@ -15,12 +15,13 @@ from trainyard.cli.commands import (
     local,
     metrics,
     operations,
-    projects,
     requests,
+    shell,
     show,
     submit,
     watch,
 )
+from trainyard.cli.commands.machines import node_sources, projects
 from trainyard.cli.errors import CommandGroup
 from trainyard.client.settings import choose_profile
 
@@ -39,15 +40,18 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (submit.schema, "Write the JSON Schema of the spec."),
     (submit.plan, "Check a spec and show its plan."),
     (submit.submit, "Submit a job."),
+    (submit.import_, "Import runs of wandb, MLflow or TensorBoard as jobs."),
     (show.ps, "List jobs."),
     (show.queue, "List the jobs that wait, and when they may start."),
     (show.show, "Show one job whole."),
     (show.events, "List what happened to a job."),
     (show.nodes, "List the machines; cordon, drain or label one."),
+    (node_sources.sources, "List where nodes come from; check or pause one, request nodes."),
     (projects.projects, "List the projects; create, change or delete one."),
     (watch.watch, "Follow a job live, to its end."),
     (metrics.metrics, "Show a job's metrics, or write them as CSV."),
     (metrics.logs, "Show what a rank wrote."),
+    (metrics.artifacts, "List or download images, histograms and files of a job."),
     (compare.compare, "Compare the metrics of several jobs."),
     (goodput.goodput, "Show what the time of a job, or of all slots, was spent on."),
     (checkpoints.checkpoints, "List a job's checkpoints; verify, pin, unpin or delete one."),
@@ -63,6 +67,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (requests.save, "Save a checkpoint now, and continue."),
     (requests.profile, "Record the next steps with torch.profiler."),
     (requests.snapshot, "Record what takes the memory of a GPU."),
+    (shell.shell, "Run a command in a running attempt."),
     (checkpoints.fork, "Start a new job from a checkpoint."),
 )
 
@@ -79,7 +84,8 @@ app = typer.Typer(
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 for command, summary in COMMANDS:
     passed_on = PASSED_ON if command in (local.up, local.down) else None
-    app.command(short_help=summary, context_settings=passed_on)(command)
+    name = command.__name__.removesuffix("_")  # of one that Python keeps for itself
+    app.command(name, short_help=summary, context_settings=passed_on)(command)
 
 
 @app.callback()

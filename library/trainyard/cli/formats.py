@@ -6,9 +6,16 @@ import math
 from datetime import UTC, datetime
 
 from trainyard.base.problems import named
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.states import JobState
 from trainyard.spec.auto import AutoValues
 
 DASH = "-"
+
+
+def has_step(progress: Progress, state: JobState) -> bool:
+    """Return whether a job has a step to show: a program may end without having reported one."""
+    return progress.step > 0 or (progress.steps is not None and state != JobState.SUCCEEDED)
 
 
 def number(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -12,8 +13,9 @@ from trainyard.base.labels import in_words
 from trainyard.cli import formats
 from trainyard.cli.output import state_text
 from trainyard.cli.table import Listing
+from trainyard.protocol.job_artifacts.views import ArtifactView
 from trainyard.protocol.rest.events import AnyEvent
-from trainyard.protocol.rest.jobs import JobSummary, QueueEntry, WhatIf
+from trainyard.protocol.rest.jobs import JobSummary, Progress, QueueEntry, WhatIf
 from trainyard.protocol.rest.metrics_and_logs import CurveView, MetricsView
 from trainyard.protocol.rest.nodes import NodeView
 from trainyard.protocol.rest.resume import ResumeOptions
@@ -41,7 +43,7 @@ def draw_jobs(jobs: Sequence[JobSummary]) -> RenderableType:
             job.id[:SHORT_ID],
             job.name,
             state_text(job.state),
-            f"{at.step:,}/{at.steps:,}",
+            _steps(at, job.state),
             formats.number(at.loss),
             formats.short(at.tokens_per_second) if job.state == "running" else formats.DASH,
             formats.duration(at.seconds_left) if job.state == "running" else formats.DASH,
@@ -49,6 +51,35 @@ def draw_jobs(jobs: Sequence[JobSummary]) -> RenderableType:
             str(job.attempt or formats.DASH),
             formats.age(job.created_at),
             Text(formats.clipped(job.reason or "", WHY_COLUMNS), style="dim"),
+        )
+    return rows
+
+
+def _steps(at: Progress, state: JobState) -> str:
+    if not formats.has_step(at, state):
+        return formats.DASH
+    return f"{at.step:,}" if at.steps is None else f"{at.step:,}/{at.steps:,}"
+
+
+def draw_artifacts(artifacts: Sequence[ArtifactView]) -> RenderableType:
+    """Return the table of `artifacts`."""
+    if not artifacts:
+        return Text("No images, histograms or files. A script logs them by trainyard.init().")
+    rows = Listing(
+        "NAME", "KIND", "STEP", "SIZE", "TRY", "LOGGED", "CAPTION",
+        right=("STEP", "SIZE", "TRY", "LOGGED"),
+        spare=("CAPTION", "TRY", "LOGGED"),
+        elastic="CAPTION",
+    )  # fmt: skip
+    for each in artifacts:
+        rows.add(
+            each.name,
+            each.kind,
+            formats.DASH if each.step is None else f"{each.step:,}",
+            formats.size(each.size),
+            str(each.attempt),
+            formats.age(datetime.fromtimestamp(each.time, UTC)),
+            Text(formats.clipped(each.caption, WHY_COLUMNS), style="dim"),
         )
     return rows
 
@@ -183,8 +214,11 @@ def draw_options(options: ResumeOptions) -> RenderableType:
             free,
             ", ".join(layout.name for layout in option.layouts)
             + (f" and {option.more:,} more" if option.more else ""),
-            str(first.batch.micro_batch_size),
-            formats.share(first.batch.idle_share),
-            formats.size(first.memory.total),
+            *(
+                ("", "")
+                if first.batch is None
+                else (str(first.batch.micro_batch_size), formats.share(first.batch.idle_share))
+            ),
+            "" if first.memory is None else formats.size(first.memory.total),
         )
     return rows

@@ -26,9 +26,16 @@ def job_line(job: JobSummary) -> Text:
     return line.append(f"  {job.reason}") if job.reason else line
 
 
-def progress_words(progress: Progress, *, running: bool = True) -> str:
+def progress_words(progress: Progress, state: JobState) -> str:
     """Return `step 340/1,000 (34 %)  loss 2.31  12.3k tokens/s  2m 10s left`."""
-    parts = [f"step {progress.step:,}/{progress.steps:,} ({progress.step / progress.steps:.0%})"]
+    running = state == JobState.RUNNING
+    if not formats.has_step(progress, state):
+        parts = ["no step reported"]
+    elif progress.steps is not None:
+        share = progress.step / progress.steps
+        parts = [f"step {progress.step:,}/{progress.steps:,} ({share:.0%})"]
+    else:
+        parts = [f"step {progress.step:,}"]
     if progress.loss is not None:
         parts.append(f"loss {formats.number(progress.loss)}")
     if running and progress.tokens_per_second is not None:
@@ -49,14 +56,15 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
             ("tags", ", ".join(job.tags)),
             ("project", job.project if job.project != DEFAULT_PROJECT else None),
             ("state", state_text(job.state).append(f"  {_why(job)}", style="default")),
-            ("progress", progress_words(job.progress, running=running)),
+            ("progress", progress_words(job.progress, job.state)),
             ("phase", job.progress.phase if running else None),
             ("saves", _failed_save(attempt)),
             ("slow", _stragglers(attempt)),
-            ("runs as", f"{job.layout} on {formats.counted(job.world_size, 'slot')}{_range(job)}"),
+            ("imported", _import(job)),
+            ("runs as", _runs_as(job)),
             ("size", _size_change(job)),
-            ("priority", priority_words(job.priority)),
-            ("device", attempt.device if attempt else None),
+            ("priority", priority_words(job.priority) if job.imported is None else None),
+            ("device", attempt.device if attempt and job.imported is None else None),
             ("auto", formats.auto(attempt.auto) if attempt else None),
             ("forked from", _ancestor(job)),
             ("submitted", f"{formats.date(job.created_at)} ({formats.age(job.created_at)} ago)"),
@@ -67,11 +75,25 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
     if job.pending:
         launch = f"{job.pending.cause} as {job.pending.layout}, requested by {job.pending.actor}"
         parts += [heading("Waits for launch"), Text(f"  {launch}")]
-    if attempts:
+    if attempts and job.imported is None:
         parts += [heading("Attempts"), _attempts(attempts, job.id)]
     if attempt and attempt.failure and job.state != JobState.SUCCEEDED:
         parts += _failure(attempt)
     return Group(*parts, *_next(job))
+
+
+def _import(job: JobView) -> str | None:
+    """Return `run 9dcz13mm of wandb, 12 points` for a run that another tool recorded."""
+    if job.imported is None:
+        return None
+    run = job.imported.run
+    return f"run {run.run_id} of {run.tool}, {formats.counted(run.points, 'point')}"
+
+
+def _runs_as(job: JobView) -> str | None:
+    if job.imported is not None:
+        return None
+    return f"{job.layout} on {formats.counted(job.world_size, 'slot')}{_range(job)}"
 
 
 def _range(job: JobView) -> str:
@@ -126,7 +148,9 @@ def _attempts(attempts: Sequence[AttemptView], job_id: str) -> Listing:
             f"{attempt.number}",
             attempt.cause,
             attempt.layout_name,
-            f"{attempt.start_step:,} → {attempt.last_step:,}",
+            f"{attempt.start_step:,} → {attempt.last_step:,}"
+            if attempt.last_step or attempt.micro_batch_size is not None
+            else formats.DASH,  # a program that has reported none
             attempt.outcome or attempt.state,
             _parent(attempt, job_id),
             _checked(attempt),

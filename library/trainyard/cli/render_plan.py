@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
@@ -11,14 +12,16 @@ from trainyard.base.problems import Problem
 from trainyard.cli import formats
 from trainyard.cli.output import facts, heading
 from trainyard.cli.table import Listing
-from trainyard.planner.results import MemoryEstimate, PipelinePlan, Plan
+from trainyard.planner.results import MemoryEstimate, PipelinePlan, Plan, ProgramPlan
 from trainyard.protocol.fork_rules import Guarantee
 from trainyard.protocol.rest.checkpoints import ForkPreview
 from trainyard.protocol.rest.resume import ResumePreview
 
 
-def draw_plan(plan: Plan) -> RenderableType:
+def draw_plan(plan: Plan | ProgramPlan) -> RenderableType:
     """Return the plan of a spec."""
+    if isinstance(plan, ProgramPlan):
+        return _plan_of_program(plan)
     batch, model = plan.batch, plan.parameters
     idle = formats.share(batch.idle_share)
     if batch.less_idle_micro_batch_size:
@@ -46,6 +49,19 @@ def draw_plan(plan: Plan) -> RenderableType:
     )
 
 
+def _plan_of_program(plan: ProgramPlan) -> RenderableType:
+    rows = facts(
+        [
+            ("command", shlex.join(plan.command)),
+            ("length", "unknown" if plan.steps is None else f"{plan.steps:,} steps"),
+            ("device", plan.device),
+            ("unknown", "; ".join(plan.unknown)),
+        ]
+    )
+    head = Text.assemble(("program", "bold"), f" on {plan.name}")
+    return Group(head, rows, *_warnings(plan.warnings))
+
+
 def _pipeline(pipeline: PipelinePlan | None) -> str | None:
     if pipeline is None:
         return None
@@ -70,11 +86,10 @@ def draw_preview(preview: ResumePreview) -> RenderableType:
     start = f"from step {preview.step:,}" if origin else "from the start"
     if preview.saves_first:
         start = f"from the save that its stop makes (now at step {preview.step:,})"
-    head = Text.assemble(
-        (preview.plan.name, "bold"),
-        f" on {formats.counted(preview.plan.world_size, 'slot')}, ",
-        start,
-    )
+    slots = formats.counted(preview.plan.world_size, "slot")
+    head = Text.assemble((preview.plan.name, "bold"), f" on {slots}, ", start)
+    if isinstance(preview.plan, ProgramPlan):
+        head = Text.assemble(("program", "bold"), f" on {slots}, ", start)
     if origin:
         head.append(f"  {origin}", style="dim")
     parts: list[RenderableType] = [head, rows, *_warnings(preview.plan.warnings)]
@@ -111,8 +126,11 @@ def _memory(memory: MemoryEstimate, fits: bool | None) -> str:
     return f"{formats.size(memory.total)} on the fullest rank ({named}){verdict}"
 
 
+def warning_lines(warnings: Iterable[Problem]) -> list[str]:
+    """Return a line for each warning, which begins with its field."""
+    return [f"{w.pointer.strip('/').replace('/', '.')}: {w.detail}" for w in warnings]
+
+
 def _warnings(warnings: Iterable[Problem]) -> list[RenderableType]:
-    lines: list[RenderableType] = [
-        Text(f"  {w.pointer.strip('/').replace('/', '.')}: {w.detail}") for w in warnings
-    ]
+    lines: list[RenderableType] = [Text(f"  {line}") for line in warning_lines(warnings)]
     return [heading("Warnings"), *lines] if lines else []

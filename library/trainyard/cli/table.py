@@ -12,7 +12,7 @@ from rich.text import Text
 GAP = 2
 """Blanks between two columns."""
 LEAST = 12
-"""Width down to which an elastic column is cut before others are left out."""
+"""Usual width down to which an elastic column is cut before others are left out."""
 
 
 class Listing:
@@ -23,6 +23,7 @@ class Listing:
         right: those whose cells are numbers.
         spare: those that may be left out, the first to go first.
         elastic: the one whose cells may be cut.
+        least: width down to which it is cut before others are left out.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class Listing:
         right: Collection[str] = (),
         spare: Sequence[str] = (),
         elastic: str | None = None,
+        least: int = LEAST,
     ) -> None:
         self._columns = columns
         self._right = frozenset(right)
         self._spare = spare
         self._elastic = elastic
+        self._least = least
         self._rows: list[tuple[list[Text], str]] = []
 
     def add(self, *cells: str | Text, style: str = "") -> None:
@@ -67,7 +70,7 @@ class Listing:
         }
         least = dict(widths)
         if self._elastic is not None:
-            least[self._elastic] = min(widths[self._elastic], LEAST)
+            least[self._elastic] = min(widths[self._elastic], self._least)
         for name in self._spare:
             if _total(least) <= available:
                 break

@@ -33,6 +33,7 @@ class JobListCalls:
         name: str | None = None,
         project: str | None = None,
         search: str | None = None,
+        imported: bool | None = None,
         order: JobOrder | str = JobOrder.NEWEST,
     ) -> Iterator[JobSummary]:
         """Iterate over jobs; pages are fetched as they are needed.
@@ -43,9 +44,10 @@ class JobListCalls:
             name: with exactly this name.
             project: of this project.
             search: with this text in the name, or an id that begins with it.
+            imported: recorded by another tool, or run here.
             order: the newest first, or those that have not ended (`active`) before the others.
         """
-        query = _filter(states, tags, name, project, search) | {"order": str(order)}
+        query = _filter(states, tags, name, project, search, imported) | {"order": str(order)}
         return self.transport.pages(Page[JobSummary], "/jobs", query)
 
     def job_counts(
@@ -56,9 +58,10 @@ class JobListCalls:
         name: str | None = None,
         project: str | None = None,
         search: str | None = None,
+        imported: bool | None = None,
     ) -> dict[JobState, int]:
         """Return how many jobs that match are in each state."""
-        query = _filter(states, tags, name, project, search)
+        query = _filter(states, tags, name, project, search, imported)
         return self.transport.get(JobCounts, "/jobs/counts", query=query).by_state
 
     def queue(self) -> Iterator[QueueEntry]:
@@ -83,6 +86,7 @@ def _filter(
     name: str | None,
     project: str | None,
     search: str | None,
+    imported: bool | None,
 ) -> dict[str, QueryValue | None]:
     return {
         "state": list(states),
@@ -90,4 +94,5 @@ def _filter(
         "name": name,
         "project": project,
         "search": search,
+        "imported": None if imported is None else str(imported).lower(),
     }

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from trainyard.base.ids import ALPHABET, is_id
 from trainyard.client.errors import UnknownReferenceError
 from trainyard.client.sdk import Client
-from trainyard.protocol.manifest import split_checkpoint_id
 from trainyard.protocol.rest.checkpoints import CheckpointView
 from trainyard.protocol.rest.jobs import JobSummary
+from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
 LAST = "@last"
 SHOWN = 5

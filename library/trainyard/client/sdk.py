@@ -9,15 +9,20 @@ from typing import Any, Literal, Self
 
 import httpx
 
+from trainyard.client.calls.attempt_shells import ShellCalls
 from trainyard.client.calls.checkpoints import CatalogCalls
+from trainyard.client.calls.code_packs import PackCalls
 from trainyard.client.calls.goodput import GoodputCalls
+from trainyard.client.calls.job_artifacts import ArtifactCalls
+from trainyard.client.calls.node_sources import SourceCalls
 from trainyard.client.calls.nodes import NodeCalls
+from trainyard.client.calls.past_runs import ImportCalls
 from trainyard.client.calls.projects import ProjectCalls
 from trainyard.client.job_list import JobListCalls
 from trainyard.client.settings import resolve
 from trainyard.client.stream import EventStream, Resync
 from trainyard.client.transport import QueryValue, Transport, given, read, unreachable
-from trainyard.planner.results import Plan
+from trainyard.planner.results import Plan, ProgramPlan
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.access import SessionView, TokenRequest, TokenView
 from trainyard.protocol.rest.attempts import AttemptView
@@ -47,7 +52,18 @@ Spec = JobSpec | Mapping[str, Any]
 """A job spec, or the same as a parsed TOML, YAML or JSON document."""
 
 
-class Client(CatalogCalls, GoodputCalls, JobListCalls, NodeCalls, ProjectCalls):
+class Client(
+    ArtifactCalls,
+    CatalogCalls,
+    GoodputCalls,
+    ImportCalls,
+    JobListCalls,
+    NodeCalls,
+    PackCalls,
+    ProjectCalls,
+    ShellCalls,
+    SourceCalls,
+):
     """A connection to one server.
 
     Every method raises a `trainyard.client.errors.TrainyardError`: `ApiError` (by status) for an
@@ -101,9 +117,12 @@ class Client(CatalogCalls, GoodputCalls, JobListCalls, NodeCalls, ProjectCalls):
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self.transport.post(JobView, "/jobs", _document(spec), headers=headers)
 
-    def plan(self, spec: Spec) -> Plan:
+    def plan(self, spec: Spec) -> Plan | ProgramPlan:
         """Validate a spec and return its plan; nothing is stored."""
-        return self.transport.post(Plan, "/jobs/plan", _document(spec))
+        response = self.transport.send("POST", "/jobs/plan", body=_document(spec))
+        if response.json().get("kind") == "program":
+            return read(ProgramPlan, response)
+        return read(Plan, response)
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the job spec."""

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from trainyard.base.json_text import json_problem
 from trainyard.base.model_base import SpecModel
@@ -156,11 +157,18 @@ def _field_type(model: type[SpecModel], path: Sequence[str]) -> TypeAdapter[Any]
     if field is None:
         return None
     kind = field.annotation
-    if isinstance(kind, type) and issubclass(kind, SpecModel):
-        return _field_type(kind, path[1:]) if len(path) > 1 else None
+    if (section := section_of(field)) is not None:
+        return _field_type(section, path[1:]) if len(path) > 1 else None
     if len(path) > 1:
         return TypeAdapter(get_args(kind)[1]) if get_origin(kind) is dict else None
     return None if kind is None else TypeAdapter(kind)
+
+
+def section_of(field: FieldInfo) -> type[SpecModel] | None:
+    """Return the model of a field that is a section, optional or not; None for another field."""
+    kinds = [field.annotation, *get_args(field.annotation)]
+    models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, SpecModel)]
+    return models[0] if models else None
 
 
 def origin(
@@ -189,9 +197,9 @@ def did_you_mean(problem: Problem) -> str | None:
     model: type[SpecModel] = JobSpec
     for parent in parents:
         field = model.model_fields.get(parent)
-        kind = field.annotation if field else None
-        if not (isinstance(kind, type) and issubclass(kind, SpecModel)):
+        section = section_of(field) if field else None
+        if section is None:
             return None
-        model = kind
+        model = section
     close = difflib.get_close_matches(name, model.model_fields, n=1)
     return ".".join([*parents, close[0]]) if close else None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from pydantic.fields import FieldInfo
 
 from trainyard.base.model_base import SpecModel
+from trainyard.client.spec_file import section_of
 from trainyard.spec.job import JobSpec
+from trainyard.spec.program_rules import KEPT
+from trainyard.spec.sections.checkpoint import CheckpointSection
+from trainyard.spec.sections.program import CodeSection, EnvironmentSection, ProgramSection
 
 HEAD = """\
 # A Trainyard job. Every field may be left out; those behind a # show their default.
@@ -25,10 +29,36 @@ SHOWN = {
     "optimizer.lr": 1e-3,
     "checkpoint.interval_steps": 50,
     "resources.world_size": 2,
+    "program.command": ["train.py"],
+    "program.code.folder": "data:my-code",
 }
 """Fields that most people set; the others stay behind a comment sign."""
+OF_PROGRAMS = ("description", "tags", "project", "checkpoint", "resources", "retry", "guard")
+"""Fields and sections that a job with a program has as well."""
+OF_THE_TRAINER = tuple(name for name in CheckpointSection.model_fields if name not in KEPT)
+"""Fields of the section `checkpoint` that it has not."""
 
 WIDTH = 98
+
+
+def program_template(name: str) -> str:
+    """Return the text of a TOML spec file for a job of this name that runs a program."""
+    lines = [HEAD, *_field("name", JobSpec.model_fields["name"], value=name)]
+    for key, field in JobSpec.model_fields.items():
+        if key in OF_PROGRAMS and section_of(field) is None:
+            lines += _field(key, field)
+    lines += _section("program", ProgramSection, without=("arguments", "code", "environment"))
+    arguments = ProgramSection.model_fields["arguments"].description or ""
+    lines += ["", "[program.arguments]", *_comment(arguments), "# lr = 0.001"]
+    lines += _section("program.code", CodeSection)
+    lines += _section("program.environment", EnvironmentSection)
+    for key, field in JobSpec.model_fields.items():
+        kind = section_of(field)
+        if key in OF_PROGRAMS and kind is not None:
+            lines += _section(key, kind, without=() if key != "checkpoint" else OF_THE_TRAINER)
+    env = _comment(JobSpec.model_fields["env"].description or "")
+    lines += ["", "[env]", *env, '# NCCL_DEBUG = "WARN"']
+    return "\n".join(lines) + "\n"
 
 
 def spec_template(name: str) -> str:
@@ -39,7 +69,7 @@ def spec_template(name: str) -> str:
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, SpecModel):
             sections.append((key, kind))
-        elif key not in {"name", "env"}:
+        elif key not in {"name", "env", "program"}:
             lines += _field(key, field)
     for key, kind in sections:
         lines += _section(key, kind)
@@ -48,9 +78,11 @@ def spec_template(name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(name: str, kind: type[SpecModel]) -> Iterator[str]:
+def _section(name: str, kind: type[SpecModel], *, without: Collection[str] = ()) -> Iterator[str]:
     yield from ("", f"[{name}]", *_comment(kind.__doc__ or ""))
     for key, field in kind.model_fields.items():
+        if key in without:
+            continue
         yield from _field(key, field, value=SHOWN.get(f"{name}.{key}"))
 
 

@@ -130,7 +130,9 @@ class Transport:
             method, path, params=given(**(query or {})), content=content, headers=headers
         )
         repeatable = method in IDEMPOTENT or "Idempotency-Key" in headers
+        return self._send_patiently(request, repeatable=repeatable)
 
+    def _send_patiently(self, request: httpx.Request, *, repeatable: bool) -> httpx.Response:
         def may_repeat(error: Exception) -> bool:
             if isinstance(error, ApiError):
                 return repeatable and error.status in PASSING
@@ -147,6 +149,21 @@ class Transport:
             )
         except httpx.TransportError as error:
             raise unreachable(self.connection.url, error) from error
+
+    def upload(
+        self, model: type[Model], path: str, content: bytes, *, query: Query, media_type: str
+    ) -> Model:
+        """Send bytes by a POST that may be repeated, because it names its content.
+
+        Raises:
+            ConnectionFailedError: the server could not be reached, or did not answer in time.
+            ApiError: it refused.
+        """
+        headers = {"Content-Type": media_type}
+        request = self.http.build_request(
+            "POST", path, params=given(**query), content=content, headers=headers
+        )
+        return read(model, self._send_patiently(request, repeatable=True))
 
     def _send_once(self, request: httpx.Request) -> httpx.Response:
         response = self.http.send(request)

@@ -19,7 +19,6 @@ from trainyard.planner.results import LayoutOption, ResumeOption
 from trainyard.spec.auto import AUTO, expected_device, resolved
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.spec.precision import slots_for
 from trainyard.spec.rules import check_without_layout, layout_problems
 from trainyard.training.known_devices import Slot
 from trainyard.training.pipeline_schedule import least_microbatches
@@ -138,8 +137,9 @@ def option(spec: JobSpec, layout: Layout, *, slots: Collection[Slot] = ()) -> La
 
 
 def smallest_memory(spec: JobSpec, slots: Collection[Slot]) -> int | None:
-    """Return the memory of the smallest slot that the job may be placed on, if one is known."""
-    return min((slot.memory_bytes for slot in slots_for(spec, slots)), default=None)
+    """Return the memory of the smallest slot of the kind that the job expects, if one is known."""
+    device = expected_device(spec, slots)
+    return min((slot.memory_bytes for slot in slots if slot.device == device), default=None)
 
 
 def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, ...]:

@@ -17,7 +17,8 @@ from trainyard.planner.legal_layouts import (
 from trainyard.planner.micro_batches import IDLE_SHARE_LIMIT
 from trainyard.planner.parameters import count_parameters
 from trainyard.planner.pipeline_cost import microbatches_that_fit
-from trainyard.planner.results import Plan, ResumeOption
+from trainyard.planner.program_plan import plan_program, program_options
+from trainyard.planner.results import Plan, ProgramPlan, ResumeOption
 from trainyard.spec.auto import auto_values, expected_device, explicit, resolved
 from trainyard.spec.checkpoint_rules import most_kept
 from trainyard.spec.ignored_fields import WARNING_RULES
@@ -34,8 +35,16 @@ VOCABULARY_PADDING = 64
 """Rows up to the next multiple of this are padding that makes matrix products faster."""
 
 
+def plan_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan | ProgramPlan:
+    """Return the plan of a job of either kind; arguments and errors as for `plan`."""
+    if spec.program is None:
+        return plan(spec, slots=slots)
+    check_job_spec(spec, slots=slots)
+    return plan_program(spec, slots=slots)
+
+
 def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
-    """Return the plan of a job, from its spec alone.
+    """Return the plan of a job of the built-in trainer, from its spec alone.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
@@ -84,11 +93,14 @@ def resume_options(
     """Return for each world size its legal layouts, or the reason why it has none.
 
     Args:
-        spec: the job, or an attempt's `Overrides.apply` of it.
+        spec: the job of either kind, or an attempt's `Overrides.apply` of it.
         world_sizes: numbers of slots, each at least 1.
         slots: slots of the nodes, if known; each kind of slot once is enough.
     """
-    legal, sizes = LegalLayouts(spec, slots=slots), list(world_sizes)
+    sizes = list(world_sizes)
+    if spec.program is not None:
+        return program_options(spec, sizes)
+    legal = LegalLayouts(spec, slots=slots)
     at_most = min(MOST_LISTED, max(LEAST_LISTED, LISTED_IN_ALL // max(len(sizes), 1)))
     return [legal.on(world_size, at_most=at_most) for world_size in sizes]
 

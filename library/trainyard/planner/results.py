@@ -110,13 +110,14 @@ class LayoutOption(RecordModel):
     layout: Layout
     """The parallel axes."""
     name: str
-    """The layout in words, as in `HSDP 2x2`."""
-    batch: BatchPlan
-    """How the global batch is split; the job's own micro-batch size where that is legal."""
+    """The layout in words, as in `HSDP 2x2`; of a program the number of its slots."""
+    batch: BatchPlan | None
+    """How the global batch is split; the job's own micro-batch size where that is legal. Absent for
+    a program."""
     pipeline: PipelinePlan | None
     """Its stages; absent without pipeline parallelism."""
-    memory: MemoryEstimate
-    """Peak memory of the fullest rank."""
+    memory: MemoryEstimate | None
+    """Peak memory of the fullest rank; absent for a program."""
     fits: bool | None
     """Whether the estimate is within the device's memory; absent when that is not known."""
 
@@ -134,9 +135,39 @@ class ResumeOption(RecordModel):
     """Why no layout is legal; absent when one is."""
 
 
-class Plan(RecordModel):
-    """The plan of a job, computed from its spec alone."""
+class ProgramPlan(RecordModel):
+    """The plan of a job that runs a program, of which only its slots are known before it runs."""
 
+    kind: Literal["program"] = "program"
+    """What runs: a program."""
+    world_size: Annotated[int, Field(ge=1)]
+    """Slots."""
+    layout: Layout
+    """The slots as data-parallel ranks; a program may use them otherwise."""
+    name: str
+    """The number of slots in words."""
+    device: DeviceKind
+    """Expected kind of slot: that of the spec, else GPUs, unless all nodes have CPUs only."""
+    steps: Count | None
+    """Steps in all; absent where the spec does not give them."""
+    command: tuple[str, ...]
+    """Words of the command of the first attempt."""
+    unknown: tuple[str, ...]
+    """What cannot be known of a program before it runs."""
+    warnings: tuple[Problem, ...]
+    """Settings that are legal and probably unintended, each with its field."""
+
+    @property
+    def fits(self) -> None:
+        """Whether it is within the device's memory: not known."""
+        return None
+
+
+class Plan(RecordModel):
+    """The plan of a job of the built-in trainer, computed from its spec alone."""
+
+    kind: Literal["trainer"] = "trainer"
+    """What runs: the built-in trainer."""
     world_size: Annotated[int, Field(ge=1)]
     """Slots."""
     layout: Layout
@@ -179,3 +210,7 @@ class Plan(RecordModel):
     """Size of all of them."""
     warnings: tuple[Problem, ...]
     """Settings that are legal and probably unintended, each with its field."""
+
+
+AnyPlan = Annotated[Plan | ProgramPlan, Field(discriminator="kind")]
+"""The plan of a job of either kind."""

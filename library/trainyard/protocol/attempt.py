@@ -46,17 +46,27 @@ class Overrides(SpecModel):
 
     def apply(self, spec: JobSpec) -> JobSpec:
         """Return the spec with these changes; the schedule's end is pinned as submitted."""
-        update: dict[str, Any] = {
-            name: getattr(self, name) for name in SECTIONS if getattr(self, name) is not None
-        }
-        for name, path in SINGLE_FIELDS.items():
-            section, _, field = path.partition(".")
-            if (value := getattr(self, name)) is not None:
+        changed, schedule = self.apply_but_schedule(spec), spec.lr_schedule
+        if schedule.total_tokens is not None or spec.program is not None:
+            return changed
+        pinned = schedule.model_copy(update={"total_steps": spec.schedule_steps})
+        return changed.model_copy(update={"lr_schedule": pinned})
+
+    def apply_but_schedule(self, spec: JobSpec) -> JobSpec:
+        """Return the spec with these changes, where `lr_schedule` is of no matter.
+
+        Without a change, as most launches are, that is the spec itself: a round of the scheduler
+        calls this for every job.
+        """
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if not given:
+            return spec
+        update: dict[str, Any] = {name: given[name] for name in SECTIONS if name in given}
+        for name, path in single_fields(spec).items():
+            if name in given:
+                section, _, field = path.partition(".")
                 before = update.get(section, getattr(spec, section))
-                update[section] = before.model_copy(update={field: value})
-        schedule = spec.lr_schedule
-        if schedule.total_tokens is None:
-            update["lr_schedule"] = schedule.model_copy(update={"total_steps": spec.schedule_steps})
+                update[section] = before.model_copy(update={field: given[name]})
         return spec.model_copy(update=update)
 
     def with_priority(self, spec: JobSpec, priority: int) -> Self:
@@ -73,11 +83,20 @@ SINGLE_FIELDS = {
     "steps": "training.steps",
     "cpu_offload": "optimizer.cpu_offload",
 }
-"""Overrides of one field, and its place in the spec."""
+"""Overrides of one field, and its place in the spec of a job of the built-in trainer."""
+OF_PROGRAMS = {"steps": "program.steps"}
+"""The same of a job that runs a program."""
+SECTIONS_OF_PROGRAMS = ("checkpoint", "resources", "retry")
+"""Overrides of a whole section that a program has."""
 SECTIONS = tuple(name for name in Overrides.model_fields if name not in SINGLE_FIELDS)
 """Overrides of a whole section, which has the same name in the spec."""
-OVERRIDABLE = frozenset({*SECTIONS, *SINGLE_FIELDS.values()})
+OVERRIDABLE = frozenset({*SECTIONS, *SINGLE_FIELDS.values(), *OF_PROGRAMS.values()})
 """Sections and fields of the spec that a resume may change."""
+
+
+def single_fields(spec: JobSpec) -> dict[str, str]:
+    """Return the overrides of one field that a job has, each with its place in the spec."""
+    return SINGLE_FIELDS if spec.program is None else OF_PROGRAMS
 
 
 class NodeAllocation(SpecModel):
@@ -131,6 +150,8 @@ class AttemptSpec(SpecModel):
     """The nodes, by node rank; empty for a bare launch."""
     resume: ResumePoint | None = None
     """Where it resumes from; absent for a fresh start."""
+    begun_before: bool = False
+    """Whether ranks of an earlier attempt have begun; only of a job that runs a program."""
     skip: Windows = ()
     """Windows of the stream, start and end, that it skips in addition to those of its checkpoint;
     each begins at the checkpoint's position or later."""

@@ -14,6 +14,7 @@ class EventKind(StrEnum):
     """What happened; `trainyard.protocol.rest.events` maps each kind to the model of its data."""
 
     SUBMITTED = "submitted"
+    IMPORTED = "imported"
     QUEUED = "queued"
     PLACED = "placed"
     CLAIMED = "claimed"
@@ -41,8 +42,11 @@ class EventKind(StrEnum):
     OPERATION_ENDED = "operation_ended"
     CONTINUITY_CHECKED = "continuity_checked"
     REQUEST_ANSWERED = "request_answered"
+    SHELL_OPENED = "shell_opened"
+    SHELL_CLOSED = "shell_closed"
     LINE_SKIPPED = "line_skipped"
     METRICS_DROPPED = "metrics_dropped"
+    OUTPUT_DROPPED = "output_dropped"
     STRAGGLER_FOUND = "straggler_found"
     STRAGGLER_GONE = "straggler_gone"
     NODE_REGISTERED = "node_registered"
@@ -52,6 +56,9 @@ class EventKind(StrEnum):
     NODE_LABELED = "node_labeled"
     JOB_DELETED = "job_deleted"
     PROJECT_CHANGED = "project_changed"
+    SOURCE_CHANGED = "source_changed"
+    NODES_REQUESTED = "nodes_requested"
+    NODES_RELEASED = "nodes_released"
 
 
 class NoticeKind(StrEnum):
@@ -62,6 +69,7 @@ class NoticeKind(StrEnum):
     METRICS = "metrics"
     RANK_TIMES = "rank_times"
     LOG = "log"
+    ARTIFACTS = "artifacts"
     CHECKPOINT_SETTLED = "checkpoint_settled"
     OPERATION_WAITING = "operation_waiting"
     OPERATION_PROGRESS = "operation_progress"

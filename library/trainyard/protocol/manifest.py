@@ -3,54 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Discriminator, Field, Tag
 
 from trainyard.base.model_base import RecordModel, Text
 from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.record_parser import adapter
+from trainyard.run.checkpoints.checkpoint_names import MANIFEST
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.run.limits import Cut
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.model import ModelSection
 from trainyard.training.data_stream import advanced
 
-FENCE = "FENCE"
-"""Below `<root>/<job>`: the highest attempt number that may commit there."""
-MANIFEST = "manifest.json"
-COMMITTED = "COMMITTED"
-"""Written last; holds the XXH3-128 of the manifest. A folder without it is no checkpoint."""
 DCP_METADATA = ".metadata"
 
 CheckpointId = Annotated[Text, Field(max_length=200)]
 """Id of a checkpoint in a record: `<job>.a<attempt>.step-<n>`."""
-
-_ID = re.compile(r"(?P<job>.+)\.a(?P<attempt>\d+)\.step-(?P<step>\d+)")
-
-
-def checkpoint_path(job_id: str, attempt: int, step: int) -> str:
-    """Return the folder of a checkpoint, relative to its storage root."""
-    return f"{job_id}/a{attempt}/step-{step}"
-
-
-def checkpoint_id(job_id: str, attempt: int, step: int) -> str:
-    """Return the id of a checkpoint: it names job, attempt and step, so branches never collide."""
-    return f"{job_id}.a{attempt}.step-{step}"
-
-
-def split_checkpoint_id(identifier: str) -> tuple[str, int, int]:
-    """Return job id, attempt and step of a checkpoint id.
-
-    Raises:
-        ValueError: the text is no checkpoint id.
-    """
-    match = _ID.fullmatch(identifier)
-    if match is None:
-        raise ValueError(f"{identifier!r} is no checkpoint id: write <job>.a<attempt>.step-<n>")
-    return match["job"], int(match["attempt"]), int(match["step"])
 
 
 class DataState(RecordModel):
@@ -179,17 +152,10 @@ class Manifest(RecordModel):
     writers: tuple[ManifestWriter, ...] = ()
     """The ranks that wrote tensors, in order; none in checkpoints of older versions."""
 
-    @classmethod
-    def of_event(cls, data: Mapping[str, Any]) -> Self:
-        """Return the manifest that a line of `events.jsonl` carries, as plain JSON values.
-
-        It is parsed from JSON text: parsing from Python values is strict, and would reject the
-        texts that stand for enums.
-
-        Raises:
-            ValueError: the line carries no valid manifest.
-        """
-        return cls.model_validate_json(json.dumps(data))
+    @property
+    def step(self) -> int:
+        """Completed optimizer steps."""
+        return self.train_state.step
 
     @property
     def disagreement(self) -> str | None:
@@ -238,3 +204,39 @@ class Manifest(RecordModel):
     def write_seconds(self) -> float | None:
         """Time of the slowest writer; none in checkpoints of older versions."""
         return max((writer.write_seconds for writer in self.writers), default=None)
+
+
+def _saved_by(manifest: object) -> str:
+    """Return the tag of a manifest, parsed or not; those of the built-in trainer hold none."""
+    if isinstance(manifest, dict):
+        return str(manifest.get("saved_by", "trainer"))
+    return "program" if isinstance(manifest, ProgramManifest) else "trainer"
+
+
+StoredManifest = Annotated[
+    Annotated[Manifest, Tag("trainer")] | Annotated[ProgramManifest, Tag("program")],
+    Discriminator(_saved_by),
+]
+"""The manifest of any committed checkpoint."""
+
+
+def parse_manifest(text: str | bytes) -> Manifest | ProgramManifest:
+    """Return the manifest that a JSON text holds.
+
+    Raises:
+        ValueError: the text holds none.
+    """
+    found: Manifest | ProgramManifest = adapter(StoredManifest).validate_json(text)
+    return found
+
+
+def manifest_of_event(data: Mapping[str, Any]) -> Manifest | ProgramManifest:
+    """Return the manifest that a line of `events.jsonl` carries, as plain JSON values.
+
+    It is parsed from JSON text: parsing from Python values is strict, and would reject the texts
+    that stand for enums.
+
+    Raises:
+        ValueError: the line carries no valid manifest.
+    """
+    return parse_manifest(json.dumps(data))

@@ -1,4 +1,4 @@
-"""Operations: background work on checkpoints, as server, worker and trainer exchange it.
+"""Operations: background work on nodes, as server, worker and trainer exchange it.
 
 ```
 <data>/operations/<id>/<fence>/    fresh for each claim; can be read with cat
@@ -45,6 +45,8 @@ class OperationKind(StrEnum):
     """Generate text with it."""
     RECOVER = "recover"
     """Fence off a lost attempt and find its unreported commits."""
+    BUILD = "build"
+    """Install the packages of a lock, for programs."""
 
 
 LOOKS = frozenset({OperationKind.VERIFY, OperationKind.SCRUB, OperationKind.RECOVER})
@@ -172,6 +174,17 @@ class RecoverTask(SpecModel):
     """Its newest step in the catalog; -1 without one."""
 
 
+EnvironmentDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of all that an environment depends on."""
+
+
+class BuildTask(SpecModel):
+    """An environment to build."""
+
+    digest: EnvironmentDigest
+    """Name of its request and its folder, beneath `environments` of the storage root."""
+
+
 class OperationTask(RecordModel):
     """What a node needs to carry an operation out."""
 
@@ -193,6 +206,8 @@ class OperationTask(RecordModel):
     """Parameters of a sample."""
     recover: RecoverTask | None = None
     """Parameters of a search for commits."""
+    build: BuildTask | None = None
+    """Parameters of a build."""
 
     @property
     def other_roots(self) -> frozenset[str]:
@@ -224,7 +239,7 @@ class OperationProgress(RecordModel):
     doing: Annotated[str, Cut(200)]
     """Current activity, in a few words."""
     done: Annotated[int, Field(ge=0, lt=2**62)]
-    """Bytes read and written, tokens generated, or files deleted so far."""
+    """Bytes read and written, tokens generated, files deleted, or steps of a build so far."""
     total: Annotated[int, Field(ge=0, lt=2**62)]
     """Total of the same unit."""
 

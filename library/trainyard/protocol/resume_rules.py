@@ -83,9 +83,16 @@ def keeps_order(field: str) -> bool:
 
 def _fields(before: JobSpec, after: JobSpec) -> Iterator[Difference]:
     """Yield each field of each section that differs."""
-    old = before.model_dump(mode="json", exclude=set(LABELS))
-    new = after.model_dump(mode="json", exclude=set(LABELS))
+    names = JobSpec.model_fields.keys() - set(LABELS)
+    # Of two specs of which one was derived from the other, most sections are the same objects.
+    other = {name for name in names if getattr(before, name) is not getattr(after, name)}
+    old = before.model_dump(mode="json", include=other)
+    new = after.model_dump(mode="json", include=other)
     for section in old:
+        if old[section] is None or new[section] is None:  # one of them runs a program
+            if old[section] != new[section]:
+                yield Difference(field=section, before=old[section], after=new[section])
+            continue
         for name, value in old[section].items():
             if value != new[section][name]:
                 field = f"{section}.{name}"

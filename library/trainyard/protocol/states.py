@@ -1,6 +1,7 @@
-"""States of jobs, attempts, attempt-nodes and operations, and the legal moves between them.
+"""States of jobs, attempts, attempt-nodes, operations and requests for nodes, and the legal moves.
 
-docs/lifecycle.md describes them; `server/lifecycle.py` is the only module that applies them.
+docs/lifecycle.md and docs/sources.md describe them; `server/lifecycle.py` is the only module that
+applies them.
 """
 
 from __future__ import annotations
@@ -55,6 +56,16 @@ class OperationState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class NodeRequestState(StrEnum):
+    """State of a request for nodes of a source."""
+
+    WANTED = "wanted"
+    PENDING = "pending"
+    RUNNING = "running"
+    LEAVING = "leaving"
+    ENDED = "ended"
+
+
 class AttemptOutcome(StrEnum):
     """How an attempt, or one node's share of it, ended."""
 
@@ -79,6 +90,8 @@ class AttemptCause(StrEnum):
     RESUME = "resume"
     RESIZE = "resize"
     RETRY = "retry"
+    IMPORT = "import"
+    """Nothing is launched: the attempt holds the points of a run that another tool recorded."""
 
 
 TERMINAL_JOB_STATES = frozenset(
@@ -123,6 +136,15 @@ OPERATION_MOVES: Mapping[OperationState, frozenset[OperationState]] = {
     OperationState.QUEUED: _GIVEN_UP | {OperationState.RUNNING},
     OperationState.RUNNING: _GIVEN_UP | {OperationState.QUEUED, OperationState.SUCCEEDED},
     **dict.fromkeys(frozenset(OperationState) - OPEN_OPERATION_STATES, frozenset()),
+}
+
+_WITHDRAWN = frozenset({NodeRequestState.LEAVING, NodeRequestState.ENDED})
+NODE_REQUEST_MOVES: Mapping[NodeRequestState, frozenset[NodeRequestState]] = {
+    NodeRequestState.WANTED: _WITHDRAWN | {NodeRequestState.PENDING, NodeRequestState.RUNNING},
+    NodeRequestState.PENDING: _WITHDRAWN | {NodeRequestState.RUNNING},
+    NodeRequestState.RUNNING: _WITHDRAWN | {NodeRequestState.PENDING},  # requeued in the engine
+    NodeRequestState.LEAVING: frozenset({NodeRequestState.ENDED}),
+    NodeRequestState.ENDED: frozenset(),
 }
 
 

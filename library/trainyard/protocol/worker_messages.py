@@ -16,7 +16,9 @@ from trainyard.protocol.node_samples import (
     NodeSample,
     UnusableDevices,
 )
+from trainyard.protocol.node_sources.messages import PilotIdentity
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, OperationTask
+from trainyard.protocol.shell_sessions.messages import ShellOrder
 from trainyard.protocol.states import DesiredState
 from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
@@ -31,7 +33,11 @@ MAX_CHUNK_BYTES = 4 * 1024 * 1024
 """Limit of one chunk in decompressed bytes; all chunks of a report may have four times that."""
 
 NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"])]
-SPOOL_FILE_PATTERN = r"^(metrics|events|log:\d+)$"
+EVENT_FILES = "event_files"
+"""Metrics that a supervisor makes of the event files of a program."""
+ARTIFACTS = "artifacts"
+"""`ArtifactLine`s of a supervisor, of each node."""
+SPOOL_FILE_PATTERN = rf"^(metrics|events|{EVENT_FILES}|{ARTIFACTS}|(metrics|log):\d{{1,9}})$"
 
 
 Isolation = Literal["user", "namespace", "none"]
@@ -94,6 +100,10 @@ class Registration(RecordModel):
     """Version of Trainyard on the node."""
     labels: Labels = Field(default_factory=dict)
     """Labels from the worker's settings."""
+    inbox: Literal["broker", "server"] = "broker"
+    """Whence it takes messages: from its queue at the broker, or by long polls of the server."""
+    pilot: PilotIdentity | None = None
+    """The life of the pilot that the worker is; absent outside an allocation of a source."""
 
 
 class RegistrationReply(RecordModel):
@@ -151,6 +161,8 @@ class NodeHeartbeat(RecordModel):
     """How the node fares; absent where a worker takes no samples."""
     clock: ClockReading | None = None
     """The clock of the node, by the last heartbeat that was answered; absent before one."""
+    ends_at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """End of the node's allocation, Unix time; absent where none is known."""
 
 
 class NodeHeartbeatReply(RecordModel):
@@ -205,18 +217,19 @@ class Chunk(RecordModel):
 
     The server drops bytes that it already has. After a gap it stores nothing, and its reply names
     the offset at which to continue. It rejects a whole report (422) with a damaged chunk, a
-    partial line or an unreadable line. An unreadable line of `metrics` or `events` that is *alone*
+    partial line or an unreadable line. An unreadable line of a file that is no log and is *alone*
     in its chunk is skipped and acknowledged, with an event. After a 422 a sender therefore sends
     one line of these files at a time until it is past the fault, so that no line blocks it for
     ever.
     """
 
     file: Annotated[str, Field(pattern=SPOOL_FILE_PATTERN)]
-    """`metrics`, `events`, or `log:<global rank>`."""
+    """`metrics`, `events`, `metrics:<process of a program>`, `event_files` (metrics made of them),
+    `artifacts` (what a node's processes logged, by name), or `log:<global rank>`."""
     start: Annotated[int, Field(ge=0)]
     """Offset of the first byte."""
     end: Annotated[int, Field(ge=0)]
-    """Offset after the last byte; `metrics` and `events` end with a whole line."""
+    """Offset after the last byte; all but logs end with a whole line."""
     content: str
     """The bytes, zlib-compressed and in base64."""
 
@@ -264,6 +277,8 @@ class ReportReply(RecordModel):
     """Desired state of the attempt; repeated in every reply until it ends."""
     requests: tuple[PendingRequest, ...] = ()
     """Requests without an answer."""
+    shells: tuple[ShellOrder, ...] = ()
+    """Commands of people that the supervisor has not started."""
 
 
 class LaunchMessage(RecordModel):

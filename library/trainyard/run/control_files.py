@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.run.atomic import create_file
+from trainyard.run.atomic import create_file, replace_file
+from trainyard.run.checkpoints.saved_files import open_plain
 from trainyard.run.directory import RunDirectory
 from trainyard.run.record_base import to_json
 from trainyard.run.record_files import replace_record
@@ -13,15 +16,39 @@ from trainyard.run.records import Request, RequestAnswer
 
 REQUEST_SUFFIX = ".json"
 ANSWER_SUFFIX = ".answer.json"
+LONGEST_DEADLINE = 64
+"""Most bytes of `stop` that are read."""
 
 
-def order_stop(run: RunDirectory) -> None:
+def order_stop(run: RunDirectory, *, deadline: float | None = None) -> None:
     """Create `stop`: the trainer saves and ends.
+
+    Args:
+        run: the run directory.
+        deadline: Unix time after which the processes may be gone: no save is begun that does not
+            fit. An order without one stays as it is, and one with another is replaced.
 
     Raises:
         OSError: the system refuses.
     """
-    create_file(run.stop, "")  # never written through a link that a rank may have put there
+    # Neither writes through a link that a rank may have put there.
+    if deadline is None:
+        create_file(run.stop, "")
+    elif stop_deadline(run) != deadline:
+        replace_file(run.stop, f"{deadline}\n")
+
+
+def stop_deadline(run: RunDirectory) -> float | None:
+    """Return the deadline of an order to stop; None without one, or without an order.
+
+    A rank can put a pipe, a link or a file of any size there: neither is waited for nor followed.
+    """
+    try:
+        with os.fdopen(open_plain(run.stop), "rb") as file:
+            deadline = float(file.read(LONGEST_DEADLINE).decode("ascii"))
+    except (OSError, ValueError):
+        return None
+    return deadline if math.isfinite(deadline) else None
 
 
 def should_stop(run: RunDirectory) -> bool:

@@ -35,6 +35,13 @@ class RunDirectory:
     """Layout, overrides, allocation and resume point; absent for a bare launch."""
     metrics = Entry("metrics.jsonl")
     """One `MetricRecord` a step, on the node of global rank 0."""
+    rank_metrics = Entry("metrics")
+    """Folder of `rank-<r>.jsonl`: `MetricRecord` lines of the other processes of a program."""
+    artifacts = Entry("artifacts")
+    """Folder of `rank-<r>.jsonl`, `ArtifactRecord` lines of the processes of a program, and of the
+    content that the server does not have yet."""
+    outputs = Entry("outputs")
+    """Folder for files of a program, among which `program.artifacts` are looked for."""
     events = Entry("events.jsonl")
     """One `EventRecord` for each thing that happened, on the node of global rank 0."""
     logs = Entry("logs")
@@ -69,6 +76,10 @@ class RunDirectory:
     def position(self, rank: int) -> Path:
         """Return the path of the `RankPosition` of one global rank."""
         return self.positions / f"rank-{rank}.json"
+
+    def metrics_of(self, rank: int) -> Path:
+        """Return the path of what one process of a program logs."""
+        return self.metrics if rank == 0 else self.rank_metrics / f"rank-{rank}.jsonl"
 
     def log(self, rank: int) -> Path:
         """Return the path of stdout and stderr of one global rank."""

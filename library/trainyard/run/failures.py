@@ -25,13 +25,22 @@ class FailureReason(StrEnum):
     LAUNCH_ERROR = "launch_error"
     NOT_ALLOWED = "not_allowed"
     TRAINER_ERROR = "trainer_error"
+    PROGRAM_ERROR = "program_error"
+    PROGRAM_START_ERROR = "program_start_error"
+    DISK_LIMIT = "disk_limit"
 
 
 FREE_RETRIES = frozenset({FailureReason.NODE_LOST, FailureReason.PREEMPTED})
 """Reasons that do not use up the retry budget."""
 
 NEVER_RETRIED = frozenset(
-    {FailureReason.OUT_OF_MEMORY, FailureReason.DATA_ERROR, FailureReason.NOT_ALLOWED}
+    {
+        FailureReason.OUT_OF_MEMORY,
+        FailureReason.DATA_ERROR,
+        FailureReason.NOT_ALLOWED,
+        FailureReason.PROGRAM_START_ERROR,
+        FailureReason.DISK_LIMIT,
+    }
 )
 """Reasons that a retry would meet again: the job ends with a remedy instead."""
 
@@ -87,6 +96,19 @@ REMEDIES: dict[FailureReason, Remedy] = {
         "for the server and its workers, then resume."
     ),
     FailureReason.TRAINER_ERROR: Remedy(text="Look at the traceback of the first failing rank."),
+    FailureReason.PROGRAM_ERROR: Remedy(
+        text="Look at the last lines of the first failing rank, mend the program, then resume; "
+        "code that was packed needs a new job."
+    ),
+    FailureReason.PROGRAM_START_ERROR: Remedy(
+        text="Mend the program or its environment, then resume; code that was packed needs a new "
+        "job.",
+        field="program.",
+    ),
+    FailureReason.DISK_LIMIT: Remedy(
+        text="Write less into the folder that the message names, and results to a storage root, "
+        "then resume; or raise TRAINYARD_RUN_BYTES of the node's worker."
+    ),
 }
 """The usual remedies; a failure with a more specific cause carries a remedy of its own."""
 
@@ -186,6 +208,9 @@ class Failure(JsonRecord):
     """What took the memory, where it ran out."""
     load: LoadFailure | None = None
     """The checkpoint that could not be loaded, if one was at fault."""
+    environment: ShortText | None = None
+    """Digest of the environment that the program needs and its storage root lacks: it is built
+    before the next attempt."""
 
     def __post_init__(self) -> None:
         """Cut the texts, and take the usual remedy where none is named."""

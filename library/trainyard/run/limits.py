@@ -71,3 +71,17 @@ WrittenPath = Annotated[str, Cut(4096)]
 """A path as a program names it, whatever bytes it holds."""
 Number = Annotated[int, Bounds(gt=-(2**62), lt=2**62)]
 """A whole number of a record; both databases and JSON hold it."""
+
+
+LAST_STEP = 10**9
+"""Greatest step of a record."""
+
+
+def check_step(step: int) -> None:
+    """Refuse a step that no record holds.
+
+    Raises:
+        ValueError: it is no whole number from 0 to 1,000,000,000.
+    """
+    if not isinstance(step, int) or not 0 <= step <= LAST_STEP:
+        raise ValueError(f"step={step!r}: a whole number from 0 to {LAST_STEP:,} is legal")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from datetime import datetime
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
@@ -50,8 +51,8 @@ def to_plain(value: Any) -> Any:
     """Return a record, or a value of one, as JSON types; what is not finite becomes a string."""
     if isinstance(value, float):
         return value if math.isfinite(value) else NOT_FINITE[str(value)]
-    if isinstance(value, JsonRecord):
-        return to_plain(_fields_of(value))
+    if isinstance(value, JsonRecord | datetime):
+        return to_plain(_plain_of(value))
     if isinstance(value, dict):
         return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -66,11 +67,13 @@ def _encode(value: object, *, indent: int | None) -> str:
         allow_nan=False,
         indent=indent,
         separators=(",", ": ") if indent else (",", ":"),
-        default=_fields_of,
+        default=_plain_of,
     )
 
 
-def _fields_of(record: Any) -> dict[str, Any]:
+def _plain_of(record: Any) -> dict[str, Any] | str:
+    if isinstance(record, datetime):
+        return record.isoformat()
     if not isinstance(record, JsonRecord):
         raise TypeError(f"{type(record).__name__} is no JSON type")
     return vars(record)

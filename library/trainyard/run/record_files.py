@@ -10,7 +10,7 @@ from trainyard.run.record_base import JsonRecord, to_json
 
 
 def append_record(path: PurePath, record: JsonRecord) -> None:
-    """Append a record as one line.
+    """Append a record as one line, whole or not at all: on a full disk no half line is left.
 
     Raises:
         OSError: the record could not be appended whole.
@@ -19,11 +19,14 @@ def append_record(path: PurePath, record: JsonRecord) -> None:
     line = to_json(record).encode() + b"\n"
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
+        size = os.fstat(fd).st_size
         written = os.write(fd, line)
+        if written != len(line):
+            if os.fstat(fd).st_size == size + written:  # else another process has appended as well
+                os.ftruncate(fd, size)
+            raise OSError(f"{path}: only {written} of {len(line)} bytes could be appended")
     finally:
         os.close(fd)
-    if written != len(line):
-        raise OSError(f"{path}: only {written} of {len(line)} bytes could be appended")
 
 
 def replace_record(path: PurePath, record: JsonRecord) -> None:

@@ -18,6 +18,10 @@ MAX_RANK_RANGES = 256
 """Most ranges that describe a process group: 12 KiB; a group of a mesh has one or a few."""
 
 
+ProgramAnswer = Literal["stop", "save", "profile", "memory_snapshot"]
+"""An order or a request that a program can carry out."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat(JsonRecord):
     """`heartbeat.json`: proof that the trainer makes progress, and its phase."""
@@ -28,6 +32,10 @@ class Heartbeat(JsonRecord):
     """Completed optimizer steps."""
     time: float
     """Unix time, seconds."""
+    steps: Annotated[int, Bounds(ge=1, le=10**9)] | None = None
+    """Steps in all, where a program reports them."""
+    answers: Annotated[tuple[ProgramAnswer, ...], Bounds(max_length=4)] = ()
+    """What a program carries out: it has called `should_stop`, `should_save` or `request`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +49,10 @@ class MetricRecord(JsonRecord):
     values: dict[str, float]
     """Metric names with group and unit, such as `train/loss`; NaN and infinity as strings."""
     data_digest: str | None = None
-    """Digest of the sequences of this step, in global order."""
+    """Digest of the sequences of this step, in global order; of a program with several processes
+    that of the samples of one."""
+    ranks: Annotated[int, Bounds(ge=1, le=MAX_RANKS)] = 1
+    """Processes that may record the step; above 1 the values are those of one of them."""
 
 
 RunEventKind = Literal[

@@ -51,8 +51,11 @@ def auto_values(spec: JobSpec, device: DeviceKind, layout: Layout | None = None)
     """Return the value of each field that is `auto`; arguments as for `resolved`.
 
     On CPUs it is the entry of the field in `FIRST_DEFAULTS`.
-    A value that a rule rejects is returned only if the rules reject every value.
+    A value that a rule rejects is returned only if the rules reject every value. A program has
+    none: nothing but the built-in trainer reads these fields.
     """
+    if spec.program is not None:
+        return {}
     steps, seconds = _intervals(spec, device)
     on_gpu = device == "cuda"
     pinned = on_gpu and not spec.optimizer.cpu_offload  # the host holds these tensors once already

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -23,6 +23,7 @@ from trainyard.spec.sections.parallelism import (
     ParallelismSection,
     QuantizationSection,
 )
+from trainyard.spec.sections.program import ProgramSection
 from trainyard.spec.sections.resources import Env, ResourcesSection
 from trainyard.spec.sections.retry import GuardSection, RetrySection
 from trainyard.spec.sections.training import (
@@ -53,12 +54,18 @@ FIRST_DEFAULTS: dict[tuple[str, str], Any] = {
     ("training", "log_every_steps"): 1,
 }
 """Defaults that a later version changed, by section and field; digests still omit these."""
+TRAINER_SECTIONS = (
+    *("model", "data", "training", "optimizer", "lr_schedule", "parallelism"),
+    *("activation_checkpoint", "compile", "quantization", "validation"),
+)
+"""Sections of the built-in trainer, which a job with a `program` has not."""
 
 
 class JobSpec(SpecModel):
-    """A complete training job: model, data, training, resources and reaction to failures.
+    """A complete training job: what runs, resources and reaction to failures.
 
-    It is immutable after submission; changes of a resume are stored on the attempt.
+    The built-in trainer runs, with model, data and training, or a `program` in its place. It is
+    immutable after submission; changes of a resume are stored on the attempt.
     """
 
     name: JobName = "job"
@@ -69,6 +76,10 @@ class JobSpec(SpecModel):
     """Words to filter by."""
     project: ProjectName = DEFAULT_PROJECT
     """Project whose share and quotas the job's slots count towards; it must exist."""
+    program: ProgramSection | None = None
+    """A program of the user's own in place of the built-in trainer, whose sections are then left
+    out: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
+    `activation_checkpoint`, `compile`, `quantization` and `validation`."""
     model: ModelSection = ModelSection()
     """What is trained."""
     data: DataSection = DataSection()
@@ -107,6 +118,8 @@ class JobSpec(SpecModel):
 
         The number is stored in the spec, so that later versions read the same value.
         """
+        if self.program is not None:
+            return self
         schedule = self.lr_schedule
         given = schedule.model_fields_set & {"warmup_steps", "warmup_tokens"}
         whole = self.schedule_tokens // self.tokens_per_step
@@ -114,6 +127,20 @@ class JobSpec(SpecModel):
             shorter = schedule.model_copy(update={"warmup_steps": whole})
             object.__setattr__(self, "lr_schedule", shorter)
         return self
+
+    @property
+    def kind(self) -> Literal["trainer", "program"]:
+        """What runs: the built-in trainer, or a program of the user's own."""
+        return "trainer" if self.program is None else "program"
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps after which the job has succeeded; None for a program that does not give them."""
+        return self.training.steps if self.program is None else self.program.steps
+
+    def layout_name(self, layout: Layout) -> str:
+        """Return a layout in words: of a program only the number of its slots is known."""
+        return str(layout) if self.program is None else layout.slots_in_words
 
     @property
     def architecture(self) -> Architecture:
@@ -185,6 +212,12 @@ class JobSpec(SpecModel):
             given |= {section: fields} if fields else {}
         return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def pack(self) -> str | None:
+        """Digest of the pack with the code of its program."""
+        code = None if self.program is None else self.program.code
+        return None if code is None else code.pack
+
     def layout(self, world_size: int | None = None) -> Layout:
         """Return the layout on `world_size` slots (the requested number when absent).
 
@@ -228,6 +261,9 @@ class JobSpec(SpecModel):
         Choices for one size of an axis are dropped with that size: the stages of a pipeline and
         its micro-batches are derived anew, and asynchronous tensor parallelism ends with `tp`.
         """
+        resources = self.resources.model_copy(update={"world_size": layout.world_size})
+        if self.program is not None:
+            return self.model_copy(update={"resources": resources})
         update: dict[str, Any] = layout.model_dump()
         for axis in AXES:
             update |= axis.resets(self.parallelism.sizes, layout.sizes)
@@ -236,7 +272,7 @@ class JobSpec(SpecModel):
         return self.model_copy(
             update={
                 "parallelism": self.parallelism.model_copy(update=update),
-                "resources": self.resources.model_copy(update={"world_size": layout.world_size}),
+                "resources": resources,
             }
         )
 

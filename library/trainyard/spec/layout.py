@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, create_model
@@ -32,6 +33,9 @@ else:
     )
 
 
+_MESH_SIZES = attrgetter(*(axis.name for axis in MESH_AXES))
+
+
 class Layout(_Sizes):
     """The resolved parallel axes (`trainyard.axes`); rank order is that of `MESH_AXES`."""
 
@@ -53,7 +57,7 @@ class Layout(_Sizes):
     @property
     def world_size(self) -> int:
         """Ranks in all."""
-        return math.prod(self.size(axis.name) for axis in MESH_AXES)
+        return math.prod(_MESH_SIZES(self))
 
     @property
     def node_units(self) -> tuple[int, ...]:

@@ -157,6 +157,11 @@ PRECISION: tuple[Callable[[JobSpec, Layout], Iterator[Problem]], ...] = (
 )
 
 
+def depends_on_hardware(spec: JobSpec) -> bool:
+    """Return whether `hardware` can reject the job at all."""
+    return spec.quantization.recipe != "none" or spec.parallelism.async_tp
+
+
 def hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
     """Some slot on which the job may be placed supports its recipe.
 
@@ -164,6 +169,8 @@ def hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
         spec: the job.
         slots: slots of the nodes; empty means unknown.
     """
+    if not depends_on_hardware(spec):
+        return
     own = slots_for(spec, slots)
     kinds = {slot.device for slot in own} | {spec.resources.device} - {"auto"}
     recipe, dtype = spec.quantization.recipe, spec.training.param_dtype

@@ -15,6 +15,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout, data_parallel_layouts
 from trainyard.spec.optimizer_rules import LEARNING
 from trainyard.spec.precision import PRECISION, hardware
+from trainyard.spec.program_rules import PROGRAM, given_sections
 from trainyard.training.architectures import ARCHITECTURES, Architecture
 from trainyard.training.known_devices import Slot
 
@@ -48,7 +49,7 @@ def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     Raises:
         SpecError: naming every problem found.
     """
-    _check(spec, (*RULES, _axes, _ends_of_range, *NEW_JOB_RULES), slots)
+    _check(spec, (*RULES, _axes, _ends_of_range, *NEW_JOB_RULES), slots, given_sections)
 
 
 def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
@@ -60,7 +61,15 @@ def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None
     _check(spec, RULES, slots)
 
 
-def _check(spec: JobSpec, rules: Iterable[Rule], slots: Collection[Slot]) -> None:
+def _check(
+    spec: JobSpec, rules: Iterable[Rule], slots: Collection[Slot], *of_programs: Rule
+) -> None:
+    """Apply rules of the built-in trainer, or those of programs and `of_programs`."""
+    if spec.program is not None:
+        found = [problem for rule in (*PROGRAM, *of_programs, _resources) for problem in rule(spec)]
+        if found:
+            raise SpecError(found)
+        return
     spec = resolved(spec, expected_device(spec, slots))
     problems = [problem for rule in rules for problem in rule(spec)]
     problems += [*hardware(spec, slots), *accelerator(spec, slots)]

@@ -32,8 +32,9 @@ def test_help_names_every_command(run: Run) -> None:
     assert named == {
         *("up", "down", "login", "init", "schema", "plan", "submit", "ps", "show", "watch", "logs"),
         *("metrics", "compare", "goodput", "events", "checkpoints", "operations", "export"),
+        "artifacts",
         *("sample", "nodes", "stop", "cancel", "kill", "priority", "queue", "resume", "fork"),
-        *("save", "profile", "snapshot", "delete", "projects"),
+        *("save", "profile", "snapshot", "delete", "projects", "sources", "shell", "import"),
     }
     assert max(map(len, told.splitlines())) <= 80
 

@@ -14,7 +14,7 @@ from trainyard.base.problems import SpecError
 from trainyard.planner.legal_layouts import MOST_LISTED, LegalLayouts
 from trainyard.planner.micro_batches import legal_micro_batch_size
 from trainyard.planner.plan import resume_options
-from trainyard.planner.results import ResumeOption
+from trainyard.planner.results import BatchPlan, LayoutOption, ResumeOption
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.rules import check_job_spec
@@ -27,6 +27,12 @@ def layouts_of(spec: JobSpec, world_size: int, *, slots: Collection[Slot] = ()) 
 
 
 Row = tuple[str, Callable[[JobSpec], bool], str]
+
+
+def batch_of(option: LayoutOption) -> BatchPlan:
+    """Return the batch of a layout of the built-in trainer."""
+    assert option.batch is not None
+    return option.batch
 
 
 @given(
@@ -44,7 +50,7 @@ def test_every_layout_is_one_that_the_job_may_run_on(
     assert found.layouts or world_size > global_batch_size
     for option in found.layouts:
         assert option.layout.world_size == world_size
-        batch = option.batch
+        batch = batch_of(option)
         partition = BatchPartition(global_batch_size, batch.micro_batch_size, option.layout.dp)
         assert (batch.rounds, batch.idle_share) == (partition.rounds, partition.idle_share)
         assert 0 <= batch.idle_share < 1
@@ -134,8 +140,8 @@ def test_pipelines_get_a_micro_batch_size_that_fills_their_stages() -> None:
     spec = job(training={"global_batch_size": 16, "micro_batch_size": 16})
     by_name = {option.name: option for option in layouts_of(spec, 4).layouts}
     whole, halves = by_name["TP 2 x PP 2"], by_name["FSDP 2 x PP 2"]
-    assert (whole.batch.micro_batch_size, whole.batch.rounds) == (15, 2)
-    assert (halves.batch.micro_batch_size, halves.batch.rounds) == (4, 2)
+    assert (batch_of(whole).micro_batch_size, batch_of(whole).rounds) == (15, 2)
+    assert (batch_of(halves).micro_batch_size, batch_of(halves).rounds) == (4, 2)
     assert halves.pipeline is not None
     assert (halves.pipeline.layers, halves.pipeline.microbatches) == ((2, 2), 2)
     assert halves.pipeline.bubble_share == pytest.approx(1 / 3)
@@ -153,7 +159,7 @@ def test_the_layout_of_the_jobs_own_axes_comes_first() -> None:
 
 def test_the_own_micro_batch_size_is_kept_where_it_leaves_few_slots_idle() -> None:
     spec = job(training={"global_batch_size": 16, "micro_batch_size": 4})
-    sizes = {n: layouts_of(spec, n).layouts[0].batch.micro_batch_size for n in (1, 3, 4, 5, 16)}
+    sizes = {n: batch_of(layouts_of(spec, n).layouts[0]).micro_batch_size for n in (1, 3, 4, 5, 16)}
     # On 3 and 5 slots the larger sizes 4 and 3 leave 33 % and 47 % of them idle.
     assert sizes == {1: 4, 3: 3, 4: 4, 5: 2, 16: 1}
 
@@ -172,10 +178,12 @@ def test_nodes_that_do_not_divide_the_slots_are_the_reason() -> None:
 
 
 def test_whether_it_fits_is_said_only_when_the_memory_is_known() -> None:
-    needed = layouts_of(job(), 2).layouts[0].memory.total
+    memory = layouts_of(job(), 2).layouts[0].memory
+    assert memory is not None
+    needed = memory.total
     fits = {
-        memory: layouts_of(job(), 2, slots=slots_of(memory)).layouts[0].fits
-        for memory in (None, needed, needed - 1)
+        known: layouts_of(job(), 2, slots=slots_of(known)).layouts[0].fits
+        for known in (None, needed, needed - 1)
     }
     assert fits == {None: None, needed: True, needed - 1: False}
 

@@ -137,7 +137,9 @@ def test_the_estimate_is_what_the_trainer_holds(case: Case) -> None:
     training = spec.training
     partition = BatchPartition(training.global_batch_size, training.micro_batch_size, layout.dp)
     estimated = estimate_memory(spec, layout, partition)
-    (tracked,) = run_ranks(1, peak_of_a_step, spec, partition.rounds, initialize=False)
+    (tracked,) = run_ranks(
+        1, peak_of_a_step, spec, partition.rounds, initialize=False, timeout_seconds=300
+    )
     assert estimated.peak_at == case.name.split(",")[0]
     assert estimated.total - estimated.slack == pytest.approx(tracked, rel=case.tolerance)
 

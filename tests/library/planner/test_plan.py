@@ -78,6 +78,13 @@ def test_a_kind_of_slot_that_no_node_has_is_said() -> None:
     assert plan(job(resources={"device": "cuda"})).warnings == ()
 
 
+def test_memory_is_of_the_kind_of_slots_that_the_plan_is_for() -> None:
+    slots = [Slot("cpu", "CPU", 2**20), Slot("cuda", "A", 2**37), Slot("cuda", "B", 2**36)]
+    for device, chosen, memory in (("auto", "cuda", 2**36), ("cpu", "cpu", 2**20)):
+        planned = plan(job(resources={"device": device}), slots=slots)
+        assert (planned.device, planned.device_memory_bytes) == (chosen, memory)
+
+
 def test_weights_in_bfloat16_are_warned_of() -> None:
     training = {"param_dtype": "bfloat16", "weight_dtype": "bfloat16"}
     said = warnings_of(training=training, optimizer={"state_dtype": "bfloat16"})
@@ -169,6 +176,7 @@ def test_a_chosen_option_is_a_legal_plan() -> None:
     spec = job(2)
     for option in resume_options(spec, world_sizes=range(1, 17)):
         for chosen in option.layouts:
+            assert chosen.batch is not None
             overrides = Overrides.model_validate(
                 {
                     "parallelism": spec.parallelism.model_copy(update=chosen.layout.model_dump()),

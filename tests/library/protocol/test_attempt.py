@@ -7,6 +7,7 @@ from trainyard.protocol.attempt import SECTIONS, AttemptSpec, Overrides
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.sections.parallelism import ParallelismSection
 from trainyard.spec.sections.resources import ResourcesSection
+from trainyard.spec.sections.retry import RetrySection
 
 
 def test_no_override_changes_nothing_but_pins_the_schedule() -> None:
@@ -44,6 +45,16 @@ def test_offload_is_switched_and_the_rest_of_the_optimizer_stays() -> None:
     applied = Overrides(cpu_offload=True).apply(spec)
     assert applied.optimizer == spec.optimizer.model_copy(update={"cpu_offload": True})
     assert Overrides().apply(applied).optimizer.cpu_offload
+
+
+@pytest.mark.parametrize(
+    "overrides", [Overrides(), Overrides(steps=90, micro_batch_size=2, retry=RetrySection())]
+)
+def test_the_schedule_alone_differs_without_its_pin(overrides: Overrides) -> None:
+    spec = parse_job_spec({"training": {"steps": 60}})
+    applied, but_schedule = overrides.apply(spec), overrides.apply_but_schedule(spec)
+    assert but_schedule.lr_schedule == spec.lr_schedule != applied.lr_schedule
+    assert but_schedule == applied.model_copy(update={"lr_schedule": spec.lr_schedule})
 
 
 def test_what_the_job_computes_cannot_be_overridden() -> None:

@@ -16,6 +16,7 @@ from trainyard.run.control_files import (
     order_stop,
     post_request,
     request_files,
+    stop_deadline,
     write_answer,
 )
 from trainyard.run.directory import Phase, RunDirectory
@@ -82,10 +83,16 @@ def test_the_first_error_and_outcome_of_a_node_stay(tmp_path: Path) -> None:
     assert parse_record(Outcome, Path(run.outcome).read_bytes()).failure == first
 
 
-def test_half_a_line_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "write", lambda _fd, _line: 3)
+def test_half_a_line_is_an_error_and_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, write = RunDirectory(tmp_path).events, os.write
+    append_record(events, EventRecord(time=0.5, kind="phase", step=1))
+    whole = Path(events).read_bytes()
+    monkeypatch.setattr(os, "write", lambda fd, line: write(fd, line[:3]))
     with pytest.raises(OSError, match="only 3 of 47 bytes"):
-        append_record(RunDirectory(tmp_path).events, EventRecord(time=0.5, kind="phase", step=2))
+        append_record(events, EventRecord(time=0.5, kind="phase", step=2))
+    assert Path(events).read_bytes() == whole
 
 
 def test_a_stop_is_not_written_through_a_link(tmp_path: Path) -> None:
@@ -94,6 +101,30 @@ def test_a_stop_is_not_written_through_a_link(tmp_path: Path) -> None:
     Path(run.stop).symlink_to(tmp_path / "elsewhere")
     order_stop(run)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_stop_may_have_a_deadline(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    assert stop_deadline(run) is None
+    order_stop(run)
+    assert stop_deadline(run) is None  # an empty file is an order as well
+    order_stop(run, deadline=1_700_000_000.5)
+    assert stop_deadline(run) == 1_700_000_000.5
+    order_stop(run)  # takes nothing back
+    order_stop(run, deadline=1_600_000_000.0)
+    assert stop_deadline(run) == 1_600_000_000.0
+    for text in ("nan", "soon", "1 2"):
+        Path(run.stop).write_text(text)
+        assert stop_deadline(run) is None
+
+
+def test_a_deadline_is_not_written_through_a_link(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    Path(run.root).mkdir()
+    Path(run.stop).symlink_to(tmp_path / "elsewhere")
+    order_stop(run, deadline=1.0)
+    assert not (tmp_path / "elsewhere").exists()
+    assert stop_deadline(run) == 1.0
 
 
 def test_requests_and_answers_are_found_by_their_ids(tmp_path: Path) -> None:

@@ -81,11 +81,11 @@ TEXTS: list[tuple[JsonRecord, str]] = [
             values={"nan": math.nan, "up": math.inf, "down": -math.inf, "lr": 0.0003, "é": 1e22},
         ),
         '{"step":3,"time":1.5,"values":{"nan":"NaN","up":"Infinity","down":"-Infinity","lr":0.0003,'
-        '"é":1e+22},"data_digest":null}',
+        '"é":1e+22},"data_digest":null,"ranks":1}',
     ),
     (
         MetricRecord(step=4, time=1.7e9, values={}, data_digest="ab12"),
-        '{"step":4,"time":1700000000.0,"values":{},"data_digest":"ab12"}',
+        '{"step":4,"time":1700000000.0,"values":{},"data_digest":"ab12","ranks":1}',
     ),
     (
         EventRecord(
@@ -103,7 +103,7 @@ TEXTS: list[tuple[JsonRecord, str]] = [
     ),
     (
         Heartbeat(phase=Phase.TRAINING, step=1, time=1700000000.25),
-        '{"phase":"training","step":1,"time":1700000000.25}',
+        '{"phase":"training","step":1,"time":1700000000.25,"steps":null,"answers":[]}',
     ),
     (
         Outcome(outcome="succeeded", step=9, checkpoint_id="job.a1.step-9"),
@@ -122,7 +122,7 @@ TEXTS: list[tuple[JsonRecord, str]] = [
         '"end":8,"first_step":1},"free_retry":false,"node_at_fault":false,'
         '"memory":{"device":"cpu","total_bytes":1,'
         '"reserved_bytes":2,"allocated_bytes":3,"weights_bytes":4,"gradients_bytes":5,'
-        '"optimizer_bytes":6,"rest_bytes":7},"load":{"checkpoint_id":"c","fault":"file_size"}}',
+        '"optimizer_bytes":6,"rest_bytes":7},"load":{"checkpoint_id":"c","fault":"file_size"},"environment":null}',
     ),
     (
         ExitRecord(outcome="failed", failure=None, ranks=(RANK,), time=4.0),

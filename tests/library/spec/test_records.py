@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trainyard.base.ids import is_id, make_id
+from trainyard.base.ids import ALPHABET, is_id, make_id
 from trainyard.base.redaction import has_credentials, hide_credentials, is_masked
-from trainyard.protocol.manifest import checkpoint_id, checkpoint_path, split_checkpoint_id
 from trainyard.protocol.operations import SampleEnd, SampleResult
 from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.states import (
@@ -21,6 +20,11 @@ from trainyard.protocol.states import (
     AttemptState,
     JobState,
     sources,
+)
+from trainyard.run.checkpoints.checkpoint_names import (
+    checkpoint_id,
+    checkpoint_path,
+    split_checkpoint_id,
 )
 from trainyard.run.failures import (
     FREE_RETRIES,
@@ -108,6 +112,18 @@ def test_a_checkpoint_id_is_its_job_attempt_and_step(job: str, attempt: int, ste
 def test_what_is_no_checkpoint_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no checkpoint id"):
         split_checkpoint_id(text)
+
+
+@given(
+    times=st.lists(st.integers(0, 2**48 - 1), min_size=2),
+    entropy=st.binary(min_size=10, max_size=10),
+)
+def test_an_id_holds_its_time_and_its_entropy_in_base_32(times: list[int], entropy: bytes) -> None:
+    for time in times:
+        number = 0
+        for character in make_id(milliseconds=time, entropy=entropy):
+            number = number * 32 + ALPHABET.index(character)
+        assert number == time * 2**80 + int.from_bytes(entropy)
 
 
 @given(

@@ -13,7 +13,7 @@ import uvicorn
 from server.app.factory import create_app
 from server.context import Context
 from server.database.engine import Database
-from server.wire.configuration import configured
+from server.wire.configuration import Server, configured
 
 PATIENCE = 120.0
 """Longest wait of a test; the machine may be busy with others."""
@@ -25,22 +25,20 @@ def serving(context: Context) -> Iterator[str]:
     database = Database(context.settings.database_url)
     app = create_app(Context(context.settings, database, context.clock))
     try:
-        with listening_on(
-            configured(app, context.settings, connections=500, shutdown_seconds=2)
-        ) as (
-            host,
-            port,
-        ):
+        config = configured(app, context.settings, connections=500, shutdown_seconds=2)
+        with listening_on(config, before_end=app.state.inboxes.close) as (host, port):
             yield f"http://{host}:{port}"
     finally:
         database.dispose()
 
 
 @contextmanager
-def listening_on(config: uvicorn.Config) -> Iterator[tuple[str, int]]:
+def listening_on(
+    config: uvicorn.Config, *, before_end: Callable[[], None] = lambda: None
+) -> Iterator[tuple[str, int]]:
     """Run uvicorn in a thread; the address of its socket."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(config)
+    server = Server(config, before_end=before_end)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

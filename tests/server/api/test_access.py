@@ -26,6 +26,7 @@ OPEN = {"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}
 API = "/api/v1"
 URL = "http://127.0.0.1:8470"
 ORIGIN = {"origin": URL}
+WORKERS, PROVISIONERS = f"{API}/workers/", f"{API}/provisioners/"
 SESSION = f"{API}/auth/session"
 
 
@@ -76,31 +77,56 @@ def test_every_route_but_health_refuses_strangers(app: FastAPI, anonymous: TestC
         assert anonymous.get(path).status_code == 200
 
 
-@pytest.mark.parametrize("kind", [TokenKind.JOIN, TokenKind.NODE, TokenKind.LOGIN])
+MACHINES = (TokenKind.JOIN, TokenKind.NODE, TokenKind.LOGIN, TokenKind.SOURCE)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
 def test_tokens_of_machines_open_no_route_of_people(
     app: FastAPI, anonymous: TestClient, context: Context, kind: TokenKind
 ) -> None:
     headers = of_kind(context, kind, node="node-1")
     for method, path in all_routes(app):
-        if not path.startswith(f"{API}/workers/") and (method, path) != ("POST", SESSION):
+        if not is_of_machines(path) and (method, path) != ("POST", SESSION):
             status = anonymous.request(method, path, headers=headers).status_code
             assert status == 403, (method, path, status)
-        elif is_report_of_an_attempt(path):
+        elif has_a_token_of_its_own(path):
             assert anonymous.request(method, path, headers=headers).status_code == 401
 
 
+@pytest.mark.parametrize("kind", MACHINES)
+def test_provisioners_need_the_token_of_a_source_or_one_to_join_with(
+    app: FastAPI, anonymous: TestClient, context: Context, kind: TokenKind
+) -> None:
+    headers = of_kind(context, kind, node="node-1")
+    routes = [path for _, path in all_routes(app) if path.startswith(PROVISIONERS)]
+    assert len(routes) == 3
+    for path in routes:
+        joins = kind is TokenKind.JOIN and path == f"{PROVISIONERS}register"
+        wanted = 422 if joins or kind is TokenKind.SOURCE else 403  # 422: there is no body
+        status = anonymous.post(path, headers=headers).status_code
+        assert status == wanted, (path, status)
+
+
 def test_tokens_of_people_open_no_route_of_machines(app: FastAPI, client: TestClient) -> None:
-    workers = [(m, p) for m, p in all_routes(app) if p.startswith(f"{API}/workers/")]
-    assert len(workers) == 8  # two of them serve the former protocol
-    for method, path in workers:
+    machines = [(m, p) for m, p in all_routes(app) if is_of_machines(p)]
+    assert len(machines) == 17  # two of them serve the former protocol
+    for method, path in machines:
         status = client.request(method, path).status_code
-        wanted = 401 if is_report_of_an_attempt(path) else 403
+        wanted = 401 if has_a_token_of_its_own(path) else 403
         assert status == wanted, (method, path, status)
 
 
-def is_report_of_an_attempt(path: str) -> bool:
-    """Its token stands on the attempt, no other counts; an operation is reported by its node."""
-    return "/attempts/" in path and path.endswith("/report")
+def is_of_machines(path: str) -> bool:
+    return path.startswith((WORKERS, PROVISIONERS))
+
+
+def has_a_token_of_its_own(path: str) -> bool:
+    """The token of a report stands on the attempt, that of a check on the request for its node.
+
+    No other counts; an operation is reported by its node.
+    """
+    is_of_attempt = "/attempts/" in path and not path.endswith("/claim")
+    return is_of_attempt or path == f"{WORKERS}check"
 
 
 def test_join_tokens_do_not_claim(anonymous: TestClient, context: Context) -> None:

@@ -35,9 +35,15 @@ def test_an_unknown_job_is_not_found_on_any_path(
         queries = {"/logs/search": "?text=x", "/goodput/what-if": "?interval_steps=5"}
         query = next((q for end, q in queries.items() if url.endswith(end)), "")
         for method in methods:
-            bodies = {"/requests": {"kind": "save"}, "/priority": {"priority": 1}}
+            bodies: dict[str, dict[str, object]] = {
+                "/requests": {"kind": "save"},
+                "/priority": {"priority": 1},
+                "/shells": {"argv": ["ls"]},
+                "/input": {"start": 0, "content": ""},
+                "/points": {"start": 0, "series": [{"name": "loss", "points": [[1, 0.0, 0.5]]}]},
+            }
             body = next((b for end, b in bodies.items() if url.endswith(end)), {})
-            sent = body if method == "POST" else None
+            sent = body if method in ("POST", "PUT") else None
             response = client.request(method, url + query, json=sent)
             assert response.status_code == 404, (method, url, response.text)
             tried += 1

@@ -37,6 +37,8 @@ KEYS: dict[str, str | int] = {
     "events": 7,
     "nodes": "node-1",
     "projects": "project-1",
+    "sources": "slurm-a100",
+    "node-requests": ID,
     "queue": f"{100:03}{0:016x}{1_700_000_000_000_000}{ID}",  # priority, tag, time and id
     "checkpoints": f"{ID}.a1.step-5",
 }
@@ -45,6 +47,7 @@ KEYS: dict[str, str | int] = {
 for listing, key in KEYS.items():
     schemathesis.openapi.format(f"page-token-of-{listing}", st.just(encode(listing, key)))
 
+schemathesis.serializer.alias("application/gzip", "application/octet-stream")
 schema = schemathesis.openapi.from_dict(json.loads(openapi_text()))
 schema.config.update(request_timeout=PATIENCE)
 REFUSALS = schema.config.checks.negative_data_rejection

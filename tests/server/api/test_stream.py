@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import socket
@@ -10,24 +9,26 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import httpx
 import pytest
-from sqlalchemy import delete, insert
+from sqlalchemy import delete
 
 from server.context import Context
 from server.database.engine import Database
 from server.database.tables import events
-from server.events.notices import notify, notify_all
+from server.events.notices import notify
 from server.events.store import NewEvent, append_event
-from server.events.stream import MOST_REPLAYED, follow
-from server.events.tail import QUEUE, StreamMessage, Subscription, Tail, newest_id
+from server.events.stream import MOST_REPLAYED
+from server.events.tail import (
+    newest_id,
+)
 from server.subject import Subject
 from tests.actors import TESTER
 from tests.server.api.serving import PATIENCE, serving, until
+from tests.server.events.appended import append_many
 from tests.server.harness import FakeClock
-from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.event_data import Waiting
 from trainyard.protocol.rest.nodes import NodeOnline
 
@@ -278,93 +279,6 @@ def test_notices_have_no_id_and_the_newest_is_replayed(
             append(context, "more", job_id=one)
             until(lambda: len(later.ids) == 1)
             assert later.resets == 0
-
-
-def test_a_slow_client_is_dropped_with_a_reset_and_delays_no_other(context: Context) -> None:
-    tail = Tail(context)
-    tail.start()
-    try:
-        asyncio.run(_one_slow_one_quick(context, tail))
-    finally:
-        tail.stop()
-
-
-async def _one_slow_one_quick(context: Context, tail: Tail) -> None:
-    slow = follow(context, tail, last_event_id=None, job_id=None)
-    quick = follow(context, tail, last_event_id=None, job_id=None)
-    for stream in (slow, quick):
-        assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
-    waiting = asyncio.ensure_future(anext(slow))  # it waits once, takes one, and then no more
-    await asyncio.to_thread(append_many, context, 10)
-    assert (await waiting).startswith(b"id: 1\n")
-    for number in range(1, 11):
-        assert (await anext(quick)).startswith(b"id: %d\n" % number)
-    heard = 10
-    for _ in range(4):  # the last of them may not have been handed to both when one has it
-        await asyncio.to_thread(append_many, context, QUEUE // 2)
-        for _ in range(QUEUE // 2):
-            assert (await anext(quick)).startswith(b"id: %d\n" % (heard + 1))
-            heard += 1
-    assert tail.clients == 2
-    left = [frame async for frame in slow]
-    assert left[-1] == b"event: reset\nid: %d\ndata: {}\n\n" % heard
-    assert len(left) == 10  # the nine that it had taken, and the reset
-    assert tail.clients == 1
-    await quick.aclose()
-    assert tail.clients == 0
-
-
-def append_many(context: Context, count: int) -> None:
-    """Commit several events at once."""
-    row = {
-        "at": context.now(),
-        "kind": EventKind.NODE_ONLINE,
-        "actor": "test",
-        "message": "one of many",
-        "data": {},
-    }
-    with context.database.write() as connection:
-        connection.execute(insert(events), [row] * count)
-
-
-def test_many_notices_at_once_reset_no_client(context: Context) -> None:
-    tail = Tail(context)
-    tail.start()
-    try:
-        asyncio.run(_reads_many_notices(context, tail))
-    finally:
-        tail.stop()
-
-
-async def _reads_many_notices(context: Context, tail: Tail) -> None:
-    jobs = [f"{number:026d}" for number in range(QUEUE + 1)]
-    stream = follow(context, tail, last_event_id=None, job_id=None)
-    assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
-    await asyncio.to_thread(wait_for, context, jobs, "needs 1 slot")
-    read = [await anext(stream) for _ in jobs]
-    # The notices of one transaction have no order.
-    assert [job for job in jobs if not any(job.encode() in content for content in read)] == []
-    await stream.aclose()
-
-
-def test_of_each_notice_the_newest_waits_after_what_it_overtook() -> None:
-    async def received() -> list[bytes]:
-        subscription = Subscription(position=0, job_id="a")
-        first = StreamMessage(None, ("a", "waiting", ""), "a", b"old")
-        other = StreamMessage(None, ("b", "waiting", ""), "b", b"another job's")
-        subscription.hand_over([first, other])
-        subscription.hand_over([StreamMessage(1, 1, "a", b"event")])
-        subscription.hand_over([replace(first, content=b"new")])
-        await asyncio.sleep(0)  # each is added by the loop
-        return [message.content for message in await subscription.take()]
-
-    assert asyncio.run(received()) == [b"event", b"new"]
-
-
-def wait_for(context: Context, jobs: list[str], reason: str) -> None:
-    """Commit a notice of each job."""
-    with context.database.write() as connection:
-        notify_all(context, connection, [(Subject(job), Waiting(reason=reason)) for job in jobs])
 
 
 @pytest.mark.parametrize("last", ["x", "-1", str(2**63)])

@@ -143,6 +143,18 @@ def test_a_slow_head_and_a_slow_body_are_cut_off() -> None:
         assert status(answers(empty_lines)) == 408
 
 
+def test_a_large_body_has_time_as_long_as_enough_of_it_arrives() -> None:
+    with server(replace(SHORT, body_bytes=1)) as dial:
+        connection = begun(dial, POST)
+        for _ in range(10):  # three times the limit, and each second brings its byte
+            connection.settimeout(0.3)
+            with suppress(TimeoutError):
+                assert connection.recv(65536) == b""
+            connection.sendall(b"0")
+        connection.settimeout(PATIENCE)
+        assert status(connection.recv(65536)) == 200
+
+
 def begun(dial: Dial, data: bytes) -> socket.socket:
     """Open a connection whose first bytes follow at once."""
     connection = dial()

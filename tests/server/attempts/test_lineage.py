@@ -28,7 +28,7 @@ from server.metrics.points import Points
 from server.metrics.store import read_tails, store_metrics, store_points
 from tests.server.harness import Harness
 from tests.server.records import Parent, add_attempt, add_attempts, add_job
-from trainyard.protocol.manifest import checkpoint_id
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_id
 from trainyard.run.records import MetricRecord
 
 

@@ -202,6 +202,33 @@ def test_the_wait_doubles(in_a_row: int, delay: float) -> None:
     assert result.reason == f"retry 3 of 9 in {delay} s after hang: it broke"
 
 
+@pytest.mark.parametrize(
+    ("changes", "in_a_row", "delay"),
+    [
+        ({}, 1, 0),
+        ({}, 2, 10),
+        ({}, 3, 20),
+        ({"signal": None}, 1, 5),  # it raised, and would again
+        ({"reason": FailureReason.PROGRAM_ERROR}, 1, 0),
+        ({"rank": None}, 1, 5),  # the launcher was ended, not a rank
+        ({"reason": FailureReason.HANG}, 1, 5),  # NCCL's watchdog aborted it
+    ],
+)
+def test_the_first_retry_after_a_signal_to_a_rank_does_not_wait(
+    changes: dict[str, Any], in_a_row: int, delay: float
+) -> None:
+    killed = replace(failure(FailureReason.TRAINER_ERROR), rank=1, signal="SIGKILL")
+    result = follow(replace(killed, **changes), failures_in_a_row=in_a_row)
+    assert (result.delay_seconds, result.uses_retry) == (delay, True)
+
+
+def test_an_error_of_the_trainer_stands_for_one_of_a_program() -> None:
+    own, other = (FailureReason.PROGRAM_ERROR,), (FailureReason.HANG,)
+    for on, state in ((RetrySection().on, "queued"), (own, "queued"), (other, "failed")):
+        retry = RetrySection(on=on, max_retries=9)
+        assert follow(FailureReason.PROGRAM_ERROR, retry=retry).state == state
+
+
 def test_a_cause_that_is_gone_needs_no_wait() -> None:
     result = follow(FailureReason.PREEMPTED, at_once=True)
     assert result.delay_seconds == 0
@@ -246,7 +273,7 @@ def test_a_rollback_needs_no_reason_to_be_listed_but_uses_the_budget() -> None:
     ("changes", "why"),
     [
         ({"retries_used": 2}, "retry.max_retries=2"),
-        ({"rollback": replace(BACK, repeated=True)}, "were left out before"),
+        ({"rollback": replace(BACK, repeated=True)}, "left this window out before"),
         ({"rollback": replace(BACK, checkpoint_id=None)}, "No checkpoint lies before step 7"),
         ({"desired": STOP}, "on the way to its end"),
     ],
@@ -274,7 +301,7 @@ def test_a_resize_that_fails_on_its_way_rolls_back_too() -> None:
         (
             replace(BACK, repeated=True),
             2,
-            "These sequences were left out before, so a rollback would only repeat.",
+            "A rollback left this window out before, and would only repeat.",
         ),
         (
             replace(BACK, checkpoint_id=None),

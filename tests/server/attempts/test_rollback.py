@@ -84,7 +84,7 @@ def test_no_window_is_left_out_twice(harness: Harness) -> None:
     again(harness, job_id).end("failed", SPIKE, bad_window=BAD)
     job = harness.job(job_id)
     assert job.state == JobState.FAILED
-    assert "were left out before" in job.reason
+    assert "A rollback left this window out before" in job.reason
 
 
 def test_every_later_attempt_leaves_out_what_an_earlier_one_did(

@@ -27,6 +27,7 @@ from server.database.tables import (
 )
 from server.events.notices import notify
 from server.events.store import NewEvent, append_event
+from server.imports.store import start_import
 from server.jobs.resume import resume
 from server.nodes.slots import CLOCK
 from server.projects.service import create_project
@@ -35,6 +36,7 @@ from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.nodes.gpu_node import GpuNode, heartbeat
 from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.past_runs.views import ImportedRun, ImportRequest
 from trainyard.protocol.rest.checkpoints import SampleRequest
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.rest.metrics_and_logs import (
@@ -44,10 +46,10 @@ from trainyard.protocol.rest.metrics_and_logs import (
 )
 from trainyard.protocol.rest.projects import ProjectRequest
 from trainyard.protocol.rest.resume import ResumeRequest
-from trainyard.protocol.states import AttemptCause
+from trainyard.protocol.states import AttemptCause, AttemptState
 from trainyard.protocol.worker_messages import ClockReading
 from trainyard.run.failures import FailureReason
-from trainyard.spec.job import JobSpec
+from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.sections.resources import ResourcesSection
 
 OFFSETS = {"metrics": 7, "log:0": 3}
@@ -85,6 +87,28 @@ def test_every_stored_spec_has_the_fields_of_the_former_version(
     section = harness.job(job_id).spec.resources
     assert (section.world_size, section.priority) == (2, 7)
     assert section.node_selector == ({"zone": "a"} if revision >= "0031" else {})
+
+
+def test_imported_runs_stay_as_jobs_that_have_ended(
+    database: Database, harness: Harness, context: Context
+) -> None:
+    request = ImportRequest(
+        run=ImportedRun(tool="wandb", run_id="a", digest="sha256:" + "a" * 64, points=1),
+        name="past",
+        state="succeeded",
+        start_time=1.7e9,
+        seconds=60.0,
+        last_step=1,
+    )
+    job_id = start_import(context, request, actor=ADA).job_id
+    with database.write() as connection:
+        command.downgrade(alembic_config(connection), "0046")
+        of_job = attempts.c.job_id == job_id
+        row = connection.execute(sa.select(attempts.c.cause, attempts.c.state).where(of_job)).one()
+        kinds = connection.scalars(sa.select(events.c.kind)).all()
+    assert (row.cause, row.state, kinds) == (AttemptCause.SUBMIT, AttemptState.ENDED, [])
+    upgrade(database)
+    assert harness.job(job_id).imported_from is None
 
 
 def test_events_and_notices_of_stragglers_are_deleted(
@@ -177,6 +201,24 @@ def test_the_slots_of_a_node_whose_clock_was_wrong_return(
     assert node.view.clock_skew_seconds is None
     node.beat(None)
     assert (node.view.free_slots, node.view.withheld, node.view.problems) == (2, (), ())
+
+
+def test_patterns_of_artifacts_are_forgotten(database: Database, harness: Harness) -> None:
+    program = {"command": ["x"], "artifacts": ["*.csv"]}
+    job_id, other = harness.submit(), harness.submit()
+    of_program = parse_job_spec({"name": "n", "program": program})
+    with database.write() as connection:
+        connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(spec=of_program))
+        command.downgrade(alembic_config(connection), "0048")
+        specs = connection.exec_driver_sql("SELECT id, spec FROM jobs").all()
+    sections = {row.id: json.loads(row.spec).get("program") for row in specs}
+    assert sections[job_id]["command"] == ["x"]
+    assert "artifacts" not in sections[job_id]
+    assert not sections[other]
+    upgrade(database)
+    found = harness.job(job_id).spec.program
+    assert found is not None
+    assert (found.command, found.artifacts) == (("x",), ())
 
 
 def store_specs(harness: Harness) -> str:

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from psycopg.pq import TransactionStatus
 from sqlalchemy import URL, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from server.database import engine
@@ -53,6 +55,57 @@ def test_a_process_that_is_stopped_inside_a_transaction_loses_its_locks(postgres
         hold_the_lock()
     stopped.dispose()
     other.dispose()
+
+
+def test_a_read_begins_no_transaction_and_cannot_write(postgres_url: URL) -> None:
+    database = Database(postgres_url.render_as_string(hide_password=False))
+    with database.read() as connection:
+        held = connection.connection.dbapi_connection
+        assert held is not None
+        assert connection.exec_driver_sql("SELECT 1").scalar_one() == 1
+        assert held.info.transaction_status == TransactionStatus.IDLE
+        with pytest.raises(DBAPIError, match="read-only transaction"):
+            connection.exec_driver_sql("CREATE TABLE forbidden (value INTEGER)")
+    with database.snapshot() as connection:
+        ids = "SELECT pg_current_snapshot()::text"
+        before = connection.exec_driver_sql(ids).scalar_one()
+        with database.write() as other:
+            other.exec_driver_sql("CREATE TEMPORARY TABLE allowed (value INTEGER)")
+        assert connection.exec_driver_sql(ids).scalar_one() == before
+    database.dispose()
+
+
+def test_a_connection_that_died_at_rest_is_replaced(
+    postgres_url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, killer = (
+        Database(postgres_url.render_as_string(hide_password=False)) for _ in range(2)
+    )
+    seen: list[str] = []
+    ping = database.engine.dialect.do_ping
+
+    def note(raw: DBAPIConnection) -> bool:
+        seen.append("ping")
+        return ping(raw)
+
+    monkeypatch.setattr(database.engine.dialect, "do_ping", note)
+
+    def session() -> int:
+        with database.read() as connection:
+            return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+
+    first = session()
+    assert session() == first
+    assert seen == [], "it has just been used"
+    monkeypatch.setattr(engine, "RESTED_SECONDS", 0.0)
+    assert session() == first
+    assert seen == ["ping"]
+    with killer.write() as connection:
+        connection.exec_driver_sql(f"SELECT pg_terminate_backend({first}, 10000)")
+    assert session() != first
+    assert seen == ["ping"] * 2, "a new connection needs no test"
+    database.dispose()
+    killer.dispose()
 
 
 def test_a_server_that_answers_nothing_is_given_up() -> None:

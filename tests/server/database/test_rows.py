@@ -96,12 +96,21 @@ def _without_none(hint: Any) -> Any:
     return rest[0] if len(rest) == 1 else hint
 
 
+def _without_annotations(model: Any) -> Any:
+    """Return the classes by which a record is validated, without how one of them is chosen."""
+    if get_origin(model) is Annotated:
+        return _without_annotations(get_args(model)[0])
+    if get_origin(model) in {Union, UnionType}:
+        return Union[tuple(_without_annotations(member) for member in get_args(model))]  # noqa: UP007
+    return model
+
+
 def _fits(hint: Any, kind: Any) -> bool:
     match kind:
         case Lazy():
             return get_origin(hint) is StoredRecord and get_args(hint) == (kind.model,)
         case Record():
-            return bool(hint == kind.model)
+            return bool(hint in (kind.model, _without_annotations(kind.model)))
         case Json() | NullType():  # a function whose result SQLAlchemy does not know
             return True
         case UtcDateTime():

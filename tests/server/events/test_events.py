@@ -23,7 +23,9 @@ from server.ingest.parse import event_line
 from server.subject import Subject
 from tests.actors import TESTER
 from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind
+from trainyard.protocol.job_artifacts.events import ArtifactsStored, OutputDropped
 from trainyard.protocol.manifest import SaveFailed, SaveSettled
+from trainyard.protocol.node_sources.views import NodesReleased, NodesRequested, SourceChanged
 from trainyard.protocol.operations import OperationKind, OperationProgress
 from trainyard.protocol.rest import event_data as data
 from trainyard.protocol.rest import metrics_and_logs as ranks
@@ -45,6 +47,7 @@ from trainyard.protocol.rest.nodes import (
     NodeRegistered,
 )
 from trainyard.protocol.rest.projects import ProjectChanged, ProjectSettings
+from trainyard.protocol.shell_sessions.views import ShellClosed, ShellOpened
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.directory import Phase
@@ -95,6 +98,7 @@ EXAMPLES: tuple[EventData, ...] = (
     data.RequestAnswered(request_id="r1", ok=True, message="saved"),
     data.LineSkipped(file="metrics.jsonl", offset=0, error="no record"),
     data.MetricsDropped(what="series", limit=2000, first="train/x"),
+    OutputDropped(what="artifacts", reason="disk_full", first="samples/a"),
     ranks.StragglerFound(rank=1, kind="data", factor=1.5, share=0.2, step=9, time=1.0),
     ranks.StragglerGone(rank=1, step=20, time=1.0),
     NodeRegistered(slots=2, device="cpu"),
@@ -103,7 +107,13 @@ EXAMPLES: tuple[EventData, ...] = (
     NodeDrained(draining=True, running="finish", reasons=("Xid 79",)),
     NodeLabeled(changed={"zone": "a", "rack": None}),
     data.JobDeleted(),
+    data.Imported(tool="wandb", run_id="9dcz13mm", points=3),
     ProjectChanged(project="vision", before=None, after=ProjectSettings(weight=2.0, max_slots=16)),
+    SourceChanged(source="slurm", online=True, paused=False, needs_login=False),
+    NodesRequested(request_id="r1", source="slurm", nodes=2),
+    NodesReleased(request_id="r1", source="slurm", nodes=2, ended=True),
+    ShellOpened(shell_id="s1", argv=("ls", "-l"), rank=1),
+    ShellClosed(shell_id="s1", exit_code=0),
 )
 NOTICES: tuple[EventData, ...] = (
     data.Waiting(reason="needs 2 slots, 1 free"),
@@ -115,6 +125,7 @@ NOTICES: tuple[EventData, ...] = (
     ),
     data.MetricsStored(step=5, values={"train/loss": math.nan}, progress=Progress(steps=10)),
     ranks.RankTimesStored(step=9),
+    ArtifactsStored(count=2),
     data.LogStored(rank=0, lines=3),
 )
 

@@ -266,6 +266,23 @@ def test_output_of_an_ended_share_is_taken_and_nothing_else(
         send(context, supervisor, chunk("log:0", b"x", start=8), identity=other)
 
 
+def test_records_of_event_files_are_metrics(context: Context, harness: Harness) -> None:
+    harness.add_node("n0", slots=2)
+    harness.add_node("n1", slots=2)
+    job_id, (first, second) = harness.launched(resources={"world_size": 4})
+    own, of_files = metric_lines(1, 2), metric_lines(2, 4, eval__loss=0.5)
+    file = "event_files"
+    for _ in range(2):
+        reply = send(context, first, chunk("metrics", own), chunk(file, of_files))
+        assert reply.acknowledged == {"metrics": len(own), file: len(of_files)}
+    assert loss(context, job_id).steps == [1, 2, 3, 4]  # a step of a series is kept once
+    with pytest.raises(InvalidRequestError, match="node of global rank 0"):
+        send(context, second, chunk(file, of_files))
+    first.end("succeeded")
+    reply = send(context, first, chunk(file, b"nonsense\n", start=len(of_files)))
+    assert reply.acknowledged == {file: len(of_files) + 9}
+
+
 @pytest.mark.parametrize("slots", [(4, 1), (4, 3), (2, 2, 1), (2, 2)])
 def test_ranks_of_a_node_follow_those_of_the_shares_before_it(
     context: Context, harness: Harness, slots: tuple[int, ...]

@@ -20,6 +20,7 @@ from server.metrics.csv import csv_rows
 from server.placement.demand import LONGEST_EXPECTED
 from tests.server.harness import Harness, Launched
 from tests.server.reports import chunk, json_lines, kept_events, loss, metric_lines, send
+from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.states import DesiredState, JobState
 from trainyard.run.directory import Phase
@@ -143,6 +144,7 @@ def test_commits_enter_the_catalog_once(context: Context, launched: Launched) ->
     assert views[0].place == f"checkpoints:{job_id}/a1/step-50"
     assert list_checkpoints(context, job_id, after=views[0].id) == views[1:]
     manifest = read_checkpoint(context, views[0].id).manifest
+    assert isinstance(manifest, Manifest)
     assert (manifest.train_state.step, manifest.spec) == (50, spec)
     assert [event["step"] for event in kept_events(context, "checkpoint_committed")] == [0, 50]
     with context.database.read() as connection:
@@ -201,8 +203,12 @@ def test_the_catalog_has_what_a_save_cost(context: Context, launched: Launched) 
     (newest, first) = list_checkpoints(context, job_id)
     assert newest.stall_seconds == 0.02
     assert (first.writers, first.write_seconds, first.stall_seconds) == (None, None, None)
-    written = read_checkpoint(context, newest.id).manifest.writers
-    assert [(writer.rank, writer.write_seconds) for writer in written] == [(0, 0.2), (2, 0.3)]
+    manifest = read_checkpoint(context, newest.id).manifest
+    assert isinstance(manifest, Manifest)
+    assert [(writer.rank, writer.write_seconds) for writer in manifest.writers] == [
+        (0, 0.2),
+        (2, 0.3),
+    ]
     (event,) = kept_events(context, "checkpoint_settled")
     assert event == settled
 

@@ -52,7 +52,7 @@ def test_a_submission_and_a_plan_are_refused_by_name(context: Context) -> None:
 @BRINGS_CODE
 def test_code_sets_what_it_likes(context: Context, harness: Harness) -> None:
     harness.add_node()
-    job_id = submit(context, parse_job_spec({"env": EXPLOIT}), actor=ADA)
+    job_id = submit(context, parse_job_spec({"env": EXPLOIT}), actor=ADA).id
     assert harness.place() == 1
     assert harness.claim_all(job_id)[0].reply.spec.env == EXPLOIT
 

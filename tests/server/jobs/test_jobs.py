@@ -10,10 +10,12 @@ from server.database.tables import attempts, jobs, requests
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.idempotency import forget_old_keys
 from server.jobs.planning import plan_job
+from server.jobs.queries import job_row, job_view, view_of
 from server.jobs.service import add_request, cancel, delete, stop, submit
 from server.nodes.drain import set_drain
 from tests.actors import ADA, BOB
 from tests.server.harness import BRINGS_CODE, Harness
+from tests.server.statements import statements
 from trainyard.protocol.states import JobState
 from trainyard.run.records import Request
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -26,12 +28,55 @@ def spec(**sections: object) -> JobSpec:
 @BRINGS_CODE
 def test_a_submission_is_stored_whole(context: Context, harness: Harness) -> None:
     wanted = spec(env={"API_KEY": "real"}, resources={"world_size": 4, "priority": 3})
-    job_id = submit(context, wanted, actor=ADA)
+    job_id = submit(context, wanted, actor=ADA).id
     job = harness.job(job_id)
     assert context.secrets.restore(job.spec, job.env) == wanted
     assert (job.state, job.priority, job.world_size, job.layout) == ("queued", 3, 4, "FSDP 4")
     assert (job.created_by, job.pending.cause, job.pending.actor) == ("ada", "submit", "ada")
     assert harness.kinds(job_id) == ["submitted"]
+
+
+def test_a_submission_and_its_view_need_few_statements(context: Context, harness: Harness) -> None:
+    """With any number of nodes: their hardware is read only where a rule depends on it."""
+    harness.add_node()
+    submit(context, JobSpec(), actor=ADA)
+    with statements(context) as seen:
+        job = submit(context, JobSpec(), actor=ADA)
+        view_of(context, job)
+    stored = [each for each in seen if not each.startswith("BEGIN")]
+    assert len(stored) == (3 if context.database.is_sqlite else 4), stored
+    with statements(context) as seen:
+        job_view(context, job.id)
+    assert len([each for each in seen if not each.startswith("BEGIN")]) == 1, seen
+
+
+@BRINGS_CODE
+def test_the_answer_to_a_submission_is_what_a_query_returns(
+    context: Context, harness: Harness
+) -> None:
+    wanted = spec(
+        env={"API_KEY": "real"},
+        tags=["a", "b"],
+        data={"source": "text", "path": "data:x"},
+        resources={"world_size": 4, "min_world_size": 2, "max_world_size": 8},
+    )
+    for each in (wanted, spec(), spec(lr_schedule={"total_tokens": 10**9})):
+        job = submit(context, each, actor=ADA)
+        with context.database.read() as connection:
+            assert job == job_row(connection, job.id)
+        assert view_of(context, job) == job_view(context, job.id)
+
+
+def test_the_answer_to_a_repeat_has_what_happened_since(context: Context, harness: Harness) -> None:
+    first = submit(context, spec(), actor=ADA, idempotency_key="k")
+    harness.place()  # there is no node: the job waits for a reason, which its group has
+    waits = view_of(context, submit(context, spec(), actor=ADA, idempotency_key="k"))
+    harness.add_node()
+    harness.place()
+    placed = view_of(context, submit(context, spec(), actor=ADA, idempotency_key="k"))
+    assert (waits.id, waits.state, placed.id) == (first.id, JobState.QUEUED, first.id)
+    assert waits.reason is not None
+    assert (placed.state, placed.current_attempt is None) == (JobState.STARTING, False)
 
 
 def test_every_problem_is_named_and_nothing_stored(context: Context) -> None:
@@ -65,7 +110,7 @@ def test_jobs_bring_code_only_where_the_settings_allow_it(
 ) -> None:
     own = spec(model={"factory": "gpt:build", "code": "data:own_model"})
     if allow_code:
-        assert harness.job(submit(context, own, actor=ADA)).spec == own
+        assert harness.job(submit(context, own, actor=ADA).id).spec == own
         return
     with pytest.raises(InvalidRequestError, match="TRAINYARD_ALLOW_CODE=true") as refusal:
         submit(context, own, actor=ADA)
@@ -93,7 +138,7 @@ def test_only_more_slots_than_ever_registered_are_refused(
     )  # before the first node everybody waits
     harness.add_node(slots=4)
     larger = spec(resources={"world_size": 5}, training={"micro_batch_size": 1})
-    job_id = submit(context, larger, actor=ADA)  # and so does what is larger than all of them
+    job_id = submit(context, larger, actor=ADA).id  # and so does what is larger than all of them
     assert harness.place() == 0
     assert harness.job(job_id).reason == "needs 5 slots, 4 are online"
     harness.add_node("more", slots=1)
@@ -139,10 +184,10 @@ def test_what_no_node_can_compute_is_refused(context: Context, harness: Harness)
 
 
 def test_a_repeat_under_the_same_key_is_harmless(context: Context) -> None:
-    first = submit(context, spec(), actor=ADA, idempotency_key="k")
-    again = submit(context, spec(), actor=ADA, idempotency_key="k")
+    first = submit(context, spec(), actor=ADA, idempotency_key="k").id
+    again = submit(context, spec(), actor=ADA, idempotency_key="k").id
     assert again == first
-    assert submit(context, spec(), actor=BOB, idempotency_key="k") != first
+    assert submit(context, spec(), actor=BOB, idempotency_key="k").id != first
     with pytest.raises(InvalidRequestError, match="another body"):
         submit(context, spec(name="other"), actor=ADA, idempotency_key="k")
     assert count(context, jobs) == 2
@@ -153,7 +198,7 @@ def test_a_refused_submission_does_not_take_its_key(context: Context, harness: H
     wanted = spec(quantization={"recipe": "float8_tensorwise"})
     with pytest.raises(InvalidRequestError):
         submit(context, wanted, actor=ADA, idempotency_key="k")
-    assert submit(context, spec(), actor=ADA, idempotency_key="k")
+    assert submit(context, spec(), actor=ADA, idempotency_key="k").id
 
 
 def test_requests_go_to_a_running_trainer_only(context: Context, harness: Harness) -> None:
@@ -187,11 +232,23 @@ def test_deleting_leaves_one_event(context: Context, harness: Harness) -> None:
     assert count(context, jobs) == count(context, attempts) == 0
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_an_event_of_a_job_that_is_gone_is_stored_under_the_lock_too(
+    context: Context, harness: Harness
+) -> None:
+    """Others get that lock by the update of their job's row, which this one has no more."""
+    job_id = harness.submit()
+    cancel(context, job_id, actor=ADA, reason="")
+    with statements(context) as seen:
+        delete(context, job_id, actor=ADA, checkpoints="keep")
+    assert any(each.startswith("SELECT pg_advisory_xact_lock") for each in seen), seen
+
+
 def test_a_deleted_job_leaves_its_key(context: Context) -> None:
-    first = submit(context, spec(), actor=ADA, idempotency_key="k")
+    first = submit(context, spec(), actor=ADA, idempotency_key="k").id
     stop(context, first, actor=ADA, reason="")
     delete(context, first, actor=ADA, checkpoints="keep")
-    again = submit(context, spec(), actor=ADA, idempotency_key="k")
+    again = submit(context, spec(), actor=ADA, idempotency_key="k").id
     assert again != first
     assert count(context, jobs) == 1
 

@@ -16,6 +16,7 @@ from server.jobs.resume import options, preview, resume
 from server.jobs.service import cancel, stop
 from tests.actors import ADA, BOB
 from tests.server.harness import Harness
+from tests.server.jobs.plans import planned
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.resume import ResumePreview, ResumeRequest
 from trainyard.protocol.states import AttemptCause, DesiredState, JobState
@@ -71,7 +72,7 @@ def test_auto_goes_by_the_slots_of_each_attempt(context: Context, harness: Harne
     harness.add_node("gpus", device="cuda")
     resources = {"device": "cuda"}
     shown = resume(context, job_id, request(overrides={"resources": resources}), actor=ADA)
-    assert (shown.plan.device, shown.plan.auto["compile.enabled"]) == ("cuda", True)
+    assert (shown.plan.device, planned(shown).auto["compile.enabled"]) == ("cuda", True)
     assert changed(shown) == {
         "device": ("cpu", "cuda"),
         "compilation": ("off", "inductor"),
@@ -136,7 +137,7 @@ def test_a_micro_batch_size_that_is_no_longer_legal_is_lowered(
     context: Context, stopped: str
 ) -> None:
     shown = preview(context, stopped, request(world_size=8))
-    assert shown.plan.batch.micro_batch_size == 2
+    assert planned(shown).batch.micro_batch_size == 2
     assert changed(shown)["micro-batch size"] == ("4", "2")
     with pytest.raises(InvalidRequestError) as refusal:
         preview(context, stopped, request(world_size=8, overrides={"micro_batch_size": 4}))
@@ -147,12 +148,12 @@ def test_the_least_idle_micro_batch_size_is_chosen_where_others_idle(
     context: Context, stopped: str
 ) -> None:
     shown = preview(context, stopped, request(world_size=3))
-    assert shown.plan.batch.micro_batch_size == 3  # 4 leaves a third of the slots idle
-    assert shown.plan.batch.less_idle_micro_batch_size is None
+    assert planned(shown).batch.micro_batch_size == 3  # 4 leaves a third of the slots idle
+    assert planned(shown).batch.less_idle_micro_batch_size is None
     offered = {option.world_size: option for option in options(context, stopped).options}
-    assert offered[3].layouts[0].batch == shown.plan.batch
+    assert offered[3].layouts[0].batch == planned(shown).batch
     named = preview(context, stopped, request(world_size=3, overrides={"micro_batch_size": 4}))
-    assert named.plan.batch.micro_batch_size == 4
+    assert planned(named).batch.micro_batch_size == 4
 
 
 def test_a_resize_goes_on_from_the_save_of_its_stop(context: Context, harness: Harness) -> None:
@@ -345,8 +346,8 @@ def test_stages_of_another_pipeline_do_not_follow(context: Context, harness: Har
     alone = stale.model_copy(update={"pp": 1, "dp_shard": 2})
     for asked in ({"world_size": 1}, {"overrides": {"parallelism": alone}}):
         shown = preview(context, job_id, request(**asked))
-        assert shown.plan.pipeline is None
-    kept = preview(context, job_id, request()).plan.pipeline
+        assert planned(shown).pipeline is None
+    kept = planned(preview(context, job_id, request())).pipeline
     assert kept is not None
     assert (kept.layers, kept.microbatches, kept.runs) == ((1, 3), 2, 2)
     chosen = stale.model_copy(update={"pp_stage_modules": (("norm",), ("output",))})

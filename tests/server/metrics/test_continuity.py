@@ -11,7 +11,7 @@ from sqlalchemy import select
 from server.context import Context
 from server.database.tables import events
 from server.jobs.resume import resume
-from server.metrics.continuity import Past, compare
+from server.metrics.continuity import Past, compare, of_program
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.reports import chunk, json_lines, metric_lines, send
@@ -289,3 +289,26 @@ def test_changed_code_is_named_in_the_badge_and_changed_fields_in_the_event(
     with context.database.read() as connection:
         message = connection.scalar(select(events.c.message).where(events.c.kind == "resumed"))
     assert str(message).endswith("step-30; changed: parallelism.dp_shard: 2 -> 4")
+
+
+# ---- programs ----------------------------------------------------------------------------------
+
+
+def test_the_order_of_a_program_is_exact_where_its_digest_is_that_of_another_attempt() -> None:
+    before = past((1, "a" * 32), same_step=(1, 2.0005))
+    found = of_program(line(), before, 2.0)
+    assert found is not None
+    assert found.exact
+    assert found.summary == "order exact, loss within 0.1% of attempt 1"
+    without = of_program(line(), before, None)
+    assert without is not None
+    assert without.summary == "order exact, loss not compared"
+    other = of_program(line(digest="b" * 32), before, 3.0)
+    assert other is not None
+    assert broken(other) == ["data_digest", "loss"]
+    assert not other.exact
+
+
+def test_a_program_without_digests_of_the_step_is_not_compared() -> None:
+    assert of_program(line(digest=None), past((1, "a" * 32)), 2.0) is None
+    assert of_program(line(), past(), 2.0) is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,11 +12,12 @@ from sqlalchemy import event, select, text, update
 
 from server.context import Context
 from server.database.slot_tables import HOLDS_SLOTS
-from server.database.tables import attempt_nodes, nodes
-from server.nodes.capacity import read_offers
+from server.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.nodes.capacity import CapacityReader, read_capacity, read_offers
 from server.placement.demand import Offer
 from server.scheduling.placements import held_on
 from tests.server.harness import Harness
+from trainyard.protocol.rest.jobs import Progress
 
 
 def offers(context: Context) -> Sequence[Offer]:
@@ -39,6 +42,63 @@ def test_only_the_offer_of_a_node_that_changes_is_made_anew(
         connection.execute(labeled)
     labels = [offer.labels for offer in offers(context)]
     assert labels == [{**before[0].labels, "zone": "x"}, before[1].labels]
+
+
+def test_a_reader_that_keeps_attempts_returns_what_a_new_one_reads(
+    harness: Harness, context: Context
+) -> None:
+    for name in "abcd":
+        harness.add_node(name, slots=2)
+    job_ids = [harness.running(resources={"world_size": size})[0] for size in (1, 1, 2, 4)]
+    with context.database.read() as connection:
+        of_job = dict(connection.execute(select(attempts.c.job_id, attempts.c.id)).all())
+    attempt_ids = [of_job[job_id] for job_id in job_ids]
+    ids = {
+        attempt_nodes.c.attempt_id: attempt_ids,
+        attempts.c.id: attempt_ids,
+        jobs.c.id: job_ids,
+        nodes.c.name: [*"abcd"],
+    }
+    chance, now = random.Random(2), context.now()
+    changes: list[tuple[Any, str, Sequence[Any]]] = [
+        (attempt_nodes, "state", ("running", "placed", "ended")),
+        (attempt_nodes, "slots", ([0], [1], [0, 1])),
+        (attempt_nodes, "lost_at", (None, now)),
+        (attempt_nodes, "unreachable_since", (None, now)),
+        (attempts, "desired", ("run", "stop", "cancel")),
+        (attempts, "ordered_at", (None, now, now - timedelta(hours=1))),
+        (attempts, "started_at", (None, now, now - timedelta(days=1))),
+        (jobs, "state", ("starting", "running", "stopping")),
+        (jobs, "name", ("x", "y")),
+        (jobs, "priority", (0, 7)),
+        (jobs, "progress", (Progress(steps=9), Progress(steps=9, seconds_left=9.0))),
+        (nodes, "notice", (None, "goes away")),
+        (nodes, "set_labels", ({}, {"zone": "x"})),
+    ]
+    reader = CapacityReader()
+    ends: set[timedelta | None] = set()
+    for moment in range(100):
+        table, column, values = chance.choice(changes)
+        key = next(iter(table.primary_key))
+        with context.database.write() as connection:
+            changed = update(table).where(key == chance.choice(ids[key]))
+            connection.execute(changed.values({column: chance.choice(values)}))
+        later = now + timedelta(seconds=10 * moment)  # some orders become overdue
+        with context.database.read() as connection:
+            found = reader.read(connection, later)
+            assert found == read_capacity(connection, later)
+        for each in found.holdings:
+            ends.add(None if each.ends_at is None else each.ends_at - later)
+    assert ends == {None, timedelta(seconds=9), timedelta(seconds=60)}
+
+
+def test_what_has_not_changed_of_an_attempt_is_kept(harness: Harness, context: Context) -> None:
+    harness.add_node("a", slots=2)
+    harness.running()
+    reader = CapacityReader()
+    with context.database.read() as connection:
+        (first,), (again,) = (reader.read(connection, context.now()).holdings for _ in range(2))
+    assert again is first
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

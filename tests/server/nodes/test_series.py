@@ -27,6 +27,7 @@ from server.nodes.series import (
     read_metrics,
 )
 from tests.server.harness import WORKER, Harness
+from tests.server.statements import statements
 from trainyard.protocol.node_samples import (
     Accelerator,
     AcceleratorSample,
@@ -109,6 +110,15 @@ def test_a_node_keeps_a_bounded_number_of_rows(harness: Harness) -> None:
         counts = Counter(connection.scalars(select(node_points.c.seconds)))
     assert counts[60] == MINUTES_KEPT
     assert counts[900] in (QUARTERS_KEPT, QUARTERS_KEPT - 1)
+
+
+@pytest.mark.usefixtures("gpu_node")
+def test_a_heartbeat_with_a_sample_needs_few_statements(harness: Harness) -> None:
+    beat(harness, sample_of(300.0))
+    with statements(harness.context) as seen:
+        beat(harness, sample_of(400.0))
+    assert len([each for each in seen if not each.startswith("BEGIN")]) == 4, seen
+    assert power(harness).points[-1].max == 400.0
 
 
 @pytest.mark.usefixtures("gpu_node")

@@ -51,7 +51,7 @@ def test_a_round_that_fails_is_followed_by_another(
 ) -> None:
     beat(context)
     harness.add_node()
-    job_id = submit(context, parse_job_spec({}), actor=ADA)
+    job_id = submit(context, parse_job_spec({}), actor=ADA).id
     leader = Leader(context.database)
     scheduler = Scheduler(context, RecordingDispatcher(), leader)
     stop, rounds, tick = threading.Event(), iter(range(100)), scheduler.tick

@@ -249,26 +249,6 @@ def test_a_peer_that_failed_first_does_not_hide_a_lost_node(harness: Harness) ->
 
 
 @pytest.mark.usefixtures("up")
-def test_an_unclaimed_launch_is_sent_again_and_then_given_up(harness: Harness) -> None:
-    harness.add_node()
-    job_id = harness.submit(retry={"max_retries": 0})
-    harness.place()
-    assert len(harness.dispatcher.sent) == 1
-    harness.reconcile(seconds=4)
-    assert len(harness.dispatcher.sent) == 1
-    harness.reconcile(seconds=1)
-    assert len(harness.dispatcher.sent) == 2
-    harness.reconcile()
-    assert len(harness.dispatcher.sent) == 2, "once in each pause"
-    harness.reconcile(seconds=114)
-    assert harness.job(job_id).state == JobState.STARTING
-    harness.reconcile(seconds=1)
-    assert harness.job(job_id).state == JobState.FAILED
-    assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR
-    assert harness.attempt(job_id).failure.node_at_fault
-
-
-@pytest.mark.usefixtures("up")
 def test_one_unclaimed_share_ends_the_others(harness: Harness) -> None:
     harness.add_node("a", slots=2)
     harness.add_node("b", slots=2)

@@ -34,7 +34,8 @@ from trainer.checkpoint.pending_save import Staging
 from trainer.checkpoint.save_folder import create_folder, write_durably
 from trainer.checkpoint.writer import checkpoint_writer
 from trainer.errors import LaunchError, RunError
-from trainyard.protocol.manifest import COMMITTED, Manifest
+from trainyard.protocol.manifest import Manifest
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection
 

@@ -17,7 +17,8 @@ from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.manifest import check_contents, committed_manifests, read_manifest
 from trainer.checkpoint.save_folder import Point
 from trainer.errors import RunError
-from trainyard.protocol.manifest import COMMITTED, FENCE, MANIFEST, Manifest
+from trainyard.protocol.manifest import Manifest
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED, FENCE, MANIFEST
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.training import TrainingSection

@@ -25,13 +25,8 @@ from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.errors import RunError
 from trainer.storage.io_errors import digest
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.manifest import (
-    COMMITTED,
-    DCP_METADATA,
-    MANIFEST,
-    ManifestFile,
-    checkpoint_id,
-)
+from trainyard.protocol.manifest import DCP_METADATA, ManifestFile
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED, MANIFEST, checkpoint_id
 from trainyard.spec.layout import Layout
 
 LAYOUT = Layout(dp_shard=2)

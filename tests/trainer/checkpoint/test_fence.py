@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoint import fence
-from trainer.checkpoint.fence import LOCK, raised_fence, read_fence
+from trainer.checkpoint.fence import raised_fence, read_fence
 from trainer.errors import CheckpointError, OutrunError
-from trainyard.protocol.manifest import FENCE
+from trainyard.run.checkpoints import fence_file
+from trainyard.run.checkpoints.checkpoint_names import FENCE
+from trainyard.run.checkpoints.fence_file import LOCK
 
 
 def _raise(folder: Path, attempt: int) -> int:
@@ -106,7 +107,7 @@ def test_the_highest_attempt_can_raise_it(tmp_path: Path) -> None:
 @pytest.fixture
 def impatient() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fence, "LOCK_SECONDS", 0.2)
+        patch.setattr(fence_file, "LOCK_SECONDS", 0.2)
         yield patch
 
 

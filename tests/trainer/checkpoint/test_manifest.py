@@ -15,7 +15,8 @@ from tests.trainer.points import at_points
 from trainer.checkpoint.manifest import committed_manifests, metadata_digest, read_manifest
 from trainer.checkpoint.save_folder import Point, create_folder
 from trainer.errors import CheckpointError
-from trainyard.protocol.manifest import COMMITTED, Manifest
+from trainyard.protocol.manifest import Manifest
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED
 
 
 def _manifest(attempt: int, step: int) -> Manifest:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from tests.trainer.checkpoint.toy import JOB, Refusal, build, manager, refusal, state_at
 from tests.trainer.ranks import run_ranks
 from trainer.errors import RunError
-from trainyard.protocol.manifest import COMMITTED
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED
 from trainyard.spec.layout import Layout
 
 LAYOUT = Layout(dp_shard=2)

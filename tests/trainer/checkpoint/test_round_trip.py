@@ -24,7 +24,8 @@ from tests.trainer.checkpoint.toy import (
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.manifest import committed_manifests, read_manifest
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.manifest import COMMITTED, Manifest
+from trainyard.protocol.manifest import Manifest
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED
 from trainyard.spec.layout import Layout
 
 FSDP2 = Layout(dp_shard=2)

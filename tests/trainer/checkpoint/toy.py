@@ -20,10 +20,11 @@ from trainer.checkpoint.tensors import train_tensors
 from trainer.distributed import Ranks
 from trainer.errors import RunError
 from trainer.loop.optimizer import materialize_state
-from trainer.run import Run
+from trainer.run import TrainerRun
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import AttemptSpec, ResumePoint
-from trainyard.protocol.manifest import DataState, Manifest, TrainState, checkpoint_path
+from trainyard.protocol.manifest import DataState, Manifest, TrainState
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 from trainyard.run.directory import RunDirectory
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec
@@ -87,7 +88,7 @@ def manager(
     assert group is not None
     settings = resolved(JobSpec(checkpoint=section) if section else spec or JobSpec(), "cpu")
     once = settings.checkpoint.model_copy(update={"give_up_after_seconds": 0.0})
-    run = Run(
+    run = TrainerRun(
         directory=RunDirectory(Path()),
         submitted=spec or JobSpec(),
         spec=settings.model_copy(update={"checkpoint": once}),

@@ -25,10 +25,10 @@ from tests.trainer.data.inputs import (
 from trainer.data.batches import MicroBatch, micro_batches
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.data.digest import in_global_order, sequence_hash, step_digest
-from trainer.data.permutation import Permutation
 from trainer.data.tokenizer import BOS, EOS
 from trainyard.spec.job import parse_job_spec
 from trainyard.training.batch_partition import BatchPartition
+from trainyard.training.permutation import Permutation
 
 SEED = 11
 MAX_RANKS = 8
@@ -87,9 +87,7 @@ def reference(root: Path, sequences: int, steps: int, global_batch: int) -> list
     for step in range(steps):
         positions = list(range(step * global_batch, (step + 1) * global_batch))
         starts = [
-            int(Permutation(sequences, SEED, p // sequences)(np.array([p % sequences]))[0])
-            * SEQ_LEN
-            for p in positions
+            Permutation(sequences, SEED, p // sequences)(p % sequences) * SEQ_LEN for p in positions
         ]
         tokens = [tuple(stream[s : s + SEQ_LEN]) for s in starts]
         hashes = [sequence_hash(p, np.array(t)) for p, t in zip(positions, tokens, strict=True)]
@@ -185,8 +183,8 @@ class Stream:
         windows = (len(self.tokens) - 1) // SEQ_LEN
         training = windows - int(windows * fraction)
         epoch, index = divmod(position, training)
-        entry = Permutation(training, SEED, epoch)(np.array([index]))
-        return int((Permutation(windows, SEED, -1)(entry) if fraction else entry)[0])
+        entry = Permutation(training, SEED, epoch)(index)
+        return Permutation(windows, SEED, -1)(entry) if fraction else entry
 
     def step(self, step: int, global_batch: int, fraction: float) -> Step:
         positions = list(range(step * global_batch, (step + 1) * global_batch))

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.data.helpers import open_text, text_root, text_spec
-from trainer.data.permutation import Permutation
 from trainer.data.survey import check_input
-from trainer.data.windows import HeldOutOrder, TrainingOrder, split_windows
+from trainer.data.windows import HeldOutOrder, TrainingOrder, entries, split_windows
 from trainer.errors import DataError
+from trainyard.data import EpochOrder
+from trainyard.training.permutation import Permutation
 
 
 @given(st.integers(2, 300), st.floats(0.01, 0.99), st.integers(0, 2**63 - 1))
@@ -36,8 +37,27 @@ def test_every_window_is_either_trained_on_or_held_out(
 def test_without_a_split_the_order_is_that_of_the_permutation_alone() -> None:
     positions = np.arange(100)
     order = TrainingOrder(50, seed=3, fraction=0.0)(positions)
-    expected = [Permutation(50, 3, e)(np.arange(50)) for e in (0, 1)]
-    assert np.array_equal(order, np.concatenate(expected))
+    assert order.tolist() == [Permutation(50, 3, e)(i) for e in (0, 1) for i in range(50)]
+
+
+@given(n=st.integers(1, 2**62 - 1), seed=st.integers(0, 2**63 - 1), index=st.integers(0))
+def test_entries_of_many_indices_are_those_of_each(n: int, seed: int, index: int) -> None:
+    permutation = Permutation(n, seed, 3)
+    indices = [index % n, 0, n - 1, index % n]
+    assert entries(permutation, np.array(indices)).tolist() == list(map(permutation, indices))
+
+
+@pytest.mark.parametrize("index", [-1, 10])
+def test_entries_outside_are_refused(index: int) -> None:
+    with pytest.raises(IndexError, match=r"range\(10\)"):
+        entries(Permutation(10, 0, 0), np.array([0, index]))
+
+
+def test_programs_get_the_order_of_the_trainer() -> None:
+    positions = np.arange(5, 125)
+    order = EpochOrder(50, seed=3)
+    trained = TrainingOrder(50, seed=3, fraction=0.0)(positions)
+    assert trained.tolist() == [order(p) for p in positions.tolist()]
 
 
 def test_the_split_depends_on_the_seed_and_is_spread_over_the_input() -> None:

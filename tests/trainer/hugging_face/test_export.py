@@ -15,7 +15,7 @@ from tests.trainer.runs import JOB, SmallJob
 from trainer.errors import CheckpointError, LaunchError
 from trainer.hugging_face.export import LoggedProgress, export
 from trainer.hugging_face.tokenizer import FolderFiles
-from trainyard.protocol.manifest import checkpoint_path
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 from trainyard.spec.layout import Layout
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.trainer.hugging_face.test_folder import written
 from tests.trainer.hugging_face.weights import MODELS, SEQ_LEN, ours, randomize, section
 from tests.trainer.ranks import RankError, run_ranks
-from tests.trainer.runs import SmallJob
+from tests.trainer.runs import Meddling, SmallJob
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.load import read_weights
 from trainer.hugging_face.weight_names import published_name
@@ -78,7 +78,7 @@ def job(folder: Path, name: str = "qwen3") -> SmallJob:
 
 def test_a_job_starts_from_them_says_so_and_goes_on_without_them(tmp_path: Path) -> None:
     short = job(tmp_path)
-    first = short.launch(1, Layout(dp_shard=2))
+    first = short.launch(1, Layout(dp_shard=2), Meddling(never_draws=True))
     (event,) = [e for e in first.events if e.kind == "weights_loaded"]
     assert event.data["place"] == "data:weights"
     weights = tmp_path / "data" / "weights"

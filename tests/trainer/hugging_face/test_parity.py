@@ -15,7 +15,7 @@ from trainer.hugging_face.export import export
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.load import read_weights
 from trainer.models.decoder import Transformer
-from trainyard.protocol.manifest import checkpoint_path
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 from trainyard.spec.layout import Layout
 
 pytestmark = [

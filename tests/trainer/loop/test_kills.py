@@ -15,14 +15,8 @@ from trainer.checkpoint.manifest import check_contents, read_manifest
 from trainer.checkpoint.save_folder import Point
 from trainer.checkpoint.writer import hashed_file
 from trainer.errors import CheckpointError
-from trainyard.protocol.manifest import (
-    COMMITTED,
-    DCP_METADATA,
-    FENCE,
-    MANIFEST,
-    Manifest,
-    checkpoint_path,
-)
+from trainyard.protocol.manifest import DCP_METADATA, Manifest
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED, FENCE, MANIFEST, checkpoint_path
 from trainyard.spec.layout import Layout
 
 EVERY = 2  # steps between saves

@@ -24,7 +24,7 @@ from trainer.loop import network_check
 from trainer.loop.network_check import ARRIVED, check_network
 from trainer.metrics.run_writer import failure_of
 from trainer.process import leave
-from trainer.run import Run, open_run
+from trainer.run import TrainerRun, open_run
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import Phase
@@ -37,7 +37,7 @@ SIZES = (1, 2)
 RANKS = sum(SIZES)
 
 
-def opened(folder: str) -> Run:
+def opened(folder: str) -> TrainerRun:
     return open_run(Path(folder), world_size=RANKS, roots={})
 
 

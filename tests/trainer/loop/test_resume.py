@@ -8,6 +8,7 @@ import pytest
 
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
+from tests.trainer.stored import stored_tensors
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.layout import Layout
 
@@ -111,6 +112,21 @@ def test_a_resume_from_an_older_checkpoint_stays_on_its_branch(tmp_path: Path) -
         for step in set(branch.lines) & set(first.lines):
             assert branch.digests[step] == first.digests[step]
             assert branch.values("train/loss")[step] == first.values("train/loss")[step]
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(dp_shard=3), Layout(pp=2)], ids=str)
+def test_a_resume_draws_no_weights_and_loads_them_all(tmp_path: Path, layout: Layout) -> None:
+    job = SmallJob(tmp_path).changed(tmp_path, training={"steps": 8})
+    job.launch(1, TWO, Meddling(stop_after=3))
+    saved = job.committed()[f"{JOB}.a1.step-4"]
+    job.launch(2, layout, Meddling(never_draws=True), resume=saved)
+    job.launch(3, layout, resume=saved)
+    committed = job.committed()
+    mine, theirs = (stored_tensors(job, committed[f"{JOB}.a{n}.step-8"]) for n in (2, 3))
+    assert mine.keys() == theirs.keys()
+    assert all(mine[name].equal(tensor) for name, tensor in theirs.items())
+    with pytest.raises(RankError, match="a weight is drawn"):
+        job.launch(4, layout, Meddling(never_draws=True))
 
 
 def test_the_preflight_changes_nothing(tmp_path: Path) -> None:

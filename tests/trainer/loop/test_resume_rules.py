@@ -13,7 +13,7 @@ from tests.trainer.runs import Attempt, SmallJob
 from trainer.checkpoint.manifest import read_manifest
 from trainer.errors import DataError, MismatchError
 from trainer.loop.resume import OF_OLDER_VERSIONS, check_takeover
-from trainer.run import Run, open_run
+from trainer.run import TrainerRun, open_run
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.resume_parts import CheckpointPart
@@ -38,7 +38,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 def resuming(
     folder: Path, manifest: Manifest, overrides: Overrides | None = None, **sections: Any
-) -> Run:
+) -> TrainerRun:
     """Return an attempt of a job with changed sections that resumes from a checkpoint."""
     job = SmallJob(folder).changed(folder, training={"steps": 5})
     merged = {name: {**job.spec.get(name, {}), **given} for name, given in sections.items()}
@@ -49,12 +49,12 @@ def resuming(
 
 
 def compare(
-    manifest: Manifest, run: Run, *, code: str | None = None, **point: Any
+    manifest: Manifest, run: TrainerRun, *, code: str | None = None, **point: Any
 ) -> dict[str, Any]:
     resume = run.attempt.resume
     assert resume is not None
     attempt = run.attempt.model_copy(update={"resume": resume.model_copy(update=point)})
-    moved = Run(**{**vars(run), "attempt": attempt})
+    moved = TrainerRun(**{**vars(run), "attempt": attempt})
     digest = manifest.train_state.data.dataset_digest
     return check_takeover(
         manifest, moved, dataset_digest=digest, same_order={digest}, code_digest=code

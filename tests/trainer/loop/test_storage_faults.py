@@ -20,7 +20,7 @@ from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint.manifest import check_contents
 from trainer.checkpoint.save_folder import Point
-from trainyard.protocol.manifest import checkpoint_path
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 from trainyard.run.failures import FailureReason
 from trainyard.spec.layout import Layout
 

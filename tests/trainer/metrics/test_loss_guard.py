@@ -11,9 +11,10 @@ import pytest
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.errors import GuardError, LossSpikeError, NonFiniteError
-from trainer.metrics.loss_guard import WARM_UP, WINDOW, LossGuard, Verdict
+from trainer.metrics.loss_guard import LossGuard, Verdict
 from trainyard.protocol.manifest import DataState, TrainState
 from trainyard.run.failures import BadWindow, Failure, FailureReason
+from trainyard.run.session.loss_watch import WARM_UP, WINDOW
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.layout import Layout
 

@@ -1,6 +1,9 @@
 """Initial weights: the same bits on every layout, with the right distribution."""
 
 import math
+import threading
+import time
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +63,46 @@ def test_weights_are_bit_equal_on_every_layout(layout: Layout) -> None:
     assert ARCH.vocab_size * ARCH.dim > initial_weights.BLOCK_ELEMENTS
     for differing in run_ranks(layout.world_size, _differing_weights, SPEC, layout, 5):
         assert set(differing.values()) == {0}, differing
+
+
+def test_threads_draw_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(initial_weights, "BLOCK_ELEMENTS", 3000)
+    drawing: set[int] = set()
+    together = threading.Barrier(3, timeout=60)
+    normal = initial_weights._normal
+
+    def noted(*arguments: Any, **options: Any) -> torch.Tensor:
+        if threading.get_ident() not in drawing:
+            drawing.add(threading.get_ident())
+            together.wait()  # three blocks are drawn at once, or this times out
+        return normal(*arguments, **options)
+
+    before = torch.get_num_threads()
+    one = plain_weights(5)
+    try:
+        torch.set_num_threads(3)
+        monkeypatch.setattr(initial_weights, "_normal", noted)
+        three = plain_weights(5)
+    finally:
+        torch.set_num_threads(before)
+    assert len(drawing) == 3
+    assert {name: int((three[name] != one[name]).sum()) for name in one} == dict.fromkeys(one, 0)
+
+
+def test_a_draw_that_fails_ends_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[None] = []
+
+    def fail(*_arguments: Any, **_options: Any) -> torch.Tensor:
+        tried.append(None)
+        if len(tried) > 1:
+            time.sleep(0.05)  # as a draw, so that the others are still waiting
+        raise MemoryError("no room for a block")
+
+    monkeypatch.setattr(initial_weights, "BLOCK_ELEMENTS", 3000)
+    monkeypatch.setattr(initial_weights, "_normal", fail)
+    with pytest.raises(MemoryError, match="no room"):
+        plain_weights(5)
+    assert len(tried) < ARCH.vocab_size * ARCH.dim // 3000, "all others are drawn first"
 
 
 class _Experts(Model):

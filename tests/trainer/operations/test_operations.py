@@ -19,12 +19,13 @@ from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import manifest as manifests
 from trainer.checkpoint.manifest import committed_manifests, read_manifest
 from trainer.checkpoint.reader.metadata import read_metadata
+from trainer.errors import LaunchError
 from trainer.operations import delete
 from trainer.operations.__main__ import _command, main
 from trainer.operations.operation_folder import ProgressWriter
 from trainer.storage.io_errors import file_digest
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
+from trainyard.protocol.manifest import DCP_METADATA, Manifest
 from trainyard.protocol.operations import (
     OUTCOME,
     PROGRESS,
@@ -36,6 +37,7 @@ from trainyard.protocol.operations import (
     OperationTask,
 )
 from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED, FENCE, MANIFEST
 from trainyard.spec.layout import Layout
 
 Damage = Callable[[Path], object]
@@ -63,12 +65,13 @@ def do(
     point: ResumePoint | None = None,
     whole_job: bool = False,
     root_id: str | None = "one",
+    job: str = JOB,
 ) -> OperationOutcome:
     """Do an operation in this process, and return its outcome."""
     folder = root.parent / "operation"
     folder.mkdir(exist_ok=True)
     task = OperationTask(
-        kind=kind, job_id=JOB, root="r", paths=paths, checkpoint=point, whole_job=whole_job
+        kind=kind, job_id=job, root="r", paths=paths, checkpoint=point, whole_job=whole_job
     )
     order = OperationOrder(task=task, root_path=str(root), root_id=root_id)
     (folder / TASK).write_text(order.model_dump_json())
@@ -148,7 +151,7 @@ def test_sectors_that_cannot_be_read_are_damage(
 ) -> None:
     manifest = saved(root, 1)
 
-    def refuse(path: Path) -> str:
+    def refuse(path: Path, *, algorithm: str) -> str:
         raise OSError(errno.EIO, "Input/output error", str(path))
 
     monkeypatch.setattr(manifests, "file_digest", refuse)
@@ -305,9 +308,14 @@ def test_storage_that_is_not_the_one_meant_is_left_alone(root: Path) -> None:
     assert (root / path / COMMITTED).exists()
 
 
-@pytest.mark.parametrize("kind", OperationKind)
+@pytest.mark.parametrize("kind", [kind for kind in OperationKind if kind != OperationKind.BUILD])
 def test_each_kind_has_a_function(kind: OperationKind) -> None:
     assert callable(_command(kind))
+
+
+def test_a_build_is_no_command_of_the_trainer() -> None:
+    with pytest.raises(LaunchError, match=r"python -m worker\.environments"):
+        _command(OperationKind.BUILD)
 
 
 def test_a_kind_that_this_trainer_lacks_is_refused(tmp_path: Path) -> None:

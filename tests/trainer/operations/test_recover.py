@@ -12,15 +12,7 @@ from trainer.checkpoint.fence import raised_fence, read_fence
 from trainer.operations import recover
 from trainer.operations.__main__ import main
 from trainer.storage.io_errors import digest
-from trainyard.protocol.manifest import (
-    COMMITTED,
-    DCP_METADATA,
-    FENCE,
-    MANIFEST,
-    Manifest,
-    ManifestFile,
-    checkpoint_path,
-)
+from trainyard.protocol.manifest import DCP_METADATA, Manifest, ManifestFile
 from trainyard.protocol.operations import (
     OUTCOME,
     TASK,
@@ -30,6 +22,7 @@ from trainyard.protocol.operations import (
     OperationTask,
     RecoverTask,
 )
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED, FENCE, MANIFEST, checkpoint_path
 
 JOB = "job-1"
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from trainyard.run.records import RankExit
 from worker.launchers.base import Launcher, LauncherFactory, Observation, Share
+from worker.launchers.program_launcher import launcher_for
 from worker.launchers.torchrun import TorchrunLauncher
 
-PROCESSES, TORCHRUN = "processes", "torchrun"
+PROCESSES, TORCHRUN, PROGRAM = "processes", "torchrun", "program"
 
 
 class ProcessLauncher:
@@ -74,4 +75,6 @@ LAUNCHERS: dict[str, Callable[..., Launcher]] = {
 
 def launcher_of(kind: str, trainer: Sequence[str]) -> LauncherFactory:
     """Return what makes a launcher of this kind whose ranks run a command."""
+    if kind == PROGRAM:
+        return launcher_for
     return partial(LAUNCHERS[kind], trainer=trainer)

@@ -13,6 +13,7 @@ from tests.worker.conftest import wait_for
 from worker.node import cgroup
 from worker.node.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.node.process_tree import MARKER, NODE_MARKER, ProcessTree, descendants
+from worker.node.rank_wrapper import LAUNCHER_PID
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -38,6 +39,22 @@ def test_only_what_carries_both_marks_is_ended() -> None:
         for process in (one, other_node, other_attempt):
             process.kill()
             process.wait()
+
+
+def test_what_a_job_sets_does_not_act_on_what_changes_its_user(tmp_path: Path) -> None:
+    """The loader of the C library records each program that starts with these variables."""
+    chosen = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(tmp_path / "trace"), "CHOSEN": "a=\nb"}
+    tree = ProcessTree(attempt_id="one", node="n")
+    out = tmp_path / "out"
+    pid = tree.spawn(["/usr/bin/env", "-0"], environment=chosen, output=out)
+    wait_for(lambda: tree.status(pid) is not None, "env")
+    assert tree.status(pid) == 0
+    trace = "".join(file.read_text() for file in tmp_path.glob("trace*"))
+    assert "/usr/bin/env" in trace
+    assert "python" not in trace
+    variables = dict(pair.split("=", 1) for pair in out.read_text().split("\0")[:-1])
+    own = {MARKER: "one", NODE_MARKER: "n", LAUNCHER_PID: str(pid)}
+    assert variables == chosen | own
 
 
 def test_descendants_are_found_at_any_depth() -> None:

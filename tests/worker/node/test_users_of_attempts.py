@@ -6,16 +6,19 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tests.other_users import needs_root, packages
-from tests.worker.conftest import HERE, STAND_IN, Attempt, Place, environment, make_place
-from tests.worker.fake_server import FakeServer
+from tests.worker.conftest import HERE, STAND_IN, Attempt, Place, environment, make_place, wait_for
+from tests.worker.fake_server import FakeServer, FakeShell
 from tests.worker.launchers.process_launcher import TORCHRUN
 from tests.worker.node.conftest import alive
+from trainyard.base.ids import make_id
+from trainyard.protocol.shell_sessions.messages import ShellOrder, Terminal
+from trainyard.protocol.states import DesiredState
 from trainyard.run.atomic import replace_file
 from worker.launch import prepare_run
 from worker.node.node_store import AttemptLock
@@ -23,12 +26,19 @@ from worker.node.process_tree import end_user
 from worker.node.users import RankUser, RunAs
 
 RUN_AS = "nobody:61920-8"
+LOOK = """
+id -u
+for file in supervisor.secret ../../../node.token; do cat $file; done
+cat
+setsid sleep 600 &
+"""
 
 
 @pytest.fixture
 def open_place(open_folder: Path) -> Iterator[Place]:
     server = FakeServer()
     made = make_place(open_folder, server)
+    made.local = replace(made.local, allow_code=True)
     replace_file(made.node.token, "ty_node_secret\n", mode=0o600)
     yield made
     made.clean()
@@ -101,8 +111,43 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
     assert "events" not in attempt.seen.files, "a link to the token is not served"
     assert alive(user.uid) == [], "the daemon of the rank has ended"
     assert attempt.processes == []
+    assert (run.root.stat().st_mode & 0o7777, RankUser.of_run(run.root)) == (
+        0o1700,
+        RankUser(uid=user.uid, groups=()),
+    ), "a later attempt with the same id reads nothing of it"
     assert Path(run.log(0)).stat().st_uid == os.geteuid()
     assert Path(run.heartbeat).stat().st_uid == user.uid
+
+
+@needs_root
+def test_a_command_of_a_person_is_the_user_of_its_attempt_and_ends_with_it(
+    launched: Launched, python: str
+) -> None:
+    attempt, user = launched.attempt, launched.user
+    piped = FakeShell(_order(0, "sh", "-c", LOOK), given=b"what is piped\n")
+    typed = FakeShell(_order(1, "sh", "-c", "echo opened > $(tty)", terminal=Terminal()))
+    launched.supervise(python, "sleep")
+    attempt.phase("training")
+    attempt.seen.shells = {shell.order.id: shell for shell in (piped, typed)}
+    for shell in (piped, typed):
+        ended = wait_for(lambda shell=shell: shell.exit, "end of a command")  # type: ignore[misc]
+        assert (ended.exit_code, ended.failure) == (0, None), shell.output
+    assert piped.output.decode().splitlines() == [
+        "61921",
+        "cat: supervisor.secret: Permission denied",
+        "cat: ../../../node.token: Permission denied",
+        "what is piped",
+    ]
+    assert typed.output == b"opened\r\n", "the terminal is the user's own"
+    assert alive(user.uid) != [], "what the command has left"
+    attempt.seen.desired = DesiredState.CANCEL
+    assert attempt.exit().outcome == "cancelled"
+    assert alive(user.uid) == []
+
+
+def _order(number: int, *argv: str, terminal: Terminal | None = None) -> ShellOrder:
+    shell_id = make_id(milliseconds=number, entropy=bytes(10))
+    return ShellOrder(id=shell_id, argv=argv, terminal=terminal)
 
 
 @needs_root
@@ -123,6 +168,7 @@ def test_a_damaged_launch_record_hides_no_process_of_the_attempt(
         assert attempt.supervisor.wait(60) == 0
         assert process.wait(60) == -signal.SIGKILL
         assert open_place.node.live() == []
+        assert attempt.run.root.stat().st_mode & 0o7777 == 0o1700, "a later attempt reads nothing"
     finally:
         end_user(user)
         process.wait()

@@ -24,6 +24,7 @@ from worker.supervisor.exit_classification import Findings, judge, last_words, r
 
 SEEN = Findings(node="n", started=True)
 SAVED = Outcome(outcome="stopped", step=7, checkpoint_id="a1.step-7")
+LATE = Outcome(outcome="stopped", step=9, checkpoint_id="a1.step-7")
 UNSAVED = Outcome(outcome="stopped", step=7, checkpoint_id=None)
 NAN = Failure(reason=FailureReason.NON_FINITE_LOSS, message="NaN", rank=1, step=4)
 
@@ -91,6 +92,16 @@ def test_the_launch_error_of_a_rank_or_of_the_check_does_not_count_against_the_n
                 "message": "node n was told to end its work; nothing was saved",
                 "node": "n",
                 "step": 7,
+            },
+        ),
+        (
+            {"outcome": LATE, "preempted": True},
+            {
+                "reason": FailureReason.PREEMPTED,
+                "message": "node n was told to end its work; no save of step 9 fitted into the "
+                "time; the last one is a1.step-7",
+                "node": "n",
+                "step": 9,
             },
         ),
         (
@@ -282,3 +293,19 @@ def test_an_exit_is_taken_whatever_a_rank_wrote(tmp_path: Path, written: dict[st
     assert taken is not None
     assert taken.failure is not None
     orjson.dumps(to_plain(taken.failure))  # as its event is stored
+
+
+def test_a_preempted_program_loses_what_came_after_its_last_checkpoint() -> None:
+    found = replace(
+        SEEN,
+        preempted=True,
+        program_ranks=1,
+        stopped_in_time=True,
+        ranks=(end(0, code=0),),
+    )
+    failure = judge(found, time=1.0).failure
+    assert failure is not None
+    assert failure.reason == FailureReason.PREEMPTED
+    assert failure.message == (
+        "node n was told to end its work; what the program did since its last checkpoint is lost"
+    )

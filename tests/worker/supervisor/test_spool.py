@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worker.fake_server import content
-from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, MAX_REPORT_BYTES
+from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, MAX_REPORT_BYTES, Chunk
 from worker.node.node_store import WorkerRun
 from worker.supervisor.spool import CHUNK_BYTES, REPORT_BYTES, Spool, SpoolFile
 
@@ -137,3 +137,88 @@ def test_a_line_that_no_chunk_can_hold_is_not_read_whole(run: WorkerRun) -> None
         sparse.write(b"\n{}\n")
     assert file.next_chunk(CHUNK_BYTES) is None
     assert file.drained
+
+
+def test_an_event_waits_for_the_metrics_that_were_written_before_it(run: WorkerRun) -> None:
+    metrics = b'{"step": 1}\n' * (3 * CHUNK_BYTES // 24)  # more than one report holds
+    Path(run.metrics).write_bytes(metrics)
+    Path(run.events).write_bytes(b'{"kind": "checkpoint_committed"}\n')
+    spool = Spool(run, ranks=[])
+    order = []
+    while chunks := spool.chunks():
+        order.append([chunk.file for chunk in chunks])
+        spool.acknowledge({chunk.file: chunk.end for chunk in chunks})
+    assert order == [["metrics"], ["metrics", "events"]]
+    assert spool.drained
+
+
+def test_an_event_that_is_written_meanwhile_comes_with_the_next_report(
+    run: WorkerRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(run.metrics).write_bytes(b'{"step": 1}\n')
+    Path(run.events).write_bytes(b"")
+    spool = Spool(run, ranks=[])
+    read = SpoolFile.next_chunk
+
+    def save(file: SpoolFile, limit: int) -> Chunk | None:
+        found = read(file, limit)
+        if file.name == "metrics":  # the rank goes on, logs, and commits
+            with Path(run.metrics).open("ab") as more:
+                more.write(b'{"step": 2}\n')
+            with Path(run.events).open("ab") as more:
+                more.write(b'{"step": 2, "kind": "checkpoint_committed"}\n')
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SpoolFile, "next_chunk", save)
+        (first,) = spool.chunks()
+    spool.acknowledge({first.file: first.end})
+    assert [chunk.file for chunk in spool.chunks()] == ["metrics", "events"]
+
+
+def test_half_a_line_of_metrics_holds_no_event_back(run: WorkerRun) -> None:
+    Path(run.metrics).write_bytes(b'{"step": 1}\n{"st')  # its writer was killed
+    Path(run.events).write_bytes(b'{"kind": "phase"}\n')
+    assert [chunk.file for chunk in Spool(run, ranks=[]).chunks()] == ["metrics", "events"]
+
+
+def ranks_of(run: WorkerRun, count: int) -> Spool:
+    """The spool of a program with so many processes on this node."""
+    Path(run.rank_metrics).mkdir()
+    return Spool(run, ranks=[], processes=range(count))
+
+
+def test_an_event_waits_for_the_metrics_of_all_ranks_of_the_node(run: WorkerRun) -> None:
+    spool = ranks_of(run, 4)
+    for rank in (1, 2, 3):  # together more than one report holds
+        Path(run.metrics_of(rank)).write_bytes(b'{"step": 1}\n' * (CHUNK_BYTES // 12))
+    Path(run.events).write_bytes(b'{"kind": "checkpoint_committed"}\n')
+    order = []
+    while chunks := spool.chunks():
+        order.append({chunk.file for chunk in chunks})
+        spool.acknowledge({chunk.file: chunk.end for chunk in chunks})
+    assert len(order) == 2
+    assert "events" not in order[0]
+    assert "events" in order[1]
+
+
+def test_a_rank_that_logs_without_end_holds_no_event_back(run: WorkerRun) -> None:
+    spool = ranks_of(run, 3)
+    Path(run.events).write_bytes(b'{"kind": "checkpoint_committed"}\n')
+    for _ in range(4):
+        for rank in (1, 2):
+            with Path(run.metrics_of(rank)).open("ab") as more:
+                more.write(b'{"step": 1}\n' * (2 * CHUNK_BYTES // 12))
+        chunks = spool.chunks()
+        if "events" in {chunk.file for chunk in chunks}:
+            return
+        spool.acknowledge({chunk.file: chunk.end for chunk in chunks})
+    pytest.fail("the event never comes")
+
+
+def test_a_file_of_a_rank_that_is_not_reported_holds_no_event_back(run: WorkerRun) -> None:
+    spool = ranks_of(run, 2)
+    with Path(run.metrics_of(1)).open("wb") as sparse:
+        sparse.truncate(MAX_CHUNK_BYTES + 10)
+    Path(run.events).write_bytes(b'{"kind": "phase"}\n')
+    assert [chunk.file for chunk in spool.chunks()] == ["events"]

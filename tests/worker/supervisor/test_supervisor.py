@@ -290,6 +290,22 @@ def test_sigterm_is_a_preemption(place: Place) -> None:
     assert record.failure.reason == "preempted"
 
 
+def test_sigterm_to_every_process_saves_as_a_preemption_does(place: Place) -> None:
+    """Slurm signals a step so, and torchrun and the ranks must outlive the save."""
+    attempt = place.start(spec=LONG)
+    wait_for(lambda: attempt.seen.files.get("metrics", b"").count(b"\n") >= 5, "five steps")
+    processes = attempt.processes
+    assert len(processes) >= 5, "torchrun, two wrappers and two ranks"
+    for pid in (*processes, attempt.pid):
+        os.kill(pid, signal.SIGTERM)
+    record = attempt.exit()
+    assert [end.exit_code for end in record.ranks] == [0, 0]
+    assert record.failure is not None
+    assert record.failure.reason == "preempted"
+    steps = attempt.seen.files["metrics"].splitlines()
+    assert f"saved as job-1.a1.step-{json.loads(steps[-1])['step']}" in record.failure.message
+
+
 def test_sigterm_after_a_stop_is_a_stop(place: Place) -> None:
     attempt = place.start(stand_in="chatter")
     wait_for(lambda: attempt.log(), "output")

@@ -10,7 +10,7 @@ import pytest
 from trainyard.protocol.states import DesiredState
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import ExitRecord, Outcome, RankExit
-from worker.supervisor.exit_classification import Findings, judge
+from worker.supervisor.exit_classification import MISSING_LIBRARY, Findings, judge
 
 SEEN = Findings(node="n", started=True)
 STOPPED = Outcome(outcome="stopped", step=7, checkpoint_id="c")
@@ -96,3 +96,34 @@ def test_an_end_that_was_not_seen_is_named() -> None:
     failure = verdict(ranks=(end(0),)).failure
     assert failure is not None
     assert "no process saw" in failure.message
+
+
+IMPORTED = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'x'\n"
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        ({}, "program_start_error"),
+        ({"output": IMPORTED + "[W] a thread ends\n"}, "program_start_error"),
+        ({"output": IMPORTED + "During handling\nmine.OddError: x\n"}, "program_error"),
+        ({"output": f"ImportError: libcuda.so.1: {MISSING_LIBRARY}: x\n"}, "program_error"),
+        ({"output": None}, "program_error"),
+        ({"seconds_unheard": None}, "program_error"),
+        ({"seconds_unheard": 301.0}, "program_error"),
+        ({"ranks": (end(0, signal="SIGKILL"),)}, "program_error"),
+        ({"program_ranks": None}, "trainer_error"),
+    ],
+)
+def test_an_early_error_of_loading_a_program_is_its_own_reason(
+    seen: dict[str, Any], reason: str
+) -> None:
+    usual: dict[str, Any] = {
+        "ranks": (end(0, code=1),),
+        "program_ranks": 1,
+        "seconds_unheard": 2.0,
+        "output": IMPORTED,
+    }
+    failure = verdict(**(usual | seen)).failure
+    assert failure is not None
+    assert failure.reason == reason

@@ -4,32 +4,44 @@ from __future__ import annotations
 
 import torch
 
-from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, largest_difference
+from tools.gpu_check.check import (
+    Figure,
+    Here,
+    at_least,
+    at_most,
+    equal,
+    largest_difference,
+    reported,
+)
 from tools.gpu_check.training import alone, compile_section, curve, job
 from trainer.errors import LaunchError
 from trainyard.spec.job import JobSpec
 from trainyard.training.known_devices import LEAST_CAPABILITY
 
 STEPS = 8
-LOSS = 5e-3
-"""Largest relative difference of a loss from float32's on the CPU, over eight steps."""
+OF_EMULATED = 2.0
+"""How much further from float32 a loss may be than with the same recipe emulated on a CPU: kernels
+add products in another order, and rounding to few bits makes more of that from step to step."""
 
 
 def learns_as_float32(here: Here, recipe: str) -> list[Figure]:
-    """Train eight steps, eager and compiled, and compare with float32 on the CPU."""
+    """Train eight steps, eager and compiled; compare with float32 and the recipe on a CPU."""
     with alone(here.device) as device:
         if device.type == "cuda" and not _able(recipe):
             return _refused(_spec(here, recipe, compiled=False), device)
-        expected = curve(job(here.device), torch.device("cpu"), STEPS)
+        cpu = torch.device("cpu")
+        expected = curve(job(here.device), cpu, STEPS)
+        emulated = curve(_spec(here, recipe, compiled=False), cpu, STEPS)
+        emulated_off = largest_difference(emulated.losses, expected.losses)
         plain = curve(job(here.device, training={"param_dtype": "bfloat16"}), device, STEPS)
-        figures = []
+        figures = [reported("emulated_loss_off_float32", emulated_off)]
         for compiled in (False, True):
             way = "compiled" if compiled else "eager"
             found = curve(_spec(here, recipe, compiled=compiled), device, STEPS)
             off = largest_difference(found.losses, expected.losses)
             apart = largest_difference(found.losses, plain.losses)
             figures += [
-                at_most(f"{way}_loss_off_float32", off, LOSS),
+                at_most(f"{way}_loss_off_float32", off, OF_EMULATED * emulated_off),
                 # Equal losses would mean that nothing is quantized.
                 at_least(f"{way}_loss_off_bfloat16", apart, 1e-7),
                 at_most(f"{way}_last_loss_of_first", found.losses[-1] / found.losses[0], 0.95),

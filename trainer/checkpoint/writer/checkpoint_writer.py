@@ -24,14 +24,13 @@ from trainer.checkpoint.writer.save_plan import SavePlanner, is_shared, writing_
 from trainer.checkpoint.writer.storage_writer import ChecksumWriter
 from trainer.distributed import on_every_rank, on_rank_0, shared_error
 from trainer.errors import CheckpointError, RunError
-from trainer.run import Run
+from trainer.run import TrainerRun
 from trainer.storage.io_errors import digest, storage_errors
 from trainer.storage.root import StoragePath
-from trainyard.protocol.manifest import (
+from trainyard.protocol.manifest import Manifest, TrainState
+from trainyard.run.checkpoints.checkpoint_names import (
     COMMITTED,
     MANIFEST,
-    Manifest,
-    TrainState,
     checkpoint_id,
     checkpoint_path,
 )
@@ -45,7 +44,9 @@ PREFLIGHT = "preflight"
 class CheckpointWriter:
     """Writes and commits checkpoints, one after the other, in the thread that calls `run`."""
 
-    def __init__(self, run: Run, code_digest: str | None, *, group: dist.ProcessGroup) -> None:
+    def __init__(
+        self, run: TrainerRun, code_digest: str | None, *, group: dist.ProcessGroup
+    ) -> None:
         """Write nothing yet.
 
         Args:

@@ -1,6 +1,7 @@
 // The page of one job: state and actions, then a tab for each part.
 import { useQuery } from "@tanstack/react-query";
 import { useParams } from "react-router";
+import { Artifacts } from "@/features/artifacts/Artifacts";
 import { Attempts } from "@/features/attempts/Attempts";
 import { Charts } from "@/features/charts/Charts";
 import { Checkpoints } from "@/features/checkpoints/Checkpoints";
@@ -27,6 +28,7 @@ import "@/shared/job/job.css";
 const TABS = [
   { name: "charts", label: "Charts", Panel: Charts },
   { name: "logs", label: "Logs", Panel: Logs },
+  { name: "artifacts", label: "Artifacts", Panel: Artifacts },
   { name: "attempts", label: "Attempts", Panel: Attempts },
   { name: "ranks", label: "Ranks", Panel: Ranks },
   { name: "goodput", label: "Goodput", Panel: Goodput },
@@ -35,6 +37,9 @@ const TABS = [
   { name: "provenance", label: "Provenance", Panel: Provenance },
   { name: "spec", label: "Spec", Panel: SpecView },
 ] as const;
+
+/** What there is of a job that another tool recorded. */
+const IMPORTED_TABS = TABS.filter(({ name }) => ["charts", "events", "spec"].includes(name));
 
 export function JobPage() {
   const { jobId = "" } = useParams();
@@ -57,14 +62,15 @@ export function JobPage() {
 
 function LoadedJob({ job }: { job: Job }) {
   const view = useView();
-  const active = TABS.find((tab) => tab.name === view.tab) ?? TABS[0];
+  const tabs = job.imported_from === null ? TABS : IMPORTED_TABS;
+  const active = tabs.find((tab) => tab.name === view.tab) ?? TABS[0];
   return (
     <>
       <title>{`${job.name} · Trainyard`}</title>
       <JobHeader job={job} />
       <Tabs
         label="Parts of the job"
-        tabs={TABS}
+        tabs={tabs}
         active={active.name}
         onSelect={(tab) => view.change({ tab }, "push")}
       >

@@ -17,6 +17,9 @@ const comparePage = async () => ({
 const nodePage = async () => ({
   Component: (await import("@/features/nodes/NodePage")).NodePage,
 });
+const sourcesPage = async () => ({
+  Component: (await import("@/features/sources/SourcesPage")).SourcesPage,
+});
 const submitPage = async () => ({
   Component: (await import("@/features/submit/SubmitPage")).SubmitPage,
 });
@@ -45,6 +48,7 @@ export const router = createBrowserRouter([
           { path: "/goodput", lazy: goodputPage },
           { path: "/nodes", element: <NodesPage /> },
           { path: "/nodes/:node", lazy: nodePage },
+          { path: "/sources", lazy: sourcesPage },
           { path: "/projects", element: <ProjectsPage /> },
           { path: "/tokens", element: <TokensPage /> },
           { path: "*", element: <NotFoundPage /> },

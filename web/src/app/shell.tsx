@@ -44,6 +44,7 @@ function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
           <NavLink to="/compare">Compare</NavLink>
           <NavLink to="/queue">Queue</NavLink>
           <NavLink to="/nodes">Nodes</NavLink>
+          <NavLink to="/sources">Sources</NavLink>
           <NavLink to="/projects">Projects</NavLink>
           <NavLink to="/goodput">Goodput</NavLink>
           {isAdmin && <NavLink to="/tokens">Tokens</NavLink>}

@@ -28,7 +28,10 @@ from trainyard.client.references import newest_checkpoint, resolve
 from trainyard.client.sdk import Client
 from trainyard.client.spec_file import Assignment
 from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
+MOST_SHOWN_FILES = 50
+"""Files of a program's checkpoint that its view lists."""
 VERBS = ("verify", "pin", "unpin", "delete")
 
 
@@ -103,7 +106,7 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
             formats.size(c.size),
             str(c.files),
             c.layout,
-            c.dtype,
+            c.dtype or formats.DASH,
             written(c),
             _verified(c),
             "yes" if c.pinned_at is not None else formats.DASH,
@@ -116,6 +119,8 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
 
 def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
     """Return content, writers and cost of a checkpoint."""
+    if isinstance(one.manifest, ProgramManifest):
+        return _draw_of_program(one, one.manifest)
     stall = "not known" if one.stall_seconds is None else f"{one.stall_seconds:.2f} s"
     data = one.manifest.train_state.data
     lines: list[RenderableType] = [
@@ -127,7 +132,7 @@ def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
         facts(
             (
                 ("place", one.place),
-                ("weights", one.dtype),
+                ("weights", one.dtype or formats.DASH),
                 ("data position", f"sequence {data.position:,}, {data.consumed:,} trained on"),
                 ("spec", one.manifest.spec_digest),
                 ("came from", one.parent or "the start"),
@@ -149,6 +154,30 @@ def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
             formats.bandwidth(writer.size, writer.write_seconds),
         )
     return Group(*lines, rows)
+
+
+def _draw_of_program(one: CheckpointDetails, manifest: ProgramManifest) -> RenderableType:
+    rows = Listing("FILE", "SIZE", manifest.algorithm.upper(), right=("SIZE",))
+    for file in manifest.files[:MOST_SHOWN_FILES]:
+        rows.add(file.path, formats.size(file.size), file.checksum[:16])
+    more = len(manifest.files) - MOST_SHOWN_FILES
+    lines: list[RenderableType] = [
+        Text(
+            f"{one.id}: {formats.size(one.size)} in {formats.counted(one.files, 'file')}, saved by "
+            f"a program on {formats.counted(manifest.world_size, 'rank')} in "
+            f"{one.save_seconds:.2f} s."
+        ),
+        facts(
+            (
+                ("place", one.place),
+                ("came from", one.parent or "the start"),
+                ("verified", _verified(one)),
+            ),
+            indent=0,
+        ),
+        rows,
+    ]
+    return Group(*lines, *([Text(f"... and {more:,} more.")] if more > 0 else []))
 
 
 def written(checkpoint: CheckpointView) -> str:

@@ -89,6 +89,8 @@ def _cancelled(reply: CancelReply) -> RenderableType:
 def _at_risk(yard: Client, job: JobView) -> str:
     """Return the work that a cancel would lose now."""
     saved = max((c.step for c in yard.checkpoints(job.id) if c.on_lineage), default=0)
+    if not formats.has_step(job.progress, job.state):
+        return "What it did since its last save would be lost; it has reported no step."
     steps = max(job.progress.step - saved, 0)
     return f"{formats.counted(steps, 'step')} since the last checkpoint would be lost."
 

@@ -1,14 +1,16 @@
-"""`metrics` and `logs`: output of training."""
+"""`metrics`, `logs` and `artifacts`: output of training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trainyard.cli.listings import draw_metrics
-from trainyard.cli.options import JobReference, Json
+from trainyard.cli.listings import draw_artifacts, draw_metrics
+from trainyard.cli.options import JobReference, Json, Limit
 from trainyard.cli.output import emit, note, write_json, write_json_line
 from trainyard.client.errors import InvalidRequestError, NotFoundError
 from trainyard.client.references import resolve_job
@@ -86,6 +88,39 @@ def logs(
             if page.lines and page.lines[0].number > 0:
                 earlier = page.lines[0].number
                 note(f"{earlier:,} earlier lines; --lines shows more, --search looks in all.")
+
+
+def artifacts(
+    reference: JobReference,
+    get: Annotated[
+        str | None,
+        typer.Option(
+            "--get", metavar="NAME", help="Write the newest of this name, and all below it."
+        ),
+    ] = None,
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="Folder to write into.", file_okay=False)
+    ] = Path(),
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", metavar="KIND", help="Only this kind, such as image or model."),
+    ] = None,
+    limit: Limit = 50,
+    json: Json = False,
+) -> None:
+    """List the images, histograms and files that a job logged, or download some."""
+    with Client() as yard:
+        job_id = resolve_job(yard, reference)
+        if get is None:
+            shown = list(islice(yard.artifacts(job_id, kind=kind), limit))
+            emit(shown, draw_artifacts, as_json=json)
+            return
+        written = [str(path) for path in yard.download_artifacts(job_id, get, to)]
+    if json:
+        write_json({"files": written})
+    else:
+        for path in written:
+            print(path)
 
 
 def _write(line: LogLine, *, as_json: bool) -> None:

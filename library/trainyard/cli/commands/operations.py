@@ -31,6 +31,7 @@ DONE = {
     OperationKind.EXPORT: "Exported",
     OperationKind.SAMPLE: "Sampled",
     OperationKind.RECOVER: "Recovered",
+    OperationKind.BUILD: "Built",
 }
 
 

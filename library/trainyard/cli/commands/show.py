@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,6 +39,10 @@ def ps(
     search: Annotated[
         str | None, typer.Option("--search", help="Only with this text in the name.")
     ] = None,
+    imported: Annotated[
+        bool | None,
+        typer.Option("--imported/--own", help="Only what another tool recorded, or what ran here."),
+    ] = None,
     order: Annotated[
         JobOrder, typer.Option("--order", help="Those that have not ended first, or the newest.")
     ] = JobOrder.ACTIVE,
@@ -47,18 +51,21 @@ def ps(
 ) -> None:
     """List jobs, those that have not ended first, and count them by state."""
     with Client() as yard:
-        jobs = yard.jobs(
-            states=states or (), tags=tags or (), project=project, search=search, order=order
-        )
+        wanted: dict[str, Any] = {
+            "states": states or (),
+            "tags": tags or (),
+            "project": project,
+            "search": search,
+            "imported": imported,
+        }
+        jobs = yard.jobs(**wanted, order=order)
         shown = list(itertools.islice(jobs, limit))
         if json:
             write_json(shown)
             return
         write_text(draw_jobs(shown))
         if shown:
-            counts = yard.job_counts(
-                states=states or (), tags=tags or (), project=project, search=search
-            )
+            counts = yard.job_counts(**wanted)
             write_text(draw_counts(counts, shown=len(shown)))
 
 

@@ -1,4 +1,4 @@
-"""`init`, `schema`, `plan` and `submit`: from a spec file to a job."""
+"""`init`, `schema`, `plan`, `submit` and `import`: from a spec file, or a past run, to a job."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from trainyard.cli.errors import explained
 from trainyard.cli.options import Follow, Json, Set, SpecFile
 from trainyard.cli.output import emit, note, write_json, write_text
 from trainyard.cli.render import job_line
-from trainyard.cli.render_plan import draw_plan
-from trainyard.client import spec_file
+from trainyard.cli.render_plan import draw_plan, warning_lines
+from trainyard.client import packing, spec_file
 from trainyard.client.errors import UsageError
+from trainyard.client.past_runs.runs import ImportOptions, find_runs, import_run
 from trainyard.client.sdk import Client
-from trainyard.client.template import spec_template
+from trainyard.client.template import program_template, spec_template
+from trainyard.protocol.past_runs.views import ImportTool
+from trainyard.spec.job import DEFAULT_PROJECT
 
 
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path("job.toml"),
+    program: Annotated[
+        bool, typer.Option("--program", help="For a program of your own, not the built-in trainer.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file.")] = False,
 ) -> None:
     """Write a commented spec file to start from."""
@@ -33,7 +39,8 @@ def init(
             f"{file} exists", remedy="Name another file, or add --force to overwrite it."
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).strip("-._") or "job"
-    file.write_text(spec_template(name), encoding="utf-8")
+    text = program_template(name) if program else spec_template(name)
+    file.write_text(text, encoding="utf-8")
     write_text(f"Wrote {file}. Next: trainyard plan {file}")
 
 
@@ -45,7 +52,7 @@ def schema() -> None:
 
 def plan(file: SpecFile = None, settings: Set = None, json: Json = False) -> None:
     """Check a spec and show its plan; nothing is stored."""
-    with _document(file, settings) as document, Client() as yard:
+    with Client() as yard, _document(yard, file, settings) as document:
         emit(yard.plan(document), draw_plan, as_json=json)
 
 
@@ -61,7 +68,10 @@ def submit(
 ) -> None:
     """Submit a job."""
     with Client() as yard:
-        with _document(file, settings) as document:
+        with _document(yard, file, settings) as document:
+            if "program" in document:  # what cannot be known of it shows only as it runs
+                for line in warning_lines(yard.plan(document).warnings):
+                    note(f"Warning: {line}")
             job = yard.submit(document, idempotency_key=key)
         if wait:
             note(f"Submitted {job.name} ({job.id}).")
@@ -74,9 +84,46 @@ def submit(
             raise typer.Exit(end_code(job.state))
 
 
+def import_(
+    tool: Annotated[
+        ImportTool, typer.Argument(metavar="wandb|mlflow|tensorboard", help="What recorded it.")
+    ],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A run, or a folder of runs.")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the jobs; that of each run without.")
+    ] = None,
+    project: Annotated[str, typer.Option("--project", help="Their project.")] = DEFAULT_PROJECT,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", help="A tag of the jobs; repeatable.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Import runs that another tool recorded, each as a job; a repeat imports nothing twice."""
+    options = ImportOptions(name=name, project=project, tags=tuple(tags or ()))
+    views = []
+    with Client() as yard:
+        for run in find_runs(tool, path):
+            result = import_run(yard, run, options)
+            views.append(result.view)
+            if json:
+                continue
+            view, words = result.view, f"{result.sent:,} points"
+            if not result.sent and view.run.points:
+                words = "imported before"
+            write_text(f"{run.name}  {view.job_id}  {len(run.series):,} series, {words}")
+            for line in run.notes:
+                note(f"  {line}")
+            for new, old in view.run.renamed.items():
+                note(f"  {old!r} becomes {new}")
+    if json:
+        write_json(views)
+
+
 @contextmanager
-def _document(file: Path | None, settings: list[str] | None) -> Iterator[dict[str, Any]]:
-    """Yield the spec as it is written, and explain the server's errors in it."""
+def _document(
+    yard: Client, file: Path | None, settings: list[str] | None
+) -> Iterator[dict[str, Any]]:
+    """Yield the spec as it is written, its code packed, and explain the server's errors in it."""
     assignments = [spec_file.parse_assignment(text) for text in settings or ()]
     document = spec_file.apply(spec_file.read_spec_file(file) if file else {}, assignments)
 
@@ -88,4 +135,10 @@ def _document(file: Path | None, settings: list[str] | None) -> Iterator[dict[st
 
     remedy = "`trainyard schema` and docs/spec.md describe every field."
     with explained(origin, remedy=remedy, title="the spec is not valid"):
+        code = packing.code_of(document, folder=file.parent if file else Path())
+        if code is not None:
+            for line in code.changes:
+                note(line)
+            note(f"The code: {code.summary}.")
+            document = code.in_place(document, pack=yard.upload_pack(code.archive).digest)
         yield document

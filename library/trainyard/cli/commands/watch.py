@@ -71,10 +71,13 @@ def watch_job(yard: Client, job_id: str, *, as_json: bool = False) -> JobView:
         screen = Lines()
     try:
         with screen:
-            return follow(yard, job_id, screen)
+            job = follow(yard, job_id, screen)
     except KeyboardInterrupt:
         note(f"The job continues. `trainyard watch {job_id}` follows it again.")
         raise typer.Exit(INTERRUPTED) from None
+    if job.state == JobState.FAILED and not as_json:
+        note(f"Next: trainyard show {job_id} (what was raised), trainyard logs {job_id}")
+    return job
 
 
 def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
@@ -163,7 +166,7 @@ def event_line(event: AnyEvent) -> Text:
 
 def summary(job: JobView) -> str:
     """Return layout, attempt, phase and progress, or why the job does not run."""
-    parts = [progress_words(job.progress, running=job.state == JobState.RUNNING)]
+    parts = [progress_words(job.progress, job.state)]
     if (phase := phase_words(job)) is not None:
         parts.insert(0, phase)
     if job.attempt:
@@ -197,7 +200,7 @@ def panel(job: JobView) -> RenderableType:
             finished_style="green",
         )
     )
-    words_of_progress = progress_words(at, running=job.state == JobState.RUNNING)
+    words_of_progress = progress_words(at, job.state)
     tail = f"{place}, attempt {job.attempt}" if job.attempt else place
     below = [Text(words_of_progress), Text(tail, style="dim"), Text(job.reason or "")]
     for line in (head, *below):

@@ -49,7 +49,7 @@ class TokenView(RecordModel):
     """Id."""
     name: str
     """What it is for."""
-    kind: Literal["admin", "api", "join", "login", "node"]
+    kind: Literal["admin", "api", "join", "login", "node", "source"]
     """What it may do."""
     secret: str | None = None
     """The token itself; present only in the response to its creation."""

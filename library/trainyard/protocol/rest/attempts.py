@@ -95,8 +95,8 @@ class AttemptView(RecordModel):
     """Its settings in place of those of the job's spec."""
     changes: tuple[Difference, ...]
     """Fields of the job's spec that they change."""
-    micro_batch_size: int
-    """Sequences that one rank runs at once."""
+    micro_batch_size: int | None
+    """Sequences that one rank runs at once; null for a program."""
     parent_checkpoint_id: str | None
     """Checkpoint from which it resumed."""
     start_step: int

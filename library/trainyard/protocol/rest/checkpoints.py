@@ -10,7 +10,7 @@ from pydantic import Field
 from trainyard.base.model_base import RecordModel, Seed, SpecModel
 from trainyard.planner.results import Plan
 from trainyard.protocol.fork_rules import Guarantee
-from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.manifest import StoredManifest
 from trainyard.protocol.operations import (
     SHARD_GIB,
     DrawnTokens,
@@ -62,9 +62,9 @@ class CheckpointView(RecordModel):
     files: int
     """Files."""
     layout: str
-    """Layout that wrote it."""
-    dtype: str
-    """Type of the stored weights."""
+    """Layout that wrote it; of a program, the number of its processes."""
+    dtype: str | None
+    """Type of the stored weights; absent where a program saved it."""
     save_seconds: float
     """From the end of the step to the last byte of the data files."""
     stall_seconds: float | None
@@ -93,7 +93,7 @@ class CheckpointView(RecordModel):
 class CheckpointDetails(CheckpointView):
     """A committed checkpoint with its manifest."""
 
-    manifest: Manifest
+    manifest: StoredManifest
     """Its manifest."""
     descendants: tuple[DescendantView, ...]
     """Jobs that were forked from it, the oldest first; at most a hundred."""

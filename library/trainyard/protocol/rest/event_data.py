@@ -11,6 +11,7 @@ from trainyard.base.model_base import RecordModel
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.manifest import ManifestFile
 from trainyard.protocol.operations import OperationKind, OperationProgress
+from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.resume_parts import CheckpointPart
@@ -36,6 +37,17 @@ class Submitted(EventData):
     """Parts of that checkpoint that it loads."""
     not_exact: tuple[str, ...] = ()
     """What is not exact without the other parts."""
+
+
+class Imported(EventData):
+    """A run that another tool recorded was stored as a job."""
+
+    tool: ImportTool
+    """The tool."""
+    run_id: str
+    """Name of the run there."""
+    points: int
+    """Points of all series."""
 
 
 class Queued(EventData):

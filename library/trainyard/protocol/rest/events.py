@@ -11,7 +11,9 @@ from typing_extensions import TypeAliasType
 
 from trainyard.base.model_base import RecordModel
 from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind
+from trainyard.protocol.job_artifacts.events import ArtifactsStored, OutputDropped
 from trainyard.protocol.manifest import SaveFailed, SaveSettled
+from trainyard.protocol.node_sources.views import NodesReleased, NodesRequested, SourceChanged
 from trainyard.protocol.rest import event_data as data
 from trainyard.protocol.rest import metrics_and_logs as ranks
 from trainyard.protocol.rest.jobs import SizeChange
@@ -23,6 +25,7 @@ from trainyard.protocol.rest.nodes import (
     NodeRegistered,
 )
 from trainyard.protocol.rest.projects import ProjectChanged
+from trainyard.protocol.shell_sessions.views import ShellClosed, ShellOpened
 
 Kind = TypeVar("Kind", bound=str)
 Data = TypeVar("Data")
@@ -77,6 +80,7 @@ EventView = TypeAliasType(
     "EventView",
     Annotated[
         Event[Literal[EventKind.SUBMITTED], data.Submitted]
+        | Event[Literal[EventKind.IMPORTED], data.Imported]
         | Event[Literal[EventKind.QUEUED], data.Queued]
         | Event[Literal[EventKind.PLACED], data.Placed]
         | Event[Literal[EventKind.CLAIMED], data.Claimed]
@@ -104,8 +108,11 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.OPERATION_ENDED], data.OperationEnded]
         | Event[Literal[EventKind.CONTINUITY_CHECKED], data.ContinuityChecked]
         | Event[Literal[EventKind.REQUEST_ANSWERED], data.RequestAnswered]
+        | Event[Literal[EventKind.SHELL_OPENED], ShellOpened]
+        | Event[Literal[EventKind.SHELL_CLOSED], ShellClosed]
         | Event[Literal[EventKind.LINE_SKIPPED], data.LineSkipped]
         | Event[Literal[EventKind.METRICS_DROPPED], data.MetricsDropped]
+        | Event[Literal[EventKind.OUTPUT_DROPPED], OutputDropped]
         | Event[Literal[EventKind.STRAGGLER_FOUND], ranks.StragglerFound]
         | Event[Literal[EventKind.STRAGGLER_GONE], ranks.StragglerGone]
         | Event[Literal[EventKind.NODE_REGISTERED], NodeRegistered]
@@ -114,7 +121,10 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.NODE_DRAINED], NodeDrained]
         | Event[Literal[EventKind.NODE_LABELED], NodeLabeled]
         | Event[Literal[EventKind.JOB_DELETED], data.JobDeleted]
-        | Event[Literal[EventKind.PROJECT_CHANGED], ProjectChanged],
+        | Event[Literal[EventKind.PROJECT_CHANGED], ProjectChanged]
+        | Event[Literal[EventKind.SOURCE_CHANGED], SourceChanged]
+        | Event[Literal[EventKind.NODES_REQUESTED], NodesRequested]
+        | Event[Literal[EventKind.NODES_RELEASED], NodesReleased],
         Field(discriminator="kind"),
     ],
 )
@@ -136,6 +146,7 @@ NoticeView = TypeAliasType(
         | Notice[Literal[NoticeKind.PHASE], data.PhaseEntered]
         | Notice[Literal[NoticeKind.METRICS], data.MetricsStored]
         | Notice[Literal[NoticeKind.RANK_TIMES], ranks.RankTimesStored]
+        | Notice[Literal[NoticeKind.ARTIFACTS], ArtifactsStored]
         | Notice[Literal[NoticeKind.LOG], data.LogStored]
         | Notice[Literal[NoticeKind.CHECKPOINT_SETTLED], SaveSettled]
         | Notice[Literal[NoticeKind.OPERATION_WAITING], data.OperationWaiting]

@@ -11,12 +11,20 @@ from pydantic import Field
 from trainyard.base.model_base import RecordModel, SpecModel, Text
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.past_runs.views import ImportTool, ImportView
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.resume_parts import CheckpointPart
 from trainyard.protocol.resume_rules import Difference
 from trainyard.protocol.states import AttemptCause, DesiredState, JobState
 from trainyard.run.directory import Phase
-from trainyard.run.records import RecordingRanks, Request, RequestAnswer, RequestKind
+from trainyard.run.records import (
+    ProgramAnswer,
+    RecordingRanks,
+    Request,
+    RequestAnswer,
+    RequestKind,
+)
+from trainyard.spec.code_pack import PACK_DIGEST
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.resources import Priority
@@ -30,8 +38,12 @@ class Progress(RecordModel):
     """Current activity of the trainer."""
     step: int = 0
     """Completed optimizer steps."""
-    steps: int
-    """Steps after which the job has succeeded."""
+    steps: int | None
+    """Steps after which the job has succeeded; null where a program does not give them."""
+    steps_reported: bool = False
+    """Whether a program reports `steps` while it runs, as an estimate that limits nothing."""
+    answers: tuple[ProgramAnswer, ...] = ()
+    """What a program carries out: an order to stop, and requests by their kind."""
     loss: float | None = None
     """Last loss; NaN and infinity as strings."""
     tokens_per_second: float | None = None
@@ -40,6 +52,11 @@ class Progress(RecordModel):
     """Estimate from the pace of the last steps."""
     heartbeat_at: datetime | None = None
     """Time of the trainer's last sign of life."""
+
+    @property
+    def last_legal_step(self) -> int | None:
+        """The step after which no metrics are stored."""
+        return None if self.steps_reported else self.steps
 
 
 class SizeChange(EventData):
@@ -92,6 +109,8 @@ class JobSummary(RecordModel):
     """When its first attempt was placed."""
     ended_at: datetime | None
     """When it reached a final state."""
+    imported_from: ImportTool | None = None
+    """Tool that recorded it, of a job that was imported; null for one that runs here."""
 
 
 class JobOrder(StrEnum):
@@ -151,6 +170,8 @@ class JobView(JobSummary):
     """Launch that was requested and is not placed yet."""
     size_change: SizeChange | None = None
     """The last change of its number of slots that the scheduler decided."""
+    imported: ImportView | None = None
+    """What was imported, of a job that another tool recorded."""
     forked_from: str | None
     """Checkpoint of another job from which this one was forked."""
     fork_parts: tuple[CheckpointPart, ...] | None
@@ -265,3 +286,12 @@ class JobRequestView(RecordModel):
     """The answer, once there is one."""
     created_at: datetime
     """When it was requested."""
+
+
+class PackView(RecordModel):
+    """A pack: a gzipped tar archive, named by its content."""
+
+    digest: Annotated[str, Field(pattern=PACK_DIGEST)]
+    """SHA-256 of the archive, as `program.code.pack` names it."""
+    size: int
+    """Bytes of the archive."""

@@ -134,6 +134,11 @@ class NodeView(RecordModel):
     """What is wrong with its devices and file systems, by its last heartbeat."""
     notice: str | None
     """Reason that the node gave for its shutdown; attempts there save and move."""
+    request_id: str | None = None
+    """Request for nodes of a source whose allocation it is in, if any; the label `source` names the
+    source."""
+    ends_at: datetime | None = None
+    """End of that allocation, where one is known; its attempts leave before."""
     slow_slots: tuple[SlowSlot, ...] = ()
     """Slots whose ranks were slower than their peers in several jobs."""
     free_slots: int

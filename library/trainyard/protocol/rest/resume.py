@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trainyard.base.model_base import PositiveSteps, Ranks, RecordModel, SpecModel
-from trainyard.planner.results import LayoutOption, Plan
+from trainyard.planner.results import AnyPlan, LayoutOption
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.jobs import JobView
 
@@ -45,7 +45,7 @@ class Change(RecordModel):
 class ResumePreview(RecordModel):
     """Preview of a resume: changed and unchanged values."""
 
-    plan: Plan
+    plan: AnyPlan
     """The plan of the next attempt."""
     checkpoint_id: str | None
     """Checkpoint to resume from; absent for a start from step 0."""

@@ -17,8 +17,9 @@ class RetrySection(SpecModel):
     """Attempts that may follow failures; those after a lost or preempted node, or after a launch
     that its node put back, do not count."""
     backoff_seconds: Seconds = 5.0
-    """Wait before a retry; doubles with each one in a row, up to ten minutes. After a launch that
-    its node put back it is one second, and doubles from the sixth in a row on."""
+    """Wait before a retry; doubles with each one in a row, up to ten minutes. The first in a row
+    after a signal to a rank has none. After a launch that its node put back it is one second, and
+    doubles from the sixth in a row on."""
     on: Annotated[tuple[FailureReason, ...], Field(strict=False)] = (
         FailureReason.HANG,
         FailureReason.NODE_LOST,
@@ -26,7 +27,8 @@ class RetrySection(SpecModel):
         FailureReason.LAUNCH_ERROR,
         FailureReason.TRAINER_ERROR,
     )
-    """Failures that are retried; a launch that its node put back always is."""
+    """Failures that are retried; a launch that its node put back always is. `trainer_error` stands
+    for `program_error` too."""
     node_lost_after_seconds: Seconds = 600.0
     """Silence after which a node counts as lost although nothing proves that its ranks ended."""
 

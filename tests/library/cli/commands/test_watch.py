@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from trainyard.cli.commands.metrics import _following
-from trainyard.cli.commands.watch import Lines, follow, panel
+from trainyard.cli.commands.watch import Lines, follow, panel, watch_job
 from trainyard.client.sdk import Client
 from trainyard.client.stream import ITEM, Resync
 from trainyard.protocol.event_kinds import EventKind, NoticeKind
@@ -142,6 +142,19 @@ def test_it_prints_every_event_up_to_the_end(capsys: pytest.CaptureFixture[str])
 
 def test_a_job_that_has_ended_is_shown_at_once() -> None:
     assert watch(Script((Resync(), job("failed"))), Lines()).state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("state", "as_json"), [("failed", False), ("failed", True), ("stopped", False)]
+)
+def test_after_a_failure_it_names_the_commands_that_explain_it(
+    state: str, as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = cast(Client, Script((Resync(), job(state))))
+    assert watch_job(script, "01jd", as_json=as_json).state == state
+    told = capsys.readouterr().err
+    named = "trainyard show 01jd" in told and "trainyard logs 01jd" in told
+    assert named == (state == "failed" and not as_json)
 
 
 def test_progress_comes_from_the_events_and_not_too_often(

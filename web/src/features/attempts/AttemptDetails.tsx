@@ -5,6 +5,7 @@ import { autoWords, valueText } from "@/shared/format/spec";
 import { moment } from "@/shared/format/time";
 import { FailureFacts } from "@/shared/job/FailureFacts";
 import { originWords } from "@/shared/job/reference";
+import { lastStep } from "@/shared/job/steps";
 import { useView } from "@/shared/job/view";
 import { Badge, StateBadge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
@@ -30,9 +31,11 @@ export function AttemptDetails({ job, attempt }: { job: Job; attempt: Attempt })
             : "the start"}
         </Fact>
         <Fact name="Steps">
-          {count(attempt.start_step)}–{count(Math.max(attempt.last_step, attempt.start_step))}
+          {lastStep(attempt) === NONE ? NONE : `${count(attempt.start_step)}–${lastStep(attempt)}`}
         </Fact>
-        <Fact name="Micro-batch">{plural(attempt.micro_batch_size, "sequence")}</Fact>
+        {attempt.micro_batch_size !== null && (
+          <Fact name="Micro-batch">{plural(attempt.micro_batch_size, "sequence")}</Fact>
+        )}
         <Fact name="Placed">{moment(attempt.created_at)}</Fact>
         <Fact name="Training since">{attempt.started_at ? moment(attempt.started_at) : NONE}</Fact>
         <Fact name="Ended">{attempt.ended_at ? moment(attempt.ended_at) : NONE}</Fact>

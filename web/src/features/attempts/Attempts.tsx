@@ -7,6 +7,7 @@ import { attemptsQuery } from "@/shared/job/api";
 import { ContinuityBadge } from "@/shared/job/ContinuityBadge";
 import { reasonWords } from "@/shared/job/failures";
 import { originWords, useReference } from "@/shared/job/reference";
+import { lastStep } from "@/shared/job/steps";
 import { useView } from "@/shared/job/view";
 import { StateBadge } from "@/shared/ui/Badge";
 import { CommandLine } from "@/shared/ui/CommandLine";
@@ -25,6 +26,7 @@ const CAUSES: Record<Attempt["cause"], string> = {
   resume: "resumed",
   resize: "resized",
   retry: "retried",
+  import: "imported",
 };
 
 export function Attempts({ job }: { job: Job }) {
@@ -104,7 +106,7 @@ function AttemptTable({ jobId, attempts, selected, onSelect }: AttemptTableProps
           <td>
             {attempt.parent_checkpoint_id ? originWords(attempt.parent_checkpoint_id, jobId) : NONE}
           </td>
-          <td className="number">{count(Math.max(attempt.last_step, attempt.start_step))}</td>
+          <td className="number">{lastStep(attempt)}</td>
           <td>
             <StateBadge state={attempt.outcome ?? attempt.state} />{" "}
             {attempt.failure && (

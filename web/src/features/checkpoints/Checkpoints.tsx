@@ -110,6 +110,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
   const verb = resumeVerb(job);
   const operation = toldOperation(operations, row.id);
   const name = `step ${row.step} of attempt ${row.attempt}`;
+  const isOfProgram = Boolean(job.spec.program); // forks need the model
   return (
     <tr {...place} className={row.on_lineage && !row.deleting ? undefined : "job-row-off"}>
       <td className="number">
@@ -127,9 +128,11 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
       </td>
       <td>
         {row.layout}
-        <div className="muted" title="Type of the stored weights">
-          {row.dtype}
-        </div>
+        {row.dtype !== null && (
+          <div className="muted" title="Type of the stored weights">
+            {row.dtype}
+          </div>
+        )}
       </td>
       <td className="number">{bytes(row.size)}</td>
       <td>
@@ -152,7 +155,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
             Resume
           </Button>
         )}
-        {!row.deleting && row.verification?.ok !== false && (
+        {!isOfProgram && !row.deleting && row.verification?.ok !== false && (
           <Button
             small
             look="quiet"
@@ -186,6 +189,13 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
 }
 
 function NoCheckpoints({ job }: { job: Job }) {
+  if (job.spec.program) {
+    return (
+      <EmptyState title="No checkpoint yet">
+        <p>The program saves one by run.checkpoint(step).</p>
+      </EmptyState>
+    );
+  }
   // Before the first attempt an interval may still be `auto`.
   const { interval_steps: steps, interval_seconds: seconds } = job.effective_spec.checkpoint;
   const ways = [

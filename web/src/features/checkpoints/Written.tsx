@@ -52,7 +52,11 @@ function Writers({ id }: { id: string }) {
   const found = useQuery(checkpointQuery(id));
   if (found.isError) return <InlineError error={found.error} />;
   if (!found.data) return <SkeletonLines lines={2} />;
-  const writers = found.data.manifest.writers ?? [];
+  const { manifest } = found.data;
+  if ("saved_by" in manifest) {
+    return <p className="muted">A program saved it, on {plural(manifest.world_size, "rank")}.</p>;
+  }
+  const writers = manifest.writers ?? [];
   if (writers.length === 0) return <p className="muted">The manifest does not say who wrote it.</p>;
   return (
     <Table label="Writers" columns={COLUMNS}>

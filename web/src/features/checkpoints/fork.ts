@@ -12,8 +12,8 @@ export interface ForkChoice {
 type Body = components["schemas"]["ForkRequest"];
 
 /** Return what a fork begins with: more steps where the checkpoint is at the end of its job. */
-export function firstChoice({ step, steps }: { step: number; steps: number }): ForkChoice {
-  const settings = step < steps ? "" : `training.steps=${2 * step}`;
+export function firstChoice({ step, steps }: { step: number; steps: number | null }): ForkChoice {
+  const settings = steps === null || step < steps ? "" : `training.steps=${2 * step}`;
   return { name: "", settings, parts: "all" };
 }
 

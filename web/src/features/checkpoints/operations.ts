@@ -15,7 +15,8 @@ interface VerbWords {
 export const CHECKPOINT_VERBS: Record<CheckpointVerb, VerbWords> = {
   verify: {
     label: "Verify",
-    means: "Compares every file with its checksum, then loads every tensor on other ranks.",
+    means:
+      "Compares every file with its checksum, then loads every tensor on other ranks; not those of a program.",
   },
   export: {
     label: "Export",
@@ -32,7 +33,7 @@ export const CHECKPOINT_VERBS: Record<CheckpointVerb, VerbWords> = {
 /** What may be asked of a checkpoint now; other programs know only models of the families. */
 export function verbsOf(row: CheckpointView, job: Pick<Job, "spec">): CheckpointVerb[] {
   if (row.deleting) return ["delete"];
-  const canExport = row.verification?.ok !== false && !job.spec.model.factory;
+  const canExport = row.verification?.ok !== false && !job.spec.model.factory && !job.spec.program;
   const pin = row.pinned_at === null ? "pin" : "unpin";
   return ["verify", ...(canExport ? (["export"] as const) : []), pin, "delete"];
 }
@@ -82,6 +83,7 @@ const DOING: Record<Operation["kind"], string> = {
   export: "exporting",
   sample: "sampling",
   recover: "searching",
+  build: "building",
 };
 
 export function operationWords(operation: Operation): string {

@@ -11,6 +11,7 @@ export function toneOf(event: EventView): Tone {
       return "accent";
     case "unreachable":
     case "line_skipped":
+    case "output_dropped":
     case "checkpoint_damaged":
     case "straggler_found":
       return "warn";

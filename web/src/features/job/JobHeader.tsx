@@ -24,7 +24,7 @@ export function JobHeader({ job }: { job: Job }) {
         </div>
         <Actions job={job} />
       </div>
-      <JobFacts job={job} />
+      {job.imported ? <ImportedFacts job={job} imported={job.imported} /> : <JobFacts job={job} />}
       <ProgressLine job={job} />
       <Notices job={job} />
     </header>
@@ -78,6 +78,37 @@ function JobFacts({ job }: { job: Job }) {
           `priority ${job.priority_words}`
         )}
       </li>
+      <TagsAndId job={job} />
+    </ul>
+  );
+}
+
+/** Where a run of another tool came from; it had no slots, nodes or priority here. */
+function ImportedFacts({ job, imported }: { job: Job; imported: NonNullable<Job["imported"]> }) {
+  const { run, received } = imported;
+  return (
+    <ul className="job-facts" aria-label="About the job">
+      <li title={`Run ${run.run_id}`}>imported from {run.tool}</li>
+      <li>
+        {received < run.points ? `${count(received)} of ` : ""}
+        {plural(run.points, "point")}
+      </li>
+      <li>
+        imported <RelativeTime at={job.created_at} isSentence />
+      </li>
+      {job.started_at && (
+        <li>
+          ran <RelativeTime at={job.started_at} isSentence />
+        </li>
+      )}
+      <TagsAndId job={job} />
+    </ul>
+  );
+}
+
+function TagsAndId({ job }: { job: Job }) {
+  return (
+    <>
       {job.tags.length > 0 && (
         <li className="job-tags">
           {job.tags.map((tag) => (
@@ -88,6 +119,6 @@ function JobFacts({ job }: { job: Job }) {
       <li className="job-id">
         <CodeWithCopy text={job.id} label="Copy id" />
       </li>
-    </ul>
+    </>
   );
 }

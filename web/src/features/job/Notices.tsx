@@ -12,6 +12,7 @@ import { Button, ButtonLink } from "@/shared/ui/Button";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { submitPath } from "@/shared/url/pages";
 import { queuePlaceQuery } from "./api";
+import { RequestedNodes } from "./RequestedNodes";
 
 const SHOWN_STRAGGLERS = 4;
 
@@ -81,6 +82,7 @@ function Reason({ job }: { job: Job }) {
   return (
     <Notice tone={isWaiting ? "plain" : "warn"} title={isWaiting ? "Waiting" : undefined}>
       {job.reason && <p className="job-reason">{job.reason}</p>}
+      {isWaiting && <RequestedNodes job={job} />}
       {isWaiting && <QueuePlace job={job} />}
       {isWaiting && job.attempt > 0 && (
         <p className="muted">It continues with {job.layout} once it is placed.</p>

@@ -2,6 +2,7 @@
 import type { Job } from "@/shared/api/types";
 import { count, metric, NONE, percent, short } from "@/shared/format/numbers";
 import { duration } from "@/shared/format/time";
+import { reachedStep } from "@/shared/job/steps";
 import { Fact } from "@/shared/ui/Field";
 import { Elapsed, RelativeTime, useNow } from "@/shared/ui/RelativeTime";
 
@@ -19,7 +20,8 @@ const PHASES: Record<string, string> = {
 
 export function ProgressLine({ job }: { job: Job }) {
   const { progress } = job;
-  const share = progress.steps > 0 ? Math.min(progress.step / progress.steps, 1) : 0;
+  const steps = progress.steps ?? 0;
+  const share = steps > 0 ? Math.min(progress.step / steps, 1) : 0;
   const isActive = job.ended_at === null && job.state !== "queued";
   const phase = isActive && progress.phase ? (PHASES[progress.phase] ?? progress.phase) : NONE;
   return (
@@ -29,7 +31,7 @@ export function ProgressLine({ job }: { job: Job }) {
         role="progressbar"
         aria-label="Steps"
         aria-valuemin={0}
-        aria-valuemax={progress.steps}
+        aria-valuemax={steps}
         aria-valuenow={progress.step}
         data-state={job.state}
       >
@@ -37,8 +39,13 @@ export function ProgressLine({ job }: { job: Job }) {
       </div>
       <dl className="job-numbers">
         <Fact name="Step">
-          {count(progress.step)} <small>of {count(progress.steps)}</small>{" "}
-          <small>{percent(Math.floor(share * 1000) / 1000)}</small>
+          {reachedStep(progress, job.state)}{" "}
+          {progress.steps !== null && (
+            <>
+              <small>of {count(progress.steps)}</small>{" "}
+              <small>{percent(Math.floor(share * 1000) / 1000)}</small>
+            </>
+          )}
         </Fact>
         <Fact name="Loss">{metric(progress.loss)}</Fact>
         <Fact name="Tokens/s">{isActive ? short(progress.tokens_per_second) : NONE}</Fact>

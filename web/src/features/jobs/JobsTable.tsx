@@ -5,6 +5,7 @@ import { MOST_COMPARED } from "@/shared/api/queries";
 import type { JobState, JobSummary } from "@/shared/api/types";
 import { count, metric, NONE, numberOf, short } from "@/shared/format/numbers";
 import { duration } from "@/shared/format/time";
+import { reachedStep } from "@/shared/job/steps";
 import { STATE_TONES, StateBadge } from "@/shared/ui/Badge";
 import { cx } from "@/shared/ui/cx";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
@@ -166,12 +167,19 @@ const JobRow = memo(function JobRow(props: JobRowProps) {
   );
 });
 
-function Steps({ state, step, steps }: { state: JobState; step: number; steps: number }) {
-  const share = steps > 0 ? Math.min(1, step / steps) : 0;
+interface StepsProps {
+  state: JobState;
+  step: number;
+  /** Null for a program that does not give them. */
+  steps: number | null;
+}
+
+function Steps({ state, step, steps }: StepsProps) {
+  const share = steps ? Math.min(1, step / steps) : 0;
   return (
     <>
-      <span>{count(step)}</span>
-      <span className="faint"> / {count(steps)}</span>
+      <span>{reachedStep({ step, steps }, state)}</span>
+      {steps !== null && <span className="faint"> / {count(steps)}</span>}
       <span className="progress" aria-hidden="true">
         <span
           className={cx("progress-done", `tone-${STATE_TONES[state]}`)}

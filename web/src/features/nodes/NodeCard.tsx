@@ -7,11 +7,14 @@ import { Badge } from "@/shared/ui/Badge";
 import { cx } from "@/shared/ui/cx";
 import { Fact } from "@/shared/ui/Field";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
+import { nodeRequestPath } from "@/shared/url/pages";
 import { DrainButton } from "./DrainButton";
 import { NodeHistory } from "./NodeHistory";
 import { Slots } from "./Slots";
 import { labelsOf, type NodeStatus, problemsOf, statusOf } from "./status";
 
+/** Label of every node of a source; its value is the source's name. */
+const SOURCE_LABEL = "source";
 const ISOLATION = {
   user: "a Unix user for each attempt",
   namespace: "a user of the worker's namespace for each attempt",
@@ -84,6 +87,7 @@ function Details({ node }: { node: NodeView }) {
   const { hardware } = node;
   return (
     <>
+      <Allocation node={node} />
       <Fact name="Host">
         {plural(hardware.cores, "core")} · {bytes(hardware.memory_bytes)}
       </Fact>
@@ -97,6 +101,19 @@ function Details({ node }: { node: NodeView }) {
       {hardware.driver && <Fact name="Driver">{hardware.driver}</Fact>}
       <Fact name="Isolation">{ISOLATION[hardware.isolation]}</Fact>
     </>
+  );
+}
+
+/** Where a node of a source comes from, and how long it stays. */
+function Allocation({ node }: { node: NodeView }) {
+  const { request_id: request, ends_at: end } = node;
+  if (!request) return null;
+  return (
+    <Fact name="Allocation">
+      <Link to={nodeRequestPath(request)}>request {request}</Link> of{" "}
+      {node.labels[SOURCE_LABEL] ?? "a source"}
+      {end && ` · ends ${moment(end)}`}
+    </Fact>
   );
 }
 

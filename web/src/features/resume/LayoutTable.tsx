@@ -1,7 +1,7 @@
 // The legal layouts of each number of slots, or the reason why there is none; one is selected.
 import { Fragment, useEffect, useRef } from "react";
-import type { Plan } from "@/shared/api/types";
-import { bytes, percent, plural } from "@/shared/format/numbers";
+import type { AnyPlan } from "@/shared/api/types";
+import { bytes, NONE, percent, plural } from "@/shared/format/numbers";
 import { Badge } from "@/shared/ui/Badge";
 import { cx } from "@/shared/ui/cx";
 import { type LayoutOption, pipelineWords, type Row } from "./layouts";
@@ -11,7 +11,7 @@ interface LayoutTableProps {
   chosen: Row | undefined;
   onChoose: (row: Row) => void;
   /** Plan of the chosen row with the typed values; null until it is known. */
-  plan: Plan | null;
+  plan: AnyPlan | null;
   /** Memory of the smallest slot, in bytes; null when it is not known. */
   deviceMemory: number | null;
 }
@@ -44,7 +44,7 @@ export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: Layo
           <Fragment key={row.key}>
             <LayoutRow
               row={row}
-              shown={row.key === chosen?.key && plan ? plan : row.option}
+              shown={row.key === chosen?.key && plan?.kind === "trainer" ? plan : row.option}
               isChosen={row.key === chosen?.key}
               onChoose={() => onChoose(row)}
               deviceMemory={deviceMemory}
@@ -105,10 +105,17 @@ function LayoutRow({ row, shown, isChosen, onChoose, deviceMemory }: LayoutRowPr
         {shown.pipeline && <small className="small">{pipelineWords(shown.pipeline)}</small>}
       </span>
       <span className="resume-batch">
-        {batch.micro_batch_size} <small className="small">× {plural(batch.rounds, "round")}</small>
+        {batch ? (
+          <>
+            {batch.micro_batch_size}{" "}
+            <small className="small">× {plural(batch.rounds, "round")}</small>
+          </>
+        ) : (
+          NONE
+        )}
       </span>
-      <span className={cx("resume-idle", batch.idle_share > 0 && "resume-some tone-warn")}>
-        {percent(batch.idle_share)}
+      <span className={cx("resume-idle", batch && batch.idle_share > 0 && "resume-some tone-warn")}>
+        {batch ? percent(batch.idle_share) : NONE}
       </span>
       <Memory shown={shown} deviceMemory={deviceMemory} />
       <span className={cx("resume-availability", row.freeNow ? "tone-ok" : "muted")}>
@@ -119,6 +126,7 @@ function LayoutRow({ row, shown, isChosen, onChoose, deviceMemory }: LayoutRowPr
 }
 
 function Memory({ shown, deviceMemory }: { shown: Shown; deviceMemory: number | null }) {
+  if (!shown.memory) return <span className="resume-memory">{NONE}</span>;
   const { total } = shown.memory;
   const isOver = shown.fits === false;
   const share = deviceMemory ? Math.min(total / deviceMemory, 1) : 0;

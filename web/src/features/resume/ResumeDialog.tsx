@@ -3,6 +3,7 @@ import { useEffect, useId, useRef } from "react";
 import type { Job, ResumeOptions } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
 import { useReference } from "@/shared/job/reference";
+import { reachedStep } from "@/shared/job/steps";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Dialog } from "@/shared/ui/Dialog";
@@ -47,8 +48,9 @@ export function ResumeDialog({ job, ...opened }: Opened & { job: Job }) {
       {launch.isError && <InlineError error={launch.error} />}
       {isResize && (
         <p className="muted">
-          The attempt that runs saves and stops first, now at step {count(job.progress.step)}; then
-          the job resumes from that save. No step is lost.
+          The attempt that runs saves and stops first, now at step{" "}
+          {reachedStep(job.progress, job.state)}; then the job resumes from that save. No step is
+          lost.
         </p>
       )}
       {(gone === null || resume.preview.data) && <Choices job={job} resume={resume} />}
@@ -76,23 +78,25 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
         chosen={row}
         onChoose={resume.chooseRow}
         plan={resume.isCurrent ? plan : null}
-        deviceMemory={plan?.device_memory_bytes ?? null}
+        deviceMemory={plan?.kind === "trainer" ? plan.device_memory_bytes : null}
       />
       <div className="resume-fields">
         <CheckpointField job={job} resume={resume} />
-        <NumberField
-          label="Micro-batch"
-          unit="sequences"
-          value={resume.microBatchSize}
-          onChange={resume.setMicroBatchSize}
-          usual={row?.option?.batch.micro_batch_size}
-          error={resume.problems.at.microBatchSize}
-        />
+        {!job.spec.program && (
+          <NumberField
+            label="Micro-batch"
+            unit="sequences"
+            value={resume.microBatchSize}
+            onChange={resume.setMicroBatchSize}
+            usual={row?.option?.batch?.micro_batch_size}
+            error={resume.problems.at.microBatchSize}
+          />
+        )}
         <NumberField
           label="Total steps"
           value={resume.steps}
           onChange={resume.setSteps}
-          usual={job.progress.steps}
+          usual={job.progress.steps ?? undefined}
           error={resume.problems.at.steps}
         />
       </div>

@@ -56,7 +56,7 @@ export function pipelineWords({ schedule, bubble_share }: PipelinePlan): string 
  * once need less memory, and the result stays the same.
  */
 export function proposedMicroBatchSize(row: Row | undefined, aim: Aim): number | null {
-  const size = row?.option?.batch.micro_batch_size ?? 1;
+  const size = row?.option?.batch?.micro_batch_size ?? 1;
   if (aim !== "memory" || size === 1) return null;
   return row?.isBefore || row?.option?.fits === false ? Math.floor(size / 2) : null;
 }

@@ -1,7 +1,7 @@
 // The spec as submitted, and the values with which the job runs instead.
 import type { Job } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
-import { valueText } from "@/shared/format/spec";
+import { OF_THE_TRAINER, valueText } from "@/shared/format/spec";
 import { useReference } from "@/shared/job/reference";
 import { useView } from "@/shared/job/view";
 import { Button, ButtonLink } from "@/shared/ui/Button";
@@ -17,16 +17,18 @@ export function SpecView({ job }: { job: Job }) {
   const text = JSON.stringify(job.spec, null, 2);
   return (
     <div className="stack">
-      <Changes job={job} />
+      {job.imported_from === null && <Changes job={job} />}
       <div className="toolbar">
-        <h2>As submitted</h2>
+        <h2>{job.imported_from === null ? "As submitted" : "As recorded"}</h2>
         <Button small aria-pressed={isAll} onClick={() => change({ hasAllFields: !isAll })}>
           {isAll ? "Only what differs from the defaults" : "All fields"}
         </Button>
         <CopyButton text={text} label="Copy as JSON" />
-        <ButtonLink small to={submitPath({ from: job.id })}>
-          New job like this
-        </ButtonLink>
+        {job.imported_from === null && (
+          <ButtonLink small to={submitPath({ from: job.id })}>
+            New job like this
+          </ButtonLink>
+        )}
       </div>
       <Sections job={job} isAll={isAll} />
       <CommandLine command={`${command("show", reference, "--json")} | jq .spec`} />
@@ -105,6 +107,7 @@ function sectionsOf({ spec }: Job): [name: string, fields: Field[]][] {
   const own: Field[] = [];
   const sections: [string, Field[]][] = [["job", own]];
   for (const [name, value] of Object.entries(spec)) {
+    if (value === null || (spec.program && OF_THE_TRAINER.has(name))) continue;
     if (typeof value !== "object" || Array.isArray(value)) {
       own.push({ path: name, label: name, value });
       continue;

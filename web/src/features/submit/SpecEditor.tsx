@@ -2,7 +2,7 @@
 
 import { useCallback, useMemo, useState } from "react";
 import { ApiError } from "@/shared/api/errors";
-import type { JsonObject } from "@/shared/format/document";
+import { isObject, type JsonObject } from "@/shared/format/document";
 import { Button } from "@/shared/ui/Button";
 import { InlineError } from "@/shared/ui/Notice";
 import { type Tab, Tabs } from "@/shared/ui/Tabs";
@@ -13,7 +13,7 @@ import { SpecText } from "./form/SpecText";
 import { PlanPanel } from "./plan/PlanPanel";
 import { usePlan } from "./plan/usePlan";
 import { NO_PROBLEMS, placeProblems } from "./problems";
-import type { FormSection } from "./schema";
+import { type FormSection, sectionsFor } from "./schema";
 import { useSubmit } from "./useSubmit";
 
 const VIEWS: readonly Tab<ValuesOf<typeof SUBMIT>["view"]>[] = [
@@ -28,8 +28,10 @@ interface SpecEditorProps {
   from: string | undefined;
 }
 
-export function SpecEditor({ sections, start, from }: SpecEditorProps) {
+export function SpecEditor({ sections: all, start, from }: SpecEditorProps) {
   const [spec, setSpec] = useState(start);
+  const hasProgram = isObject(spec.program);
+  const sections = useMemo(() => sectionsFor(all, hasProgram), [all, hasProgram]);
   const [{ view }, change] = usePageParams(SUBMIT);
   const plan = usePlan(spec);
   const submit = useSubmit(spec);

@@ -1,5 +1,6 @@
 // The submit form as data, drawn from the JSON Schema of the job spec.
 import type { Json } from "@/shared/format/document";
+import { OF_THE_TRAINER } from "@/shared/format/spec";
 
 /** How a value is entered. */
 export type Control =
@@ -71,6 +72,16 @@ export function formOf(document: unknown): FormSection[] {
     else own.fields.push(fieldOf(`/${escaped(name)}`, name, property, definitions));
   }
   return sections;
+}
+
+/** Return what a draft may hold: a program, or the sections of the built-in trainer. */
+export function sectionsFor(sections: FormSection[], hasProgram: boolean): FormSection[] {
+  if (hasProgram) return sections.filter(({ name }) => !OF_THE_TRAINER.has(name));
+  return sections.map((section) =>
+    section.name === ""
+      ? { ...section, fields: section.fields.filter(({ name }) => name !== "program") }
+      : section,
+  );
 }
 
 function sectionOf(

@@ -32,7 +32,7 @@ describe("the form", () => {
   it("has help for every field, and a control that is no raw JSON for all but nested lists", () => {
     expect(fields.filter((each) => each.help === "")).toEqual([]);
     const raw = fields.filter((each) => each.control.kind === "json");
-    expect(raw.map((each) => each.pointer)).toEqual(["/parallelism/pp_stage_modules"]);
+    expect(raw.map((each) => each.pointer)).toEqual(["/program", "/parallelism/pp_stage_modules"]);
   });
 
   it.each([

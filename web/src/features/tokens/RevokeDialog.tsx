@@ -12,6 +12,8 @@ const ENDS: Record<Token["kind"], string> = {
   join: "No further machine can join with it; one that has joined stays.",
   login: "Its link logs in no further browser.",
   node: "The node’s worker is refused from now on. Its jobs keep training, but cannot report.",
+  source:
+    "The source’s provisioner is refused from now on. Its nodes keep running; nothing more is asked of it.",
 };
 
 export function RevokeDialog({ token, onClose }: { token: Token; onClose: () => void }) {

@@ -28,6 +28,7 @@ const TONES: Record<Token["kind"], Tone> = {
   join: "neutral",
   login: "neutral",
   node: "ok",
+  source: "ok",
 };
 
 export function TokensPage() {

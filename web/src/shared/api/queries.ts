@@ -35,6 +35,7 @@ export const keys = {
   nodes: ["nodes"] as const,
   nodeMetrics: (name: string) => ["node-metrics", name] as const,
   projects: ["projects"] as const,
+  sources: ["sources"] as const,
   queue: ["queue"] as const,
   goodput: ["goodput"] as const,
   plan: ["plan"] as const,
@@ -113,6 +114,31 @@ export const nodesQuery = queryOptions({
   queryFn: ({ signal }) =>
     allPages((query) => ask(api.GET("/api/v1/nodes", { params: { query }, signal }))),
 });
+
+export const sourcesQuery = queryOptions({
+  queryKey: keys.sources,
+  queryFn: ({ signal }) =>
+    allPages((query) => ask(api.GET("/api/v1/sources", { params: { query }, signal }))),
+});
+
+const ENDED_REQUESTS = 10;
+
+/** The requests for nodes of a source: every open one, then the newest that have ended. */
+export const nodeRequestsQuery = (name: string) =>
+  queryOptions({
+    queryKey: [...keys.sources, name, "requests"],
+    queryFn: async ({ signal }) => {
+      const read = (query: PageQuery & { open: boolean }) =>
+        ask(
+          api.GET("/api/v1/sources/{name}/requests", { params: { path: { name }, query }, signal }),
+        );
+      const [open, ended] = await Promise.all([
+        allPages((query) => read({ ...query, open: true })),
+        read({ page_size: ENDED_REQUESTS, open: false }),
+      ]);
+      return [...open, ...ended.items];
+    },
+  });
 
 export const projectsQuery = queryOptions({
   queryKey: keys.projects,

@@ -124,6 +124,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/provisioners/register": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Registration of a source
+         * @description Register a source by a join token, or again by its own token.
+         */
+        post: operations["provisioners_register"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/provisioners/requests/{request_id}/claim": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Claim of a request for nodes
+         * @description Return what to ask of the engine; a repeat with the same secrets is granted.
+         */
+        post: operations["provisioners_claim"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/provisioners/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * What an engine described
+         * @description Store what the engine described; the answer has the jobs that are to be cancelled.
+         */
+        post: operations["provisioners_report"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs": {
         parameters: {
             query?: never;
@@ -416,6 +476,208 @@ export interface paths {
         get: operations["jobs_get_events"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job_id}/shells": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run a command in the current attempt
+         * @description Have a node of the attempt start a command, in the environment and slots of its ranks.
+         */
+        post: operations["shells_open_shell"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job_id}/shells/{shell_id}/output": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Output of a command
+         * @description Return output once there is some, or the command has ended, or the wait is over.
+         */
+        get: operations["shells_get_output"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job_id}/shells/{shell_id}/input": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Input of a command
+         * @description Store input for a command.
+         */
+        put: operations["shells_put_input"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job_id}/shells/{shell_id}/close": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * End a command
+         * @description Have a command ended, by SIGHUP and then SIGKILL.
+         */
+        post: operations["shells_close_shell"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job_id}/artifacts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Images, histograms and files of a job
+         * @description List artifacts, the newest first; histograms are part of the list.
+         */
+        get: operations["artifacts_get_artifacts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job_id}/artifacts/{artifact_id}/content": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Content of an image or a file
+         * @description Return the bytes; images have their type, and anything else is a download.
+         */
+        get: operations["artifacts_get_content"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/packs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Upload a pack
+         * @description Store the code of programs: a gzipped tar archive, which jobs name by its digest.
+         */
+        post: operations["packs_upload_pack"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/packs/{digest}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Whether a pack is stored
+         * @description Return a pack without its content, and keep it for another day.
+         */
+        get: operations["packs_get_pack"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/imports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Import a run
+         * @description Store a run that another tool recorded, as a job that has ended; its points follow.
+         *
+         *     The same content, by its digest, is the same job: the reply has the number of stored points.
+         */
+        post: operations["imports_start"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/imports/{job_id}/points": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Add points to an import
+         * @description Store the next points; points that are stored already change nothing, a gap is refused.
+         */
+        post: operations["imports_add"];
         delete?: never;
         options?: never;
         head?: never;
@@ -936,6 +1198,214 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/sources": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Where nodes come from
+         * @description List sources by name: what they offer, what is asked and used of them.
+         */
+        get: operations["sources_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sources/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One source
+         * @description Return a source.
+         */
+        get: operations["sources_show"];
+        put?: never;
+        post?: never;
+        /**
+         * Forget a source
+         * @description Forget a source without open requests; its provisioner needs a new join token.
+         */
+        delete: operations["sources_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sources/{name}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Ask nothing more of a source
+         * @description Ask nothing more; what runs and what was asked stays.
+         */
+        post: operations["sources_pause"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sources/{name}/unpause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Ask of a source again
+         * @description Ask again, as queued jobs need it.
+         */
+        post: operations["sources_unpause"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sources/{name}/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Check a source
+         * @description Request one node whose pilot examines the place; the request's view has its findings.
+         */
+        post: operations["sources_check"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sources/{name}/requests": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Requests for nodes
+         * @description List requests of a source with the engine's reason, the newest first.
+         */
+        get: operations["sources_list_requests"];
+        put?: never;
+        /**
+         * Request nodes
+         * @description Request nodes that no queued job has caused; they are released when they are idle.
+         */
+        post: operations["sources_request"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sources/{name}/requests/{request_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One request
+         * @description Return a request for nodes.
+         */
+        get: operations["sources_show_request"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sources/{name}/requests/{request_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel a request
+         * @description Cancel a request at the engine; it ends when the engine proves that nothing is left.
+         */
+        post: operations["sources_cancel"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sources/{name}/requests/{request_id}/end": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Forget a request that the engine does not know
+         * @description End a request whose end the engine does not prove; its nodes count as gone.
+         */
+        post: operations["sources_end"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sources/{name}/requests/{request_id}/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Ask the engine why a request waits
+         * @description Queue the question; the answer becomes part of the request's reason.
+         */
+        post: operations["sources_explain"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/projects": {
         parameters: {
             query?: never;
@@ -1156,9 +1626,29 @@ export interface paths {
         put?: never;
         /**
          * Registration of a node
-         * @description Register a node by a join token, or again by its own token.
+         * @description Register a node by a join token, a pilot's secret, or again by its own token.
          */
         post: operations["workers_register"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workers/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Findings of a check of a source
+         * @description Store what the pilot of a check found, once.
+         */
+        post: operations["workers_check"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1259,6 +1749,106 @@ export interface paths {
          * @description Renew the lease; 409 after a later claim.
          */
         post: operations["workers_report_on_an_operation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workers/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Long poll of a worker without the broker
+         * @description Answer as soon as the node has something to claim that it does not know, or empty in time.
+         */
+        post: operations["workers_messages"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workers/attempts/{attempt_id}/shells/{shell_id}/output": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Output and end of a command
+         * @description Store output of a command once.
+         */
+        post: operations["workers_report_output"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workers/attempts/{attempt_id}/shells/{shell_id}/input": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Long poll for input of a command
+         * @description Return input once there is some, or the command is not wanted, or the wait is over.
+         */
+        post: operations["workers_poll_input"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workers/attempts/{attempt_id}/artifacts/{digest}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * A block of the content of an artifact
+         * @description Store a block of at most 1 MiB once; the answer names where to continue.
+         */
+        put: operations["workers_upload_block"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workers/attempts/{attempt_id}/pack": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The pack of the attempt's job
+         * @description Return the archive; the node compares it with the digest of the spec.
+         */
+        get: operations["workers_fetch_pack"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1602,11 +2192,86 @@ export interface components {
             memory_budget?: number;
         };
         /**
+         * ArtifactView
+         * @description An image, a histogram or a file that an attempt logged.
+         */
+        ArtifactView: {
+            /**
+             * Id
+             * @description Its id.
+             */
+            id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number;
+            /**
+             * Process
+             * @description Number of the process that logged it; null for what was collected when the attempt ended.
+             */
+            process: number | null;
+            /**
+             * Kind
+             * @description `image`, `histogram`, `output` (collected), or what the script names, such as `file`.
+             */
+            kind: string;
+            /**
+             * Name
+             * @description Its name, with `/` between folders; the newest one of a name counts.
+             */
+            name: string;
+            /**
+             * Step
+             * @description Completed optimizer steps; null where the script gave none.
+             */
+            step: number | null;
+            /**
+             * Caption
+             * @description A text next to it.
+             */
+            caption: string;
+            /**
+             * Time
+             * @description When it was logged, Unix time in seconds.
+             */
+            time: number;
+            /**
+             * Size
+             * @description Bytes of its content; null for a histogram.
+             */
+            size: number | null;
+            /**
+             * Digest
+             * @description SHA-256 of its content; null for a histogram.
+             */
+            digest: string | null;
+            /**
+             * Media Type
+             * @description Type of its content, recognised by its first bytes: that of an image, or
+             *     `application/octet-stream`; null for a histogram.
+             */
+            media_type: string | null;
+            /** @description The histogram. */
+            histogram: components["schemas"]["HistogramView"] | null;
+        };
+        /**
+         * ArtifactsStored
+         * @description Images, histograms or files of an attempt were stored.
+         */
+        ArtifactsStored: {
+            /**
+             * Count
+             * @description How many.
+             */
+            count: number;
+        };
+        /**
          * AttemptCause
          * @description Why an attempt is launched.
          * @enum {string}
          */
-        AttemptCause: "submit" | "resume" | "resize" | "retry";
+        AttemptCause: "submit" | "resume" | "resize" | "retry" | "import";
         /**
          * AttemptEnded
          * @description An attempt ended.
@@ -1704,6 +2369,12 @@ export interface components {
             /** @description Where it resumes from; absent for a fresh start. */
             resume: components["schemas"]["ResumePoint"] | null;
             /**
+             * Begun Before
+             * @description Whether ranks of an earlier attempt have begun; only of a job that runs a program.
+             * @default false
+             */
+            begun_before: boolean;
+            /**
              * Skip
              * @description Windows of the stream, start and end, that it skips in addition to those of its checkpoint;
              *     each begins at the checkpoint's position or later.
@@ -1793,9 +2464,9 @@ export interface components {
             changes: components["schemas"]["Difference"][];
             /**
              * Micro Batch Size
-             * @description Sequences that one rank runs at once.
+             * @description Sequences that one rank runs at once; null for a program.
              */
-            micro_batch_size: number;
+            micro_batch_size: number | null;
             /**
              * Parent Checkpoint Id
              * @description Checkpoint from which it resumed.
@@ -1923,6 +2594,17 @@ export interface components {
             less_idle_micro_batch_size: number | null;
         };
         /**
+         * BuildTask
+         * @description An environment to build.
+         */
+        BuildTask: {
+            /**
+             * Digest
+             * @description Name of its request and its folder, beneath `environments` of the storage root.
+             */
+            digest: string;
+        };
+        /**
          * CancelReply
          * @description Reply to cancel, with the work that it loses.
          */
@@ -1994,6 +2676,45 @@ export interface components {
              * @description Whether they differ.
              */
             changed: boolean;
+        };
+        /**
+         * CheckReport
+         * @description Findings of the pilot of a check, sent once with its join secret.
+         */
+        CheckReport: {
+            /**
+             * Protocol
+             * @description `PROTOCOL` of the sender.
+             */
+            protocol: number;
+            /** @description The sender. */
+            pilot: components["schemas"]["PilotIdentity"];
+            /**
+             * Results
+             * @description Its findings.
+             */
+            results: components["schemas"]["CheckResult"][];
+        };
+        /**
+         * CheckResult
+         * @description One finding of the check of a source.
+         */
+        CheckResult: {
+            /**
+             * Name
+             * @description What was checked: `route`, `tls`, `python`, `roots`, `ports`, `clock`, `save`, ...
+             */
+            name: string;
+            /**
+             * Passed
+             * @description Whether it is as a pilot needs it.
+             */
+            passed: boolean;
+            /**
+             * Detail
+             * @description What was found, and what would be needed.
+             */
+            detail: string;
         };
         /**
          * CheckpointCommitted
@@ -2081,14 +2802,14 @@ export interface components {
             files: number;
             /**
              * Layout
-             * @description Layout that wrote it.
+             * @description Layout that wrote it; of a program, the number of its processes.
              */
             layout: string;
             /**
              * Dtype
-             * @description Type of the stored weights.
+             * @description Type of the stored weights; absent where a program saved it.
              */
-            dtype: string;
+            dtype: string | null;
             /**
              * Save Seconds
              * @description From the end of the step to the last byte of the data files.
@@ -2143,8 +2864,11 @@ export interface components {
              * @description Whether its deletion is requested; nothing may start from it then.
              */
             deleting: boolean;
-            /** @description Its manifest. */
-            manifest: components["schemas"]["Manifest"];
+            /**
+             * Manifest
+             * @description Its manifest.
+             */
+            manifest: components["schemas"]["Manifest"] | components["schemas"]["ProgramManifest"];
             /**
              * Descendants
              * @description Jobs that were forked from it, the oldest first; at most a hundred.
@@ -2418,14 +3142,14 @@ export interface components {
             files: number;
             /**
              * Layout
-             * @description Layout that wrote it.
+             * @description Layout that wrote it; of a program, the number of its processes.
              */
             layout: string;
             /**
              * Dtype
-             * @description Type of the stored weights.
+             * @description Type of the stored weights; absent where a program saved it.
              */
-            dtype: string;
+            dtype: string | null;
             /**
              * Save Seconds
              * @description From the end of the step to the last byte of the data files.
@@ -2487,7 +3211,7 @@ export interface components {
          *
          *     The server drops bytes that it already has. After a gap it stores nothing, and its reply names
          *     the offset at which to continue. It rejects a whole report (422) with a damaged chunk, a
-         *     partial line or an unreadable line. An unreadable line of `metrics` or `events` that is *alone*
+         *     partial line or an unreadable line. An unreadable line of a file that is no log and is *alone*
          *     in its chunk is skipped and acknowledged, with an event. After a 422 a sender therefore sends
          *     one line of these files at a time until it is past the fault, so that no line blocks it for
          *     ever.
@@ -2495,7 +3219,8 @@ export interface components {
         Chunk: {
             /**
              * File
-             * @description `metrics`, `events`, or `log:<global rank>`.
+             * @description `metrics`, `events`, `metrics:<process of a program>`, `event_files` (metrics made of them),
+             *     `artifacts` (what a node's processes logged, by name), or `log:<global rank>`.
              */
             file: string;
             /**
@@ -2505,7 +3230,7 @@ export interface components {
             start: number;
             /**
              * End
-             * @description Offset after the last byte; `metrics` and `events` end with a whole line.
+             * @description Offset after the last byte; all but logs end with a whole line.
              */
             end: number;
             /**
@@ -2693,6 +3418,42 @@ export interface components {
              * @description Of the code of this attempt.
              */
             now: string;
+        };
+        /**
+         * CodeSection
+         * @description Where the program's files come from.
+         */
+        CodeSection: {
+            /**
+             * Folder
+             * @description A folder below a storage root, such as `data:projects/mine`, in which the ranks run. All of
+             *     them read it where it is: what changes there changes for a later attempt.
+             */
+            folder: string | null;
+            /**
+             * Pack
+             * @description A pack of files on the server, by its digest, in place of `folder`. Each attempt unpacks a
+             *     copy of its own. `trainyard submit` makes one of `local`, or of `git` and `commit`.
+             */
+            pack: string | null;
+        };
+        /**
+         * CodeSection
+         * @description Where the program's files come from.
+         */
+        CodeSectionInput: {
+            /**
+             * Folder
+             * @description A folder below a storage root, such as `data:projects/mine`, in which the ranks run. All of
+             *     them read it where it is: what changes there changes for a later attempt.
+             */
+            folder?: string | null;
+            /**
+             * Pack
+             * @description A pack of files on the server, by its digest, in place of `folder`. Each attempt unpacks a
+             *     copy of its own. `trainyard submit` makes one of `local`, or of `git` and `commit`.
+             */
+            pack?: string | null;
         };
         /**
          * ComparedCurveView
@@ -3401,7 +4162,184 @@ export interface components {
              */
             running?: "move" | "finish";
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"];
+        /**
+         * EngineJob
+         * @description An engine's job, as the engine describes it now.
+         */
+        EngineJob: {
+            /**
+             * Request Id
+             * @description The request that the job's name has.
+             */
+            request_id: string;
+            /**
+             * Ref
+             * @description The engine's id of the job.
+             */
+            ref: string;
+            /**
+             * State
+             * @description Its state.
+             * @enum {string}
+             */
+            state: "unknown" | "pending" | "running" | "completing" | "ended";
+            /**
+             * Gone
+             * @description The engine's word that no process of the job is left: a proof, as the end of a node's
+             *     processes is. Never set for `unknown`.
+             * @default false
+             */
+            gone?: boolean;
+            /**
+             * Reason
+             * @description Why it waits or has ended, in the engine's words.
+             * @default
+             */
+            reason?: string;
+            /**
+             * Starts At
+             * @description Expected or actual start.
+             */
+            starts_at?: number | null;
+            /**
+             * Ends At
+             * @description Expected or actual end; limits change, so that this may too.
+             */
+            ends_at?: number | null;
+            /**
+             * Nodes
+             * @description Its nodes that have begun. An index may have several instances: one that runs, and those
+             *     before it with `gone` where the engine proves that.
+             * @default []
+             */
+            nodes?: components["schemas"]["EngineNode"][];
+        };
+        /**
+         * EngineNode
+         * @description A node of an engine's job, as the engine describes it.
+         */
+        EngineNode: {
+            /**
+             * Index
+             * @description Index of its pilot.
+             */
+            index: number;
+            /**
+             * Instance
+             * @description The engine's name of this life of the pilot: another one after a requeue or a new pod.
+             */
+            instance: string;
+            /**
+             * Host
+             * @description The engine's name of the machine.
+             * @default
+             */
+            host?: string;
+            /**
+             * Addresses
+             * @description Addresses of the machine or pod; empty where the engine does not name them.
+             * @default []
+             */
+            addresses?: string[];
+            /**
+             * Gone
+             * @description The engine's word that no process of this instance is left: a proof, also while others of
+             *     the job run. An instance that is no longer listed is not proved gone by that.
+             * @default false
+             */
+            gone?: boolean;
+        };
+        /**
+         * EnvironmentSection
+         * @description The interpreter and packages with which the program runs.
+         */
+        EnvironmentSection: {
+            /**
+             * Prefix
+             * @description A venv or a conda environment below a storage root, such as `data:envs/mine`. Its scripts
+             *     hold its path, so every node needs it where it was made. Without `prefix`,
+             *     `lock` and `container` the worker's own interpreter and packages are used.
+             */
+            prefix: string | null;
+            /**
+             * Lock
+             * @description A `uv.lock` next to its `pyproject.toml`, or a `.txt` of pip's requirements with hashes,
+             *     inside the code. Its packages are installed once for each storage root, by an operation on a
+             *     node with the label `network=true`; jobs wait for it.
+             */
+            lock: string | null;
+            /**
+             * Python
+             * @description Version of the interpreter for the packages of `lock`, such as `3.12`, which the nodes need
+             *     to have; that of the worker when absent.
+             */
+            python: string | null;
+            /**
+             * Root
+             * @description Storage root in whose folder `environments` the packages of `lock` are installed; that of the
+             *     checkpoints when absent.
+             */
+            root: string | null;
+            /**
+             * Container
+             * @description An image of Apptainer below a storage root, such as `data:images/mine.sif`, in which the
+             *     command of each rank runs. `torchrun` is the worker's own, outside of it.
+             */
+            container: string | null;
+            /**
+             * Modules
+             * @description Environment modules of the nodes, such as `cuda/12.4`, in the order in which they are loaded
+             *     (`module load`). Variables of `env` override theirs.
+             * @default []
+             */
+            modules: string[];
+        };
+        /**
+         * EnvironmentSection
+         * @description The interpreter and packages with which the program runs.
+         */
+        EnvironmentSectionInput: {
+            /**
+             * Prefix
+             * @description A venv or a conda environment below a storage root, such as `data:envs/mine`. Its scripts
+             *     hold its path, so every node needs it where it was made. Without `prefix`,
+             *     `lock` and `container` the worker's own interpreter and packages are used.
+             */
+            prefix?: string | null;
+            /**
+             * Lock
+             * @description A `uv.lock` next to its `pyproject.toml`, or a `.txt` of pip's requirements with hashes,
+             *     inside the code. Its packages are installed once for each storage root, by an operation on a
+             *     node with the label `network=true`; jobs wait for it.
+             */
+            lock?: string | null;
+            /**
+             * Python
+             * @description Version of the interpreter for the packages of `lock`, such as `3.12`, which the nodes need
+             *     to have; that of the worker when absent.
+             */
+            python?: string | null;
+            /**
+             * Root
+             * @description Storage root in whose folder `environments` the packages of `lock` are installed; that of the
+             *     checkpoints when absent.
+             */
+            root?: string | null;
+            /**
+             * Container
+             * @description An image of Apptainer below a storage root, such as `data:images/mine.sif`, in which the
+             *     command of each rank runs. `torchrun` is the worker's own, outside of it.
+             */
+            container?: string | null;
+            /**
+             * Modules
+             * @description Environment modules of the nodes, such as `cuda/12.4`, in the order in which they are loaded
+             *     (`module load`). Variables of `env` override theirs.
+             * @default []
+             */
+            modules?: string[];
+        };
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_IMPORTED__Imported_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"] | components["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"] | components["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"] | components["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"] | components["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -3724,6 +4662,52 @@ export interface components {
             /** @description Its details. */
             data: components["schemas"]["ContinuityChecked"];
         };
+        /** Event[Literal[<EventKind.IMPORTED: 'imported'>], Imported] */
+        Event_Literal_IMPORTED__Imported_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "imported";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["Imported"];
+        };
         /** Event[Literal[<EventKind.JOB_DELETED: 'job_deleted'>], JobDeleted] */
         Event_Literal_JOB_DELETED__JobDeleted_: {
             /**
@@ -3907,6 +4891,98 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["MetricsDropped"];
+        };
+        /** Event[Literal[<EventKind.NODES_RELEASED: 'nodes_released'>], NodesReleased] */
+        Event_Literal_NODES_RELEASED__NodesReleased_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "nodes_released";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["NodesReleased"];
+        };
+        /** Event[Literal[<EventKind.NODES_REQUESTED: 'nodes_requested'>], NodesRequested] */
+        Event_Literal_NODES_REQUESTED__NodesRequested_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "nodes_requested";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["NodesRequested"];
         };
         /** Event[Literal[<EventKind.NODE_DRAINED: 'node_drained'>], NodeDrained] */
         Event_Literal_NODE_DRAINED__NodeDrained_: {
@@ -4321,6 +5397,52 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["OperationStarted"];
+        };
+        /** Event[Literal[<EventKind.OUTPUT_DROPPED: 'output_dropped'>], OutputDropped] */
+        Event_Literal_OUTPUT_DROPPED__OutputDropped_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "output_dropped";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["OutputDropped"];
         };
         /** Event[Literal[<EventKind.PLACED: 'placed'>], Placed] */
         Event_Literal_PLACED__Placed_: {
@@ -4828,6 +5950,98 @@ export interface components {
             /** @description Its details. */
             data: components["schemas"]["SaveFailed"];
         };
+        /** Event[Literal[<EventKind.SHELL_CLOSED: 'shell_closed'>], ShellClosed] */
+        Event_Literal_SHELL_CLOSED__ShellClosed_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "shell_closed";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["ShellClosed"];
+        };
+        /** Event[Literal[<EventKind.SHELL_OPENED: 'shell_opened'>], ShellOpened] */
+        Event_Literal_SHELL_OPENED__ShellOpened_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "shell_opened";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["ShellOpened"];
+        };
         /** Event[Literal[<EventKind.SIZE_CHANGED: 'size_changed'>], SizeChange] */
         Event_Literal_SIZE_CHANGED__SizeChange_: {
             /**
@@ -4873,6 +6087,52 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["SizeChange"];
+        };
+        /** Event[Literal[<EventKind.SOURCE_CHANGED: 'source_changed'>], SourceChanged] */
+        Event_Literal_SOURCE_CHANGED__SourceChanged_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "source_changed";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["SourceChanged"];
         };
         /** Event[Literal[<EventKind.STOP_AGREED: 'stop_agreed'>], StopAgreed] */
         Event_Literal_STOP_AGREED__StopAgreed_: {
@@ -5399,6 +6659,12 @@ export interface components {
             memory: components["schemas"]["MemoryUse"] | null;
             /** @description The checkpoint that could not be loaded, if one was at fault. */
             load: components["schemas"]["LoadFailure"] | null;
+            /**
+             * Environment
+             * @description Digest of the environment that the program needs and its storage root lacks: it is built
+             *     before the next attempt.
+             */
+            environment: string | null;
         };
         /**
          * Failure
@@ -5474,13 +6740,19 @@ export interface components {
             memory?: components["schemas"]["MemoryUse"] | null;
             /** @description The checkpoint that could not be loaded, if one was at fault. */
             load?: components["schemas"]["LoadFailure"] | null;
+            /**
+             * Environment
+             * @description Digest of the environment that the program needs and its storage root lacks: it is built
+             *     before the next attempt.
+             */
+            environment?: string | null;
         };
         /**
          * FailureReason
          * @description Why an attempt ended without success.
          * @enum {string}
          */
-        FailureReason: "out_of_memory" | "non_finite_loss" | "loss_spike" | "data_error" | "checkpoint_error" | "hang" | "node_lost" | "preempted" | "launch_error" | "not_allowed" | "trainer_error";
+        FailureReason: "out_of_memory" | "non_finite_loss" | "loss_spike" | "data_error" | "checkpoint_error" | "hang" | "node_lost" | "preempted" | "launch_error" | "not_allowed" | "trainer_error" | "program_error" | "program_start_error" | "disk_limit";
         /**
          * ForkPreview
          * @description Preview of a fork.
@@ -5843,6 +7115,48 @@ export interface components {
              * @description Unix time, seconds.
              */
             time: number;
+            /**
+             * Steps
+             * @description Steps in all, where a program reports them.
+             */
+            steps?: number | null;
+            /**
+             * Answers
+             * @description What a program carries out: it has called `should_stop`, `should_save` or `request`.
+             * @default []
+             */
+            answers?: ("stop" | "save" | "profile" | "memory_snapshot")[];
+        };
+        /**
+         * HistogramView
+         * @description Values, folded to bins of equal width.
+         */
+        HistogramView: {
+            /**
+             * Edges
+             * @description Edges of the bins, rising; one more than there are bins, or none without a finite value.
+             */
+            edges: number[];
+            /**
+             * Counts
+             * @description Finite values of each bin; the last bin includes its upper edge.
+             */
+            counts: number[];
+            /**
+             * Nan
+             * @description Values that are NaN.
+             */
+            nan: number;
+            /**
+             * Positive Infinity
+             * @description Values that are infinity.
+             */
+            positive_infinity: number;
+            /**
+             * Negative Infinity
+             * @description Values that are minus infinity.
+             */
+            negative_infinity: number;
         };
         /**
          * HostSample
@@ -5923,6 +7237,242 @@ export interface components {
              * @description Start time in clock ticks after boot.
              */
             start_time: number;
+        };
+        /**
+         * ImportRequest
+         * @description Body of an import: a run that has ended elsewhere, without its points.
+         */
+        ImportRequest: {
+            /** @description The run. */
+            run: components["schemas"]["ImportedRunInput"];
+            /**
+             * Name
+             * @description Name of the job.
+             * @example llama-7
+             */
+            name: string;
+            /**
+             * Description
+             * @description What it was for.
+             * @default
+             */
+            description?: string;
+            /**
+             * Tags
+             * @description Words to filter by.
+             * @default []
+             */
+            tags?: string[];
+            /**
+             * Project
+             * @description Project of the job; it must exist.
+             * @default default
+             * @example vision
+             */
+            project?: string;
+            /**
+             * Command
+             * @description Words of the command, where the tool recorded it.
+             * @default []
+             */
+            command?: string[];
+            /**
+             * Arguments
+             * @description Its configuration, as `program.arguments` of a job.
+             */
+            arguments?: {
+                [key: string]: boolean | number | string | (boolean | number | string)[];
+            };
+            /**
+             * State
+             * @description How it ended; `stopped` where the tool recorded no end.
+             * @enum {string}
+             */
+            state: "succeeded" | "failed" | "stopped" | "cancelled";
+            /**
+             * Reason
+             * @description How it ended, in the words of the tool.
+             * @default
+             */
+            reason?: string;
+            /**
+             * Start Time
+             * @description When it began.
+             */
+            start_time: number;
+            /**
+             * Seconds
+             * @description Time until it ended, or until its last sign of life.
+             */
+            seconds: number;
+            /**
+             * Last Step
+             * @description Greatest step of its points.
+             */
+            last_step: number;
+            /**
+             * Loss
+             * @description Last loss, for lists.
+             */
+            loss?: number | string | null;
+        };
+        /**
+         * ImportView
+         * @description An imported run, and how much of it the server has.
+         */
+        ImportView: {
+            /**
+             * Job Id
+             * @description Its job.
+             */
+            job_id: string;
+            /** @description The run. */
+            run: components["schemas"]["ImportedRun"];
+            /**
+             * Received
+             * @description Points that the server has; the import is complete once it has all of `run.points`.
+             */
+            received: number;
+        };
+        /**
+         * Imported
+         * @description A run that another tool recorded was stored as a job.
+         */
+        Imported: {
+            /**
+             * Tool
+             * @description The tool.
+             * @enum {string}
+             */
+            tool: "wandb" | "mlflow" | "tensorboard";
+            /**
+             * Run Id
+             * @description Name of the run there.
+             */
+            run_id: string;
+            /**
+             * Points
+             * @description Points of all series.
+             */
+            points: number;
+        };
+        /**
+         * ImportedPoints
+         * @description Body that brings the next points of an import.
+         */
+        ImportedPoints: {
+            /**
+             * Start
+             * @description Points before these.
+             */
+            start: number;
+            /**
+             * Series
+             * @description The points; the same series may continue in the next request.
+             */
+            series: components["schemas"]["ImportedSeries"][];
+        };
+        /**
+         * ImportedRun
+         * @description A run as another tool recorded it.
+         */
+        ImportedRun: {
+            /**
+             * Tool
+             * @description The tool.
+             * @enum {string}
+             */
+            tool: "wandb" | "mlflow" | "tensorboard";
+            /**
+             * Run Id
+             * @description Name of the run there.
+             */
+            run_id: string;
+            /**
+             * Digest
+             * @description SHA-256 of what is imported: the same content is stored once.
+             */
+            digest: string;
+            /**
+             * Summary
+             * @description Last or best values that the tool keeps apart from the series.
+             */
+            summary: {
+                [key: string]: number | string;
+            };
+            /**
+             * Renamed
+             * @description Original name of each series whose name is not legal here, by its new name.
+             */
+            renamed: {
+                [key: string]: string;
+            };
+            /**
+             * Points
+             * @description Points of all series.
+             */
+            points: number;
+        };
+        /**
+         * ImportedRun
+         * @description A run as another tool recorded it.
+         */
+        ImportedRunInput: {
+            /**
+             * Tool
+             * @description The tool.
+             * @enum {string}
+             */
+            tool: "wandb" | "mlflow" | "tensorboard";
+            /**
+             * Run Id
+             * @description Name of the run there.
+             */
+            run_id: string;
+            /**
+             * Digest
+             * @description SHA-256 of what is imported: the same content is stored once.
+             */
+            digest: string;
+            /**
+             * Summary
+             * @description Last or best values that the tool keeps apart from the series.
+             */
+            summary?: {
+                [key: string]: number | string;
+            };
+            /**
+             * Renamed
+             * @description Original name of each series whose name is not legal here, by its new name.
+             */
+            renamed?: {
+                [key: string]: string;
+            };
+            /**
+             * Points
+             * @description Points of all series.
+             */
+            points: number;
+        };
+        /**
+         * ImportedSeries
+         * @description Points of one series, by rising steps.
+         */
+        ImportedSeries: {
+            /**
+             * Name
+             * @description Name of the series.
+             */
+            name: string;
+            /**
+             * Points
+             * @description Step, time and value of each.
+             */
+            points: [
+                number,
+                number,
+                number | string
+            ][];
         };
         /**
          * IntervalOutcome
@@ -6062,9 +7612,10 @@ export interface components {
         };
         /**
          * JobSpec
-         * @description A complete training job: model, data, training, resources and reaction to failures.
+         * @description A complete training job: what runs, resources and reaction to failures.
          *
-         *     It is immutable after submission; changes of a resume are stored on the attempt.
+         *     The built-in trainer runs, with model, data and training, or a `program` in its place. It is
+         *     immutable after submission; changes of a resume are stored on the attempt.
          */
         JobSpec: {
             /**
@@ -6093,6 +7644,12 @@ export interface components {
              * @example vision
              */
             project: string;
+            /**
+             * @description A program of the user's own in place of the built-in trainer, whose sections are then left
+             *     out: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
+             *     `activation_checkpoint`, `compile`, `quantization` and `validation`.
+             */
+            program: components["schemas"]["ProgramSection"] | null;
             /**
              * @description What is trained.
              * @default {
@@ -6279,9 +7836,10 @@ export interface components {
         };
         /**
          * JobSpec
-         * @description A complete training job: model, data, training, resources and reaction to failures.
+         * @description A complete training job: what runs, resources and reaction to failures.
          *
-         *     It is immutable after submission; changes of a resume are stored on the attempt.
+         *     The built-in trainer runs, with model, data and training, or a `program` in its place. It is
+         *     immutable after submission; changes of a resume are stored on the attempt.
          */
         JobSpecInput: {
             /**
@@ -6310,6 +7868,12 @@ export interface components {
              * @example vision
              */
             project?: string;
+            /**
+             * @description A program of the user's own in place of the built-in trainer, whose sections are then left
+             *     out: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
+             *     `activation_checkpoint`, `compile`, `quantization` and `validation`.
+             */
+            program?: components["schemas"]["ProgramSectionInput"] | null;
             /**
              * @description What is trained.
              * @default {
@@ -6586,6 +8150,11 @@ export interface components {
              * @description When it reached a final state.
              */
             ended_at: string | null;
+            /**
+             * Imported From
+             * @description Tool that recorded it, of a job that was imported; null for one that runs here.
+             */
+            imported_from: ("wandb" | "mlflow" | "tensorboard") | null;
         };
         /**
          * JobView
@@ -6674,6 +8243,11 @@ export interface components {
              */
             ended_at: string | null;
             /**
+             * Imported From
+             * @description Tool that recorded it, of a job that was imported; null for one that runs here.
+             */
+            imported_from: ("wandb" | "mlflow" | "tensorboard") | null;
+            /**
              * Description
              * @description Purpose of the job.
              */
@@ -6701,6 +8275,8 @@ export interface components {
             pending: components["schemas"]["PendingLaunch"] | null;
             /** @description The last change of its number of slots that the scheduler decided. */
             size_change: components["schemas"]["SizeChange"] | null;
+            /** @description What was imported, of a job that another tool recorded. */
+            imported: components["schemas"]["ImportView"] | null;
             /**
              * Forked From
              * @description Checkpoint of another job from which this one was forked.
@@ -6788,15 +8364,18 @@ export interface components {
             layout: components["schemas"]["Layout"];
             /**
              * Name
-             * @description The layout in words, as in `HSDP 2x2`.
+             * @description The layout in words, as in `HSDP 2x2`; of a program the number of its slots.
              */
             name: string;
-            /** @description How the global batch is split; the job's own micro-batch size where that is legal. */
-            batch: components["schemas"]["BatchPlan"];
+            /**
+             * @description How the global batch is split; the job's own micro-batch size where that is legal. Absent for
+             *     a program.
+             */
+            batch: components["schemas"]["BatchPlan"] | null;
             /** @description Its stages; absent without pipeline parallelism. */
             pipeline: components["schemas"]["PipelinePlan"] | null;
-            /** @description Peak memory of the fullest rank. */
-            memory: components["schemas"]["MemoryEstimate"];
+            /** @description Peak memory of the fullest rank; absent for a program. */
+            memory: components["schemas"]["MemoryEstimate"] | null;
             /**
              * Fits
              * @description Whether the estimate is within the device's memory; absent when that is not known.
@@ -7336,6 +8915,52 @@ export interface components {
             rest_bytes: number;
         };
         /**
+         * MessagesReply
+         * @description What a worker is to claim. As with the broker, an id grants nothing: only a claim does.
+         */
+        MessagesReply: {
+            /**
+             * Attempts
+             * @description Ids of attempts with an unclaimed share on the node.
+             * @default []
+             */
+            attempts: string[];
+            /**
+             * Operations
+             * @description Ids of unclaimed operations that were given to the node.
+             * @default []
+             */
+            operations: string[];
+        };
+        /**
+         * MessagesRequest
+         * @description Long poll of a worker that does not use the broker.
+         */
+        MessagesRequest: {
+            /**
+             * Protocol
+             * @description `PROTOCOL` of the sender.
+             */
+            protocol: number;
+            /**
+             * Node
+             * @description Its name.
+             */
+            node: string;
+            /**
+             * Wait Seconds
+             * @description Longest time that the answer may take while there is none to send.
+             * @default 25
+             */
+            wait_seconds?: number;
+            /**
+             * Known
+             * @description Ids of launches and operations that it has received and is starting; they are not sent.
+             * @default []
+             */
+            known?: string[];
+        };
+        /**
          * MetricsDropped
          * @description Points of an attempt were dropped; one event for each limit.
          */
@@ -7654,6 +9279,22 @@ export interface components {
             dropout?: number;
         };
         /**
+         * NeedsLogin
+         * @description The route to the engine needs a person.
+         */
+        NeedsLogin: {
+            /**
+             * Reason
+             * @description Why.
+             */
+            reason: string;
+            /**
+             * Command
+             * @description Command that renews the login, at the provisioner's machine.
+             */
+            command: string;
+        };
+        /**
          * NodeAllocation
          * @description Slots of one node that an attempt holds.
          */
@@ -7780,6 +9421,11 @@ export interface components {
             sample?: components["schemas"]["NodeSampleInput"] | null;
             /** @description The clock of the node, by the last heartbeat that was answered; absent before one. */
             clock?: components["schemas"]["ClockReading"] | null;
+            /**
+             * Ends At
+             * @description End of the node's allocation, Unix time; absent where none is known.
+             */
+            ends_at?: number | null;
         };
         /**
          * NodeHeartbeatReply
@@ -7919,6 +9565,96 @@ export interface components {
             other_storage?: string[];
         };
         /**
+         * NodeRequestView
+         * @description A request for nodes.
+         */
+        NodeRequestView: {
+            /**
+             * Id
+             * @description Id; the engine's job is named after it.
+             */
+            id: string;
+            /**
+             * Source
+             * @description Source.
+             */
+            source: string;
+            /**
+             * Purpose
+             * @description What its pilots do.
+             * @enum {string}
+             */
+            purpose: "nodes" | "check";
+            /**
+             * State
+             * @description State.
+             * @enum {string}
+             */
+            state: "wanted" | "pending" | "running" | "leaving" | "ended";
+            /**
+             * Nodes
+             * @description Nodes.
+             */
+            nodes: number;
+            /**
+             * Seconds
+             * @description Length of the allocation; without an end when absent.
+             */
+            seconds: number | null;
+            /**
+             * Caused By
+             * @description The queued jobs that it is for, or the person who made it.
+             */
+            caused_by: string;
+            /**
+             * Ref
+             * @description The engine's id of the job.
+             */
+            ref: string | null;
+            /**
+             * Engine State
+             * @description The engine's last answer: `unknown` proves nothing.
+             */
+            engine_state: string;
+            /**
+             * Reason
+             * @description Why it waits or ended, in the engine's words or ours.
+             */
+            reason: string;
+            /**
+             * Starts At
+             * @description Expected or actual start, by the engine.
+             */
+            starts_at: string | null;
+            /**
+             * Ends At
+             * @description Expected or actual end, by the engine.
+             */
+            ends_at: string | null;
+            /**
+             * Joined
+             * @description Names of its nodes that have registered.
+             */
+            joined: string[];
+            /**
+             * Results
+             * @description Findings of a check.
+             * @default []
+             */
+            results: components["schemas"]["CheckResult"][];
+            /**
+             * Created At
+             * Format: date-time
+             * @description When it was stored.
+             */
+            created_at: string;
+            /**
+             * Ended At
+             * @description When it ended.
+             */
+            ended_at: string | null;
+        };
+        /**
          * NodeSample
          * @description A sample that a heartbeat carries.
          */
@@ -7969,6 +9705,72 @@ export interface components {
             problems?: string[];
         };
         /**
+         * NodeShape
+         * @description What each node of a source is expected to offer.
+         */
+        NodeShape: {
+            /**
+             * Slots
+             * @description Slots.
+             */
+            slots: number;
+            /**
+             * Device
+             * @description Kind of its slots.
+             * @enum {string}
+             */
+            device: "cpu" | "cuda";
+            /**
+             * Labels
+             * @description Labels of its nodes; each also has `source=<name>`.
+             */
+            labels: {
+                [key: string]: string;
+            };
+            /**
+             * Roots
+             * @description Storage roots that its nodes see. A node that sees another storage under a name is found at
+             *     its registration, as any node.
+             * @default [
+             *       "checkpoints"
+             *     ]
+             */
+            roots: string[];
+        };
+        /**
+         * NodeShape
+         * @description What each node of a source is expected to offer.
+         */
+        NodeShapeInput: {
+            /**
+             * Slots
+             * @description Slots.
+             */
+            slots: number;
+            /**
+             * Device
+             * @description Kind of its slots.
+             * @enum {string}
+             */
+            device: "cpu" | "cuda";
+            /**
+             * Labels
+             * @description Labels of its nodes; each also has `source=<name>`.
+             */
+            labels?: {
+                [key: string]: string;
+            };
+            /**
+             * Roots
+             * @description Storage roots that its nodes see. A node that sees another storage under a name is found at
+             *     its registration, as any node.
+             * @default [
+             *       "checkpoints"
+             *     ]
+             */
+            roots?: string[];
+        };
+        /**
          * NodeView
          * @description A machine with a worker.
          */
@@ -8007,6 +9809,17 @@ export interface components {
              * @description Reason that the node gave for its shutdown; attempts there save and move.
              */
             notice: string | null;
+            /**
+             * Request Id
+             * @description Request for nodes of a source whose allocation it is in, if any; the label `source` names the
+             *     source.
+             */
+            request_id: string | null;
+            /**
+             * Ends At
+             * @description End of that allocation, where one is known; its attempts leave before.
+             */
+            ends_at: string | null;
             /**
              * Slow Slots
              * @description Slots whose ranks were slower than their peers in several jobs.
@@ -8063,7 +9876,97 @@ export interface components {
              */
             clock_skew_seconds: number | null;
         };
-        NoticeView: components["schemas"]["Notice_Literal_WAITING__Waiting_"] | components["schemas"]["Notice_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Notice_Literal_METRICS__MetricsStored_"] | components["schemas"]["Notice_Literal_RANK_TIMES__RankTimesStored_"] | components["schemas"]["Notice_Literal_LOG__LogStored_"] | components["schemas"]["Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Notice_Literal_OPERATION_WAITING__OperationWaiting_"] | components["schemas"]["Notice_Literal_OPERATION_PROGRESS__OperationProgressed_"];
+        /**
+         * NodesReleased
+         * @description Nodes were withdrawn from a source, or an allocation has ended.
+         */
+        NodesReleased: {
+            /**
+             * Request Id
+             * @description Request.
+             */
+            request_id: string;
+            /**
+             * Source
+             * @description Source.
+             */
+            source: string;
+            /**
+             * Nodes
+             * @description Nodes.
+             */
+            nodes: number;
+            /**
+             * Ended
+             * @description Whether nothing of it is left, by the engine's word.
+             */
+            ended: boolean;
+        };
+        /**
+         * NodesRequest
+         * @description Body of a request for nodes that no queued job has caused.
+         */
+        NodesRequest: {
+            /**
+             * Nodes
+             * @description Nodes.
+             * @default 1
+             */
+            nodes?: number;
+        };
+        /**
+         * NodesRequested
+         * @description Nodes were asked of a source.
+         */
+        NodesRequested: {
+            /**
+             * Request Id
+             * @description Request.
+             */
+            request_id: string;
+            /**
+             * Source
+             * @description Source.
+             */
+            source: string;
+            /**
+             * Nodes
+             * @description Nodes.
+             */
+            nodes: number;
+        };
+        NoticeView: components["schemas"]["Notice_Literal_WAITING__Waiting_"] | components["schemas"]["Notice_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Notice_Literal_METRICS__MetricsStored_"] | components["schemas"]["Notice_Literal_RANK_TIMES__RankTimesStored_"] | components["schemas"]["Notice_Literal_ARTIFACTS__ArtifactsStored_"] | components["schemas"]["Notice_Literal_LOG__LogStored_"] | components["schemas"]["Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Notice_Literal_OPERATION_WAITING__OperationWaiting_"] | components["schemas"]["Notice_Literal_OPERATION_PROGRESS__OperationProgressed_"];
+        /** Notice[Literal[<NoticeKind.ARTIFACTS: 'artifacts'>], ArtifactsStored] */
+        Notice_Literal_ARTIFACTS__ArtifactsStored_: {
+            /**
+             * At
+             * Format: date-time
+             * @description When it changed.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "artifacts";
+            /**
+             * Job Id
+             * @description Job that it is about.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /** @description Its details. */
+            data: components["schemas"]["ArtifactsStored"];
+        };
         /** Notice[Literal[<NoticeKind.CHECKPOINT_SETTLED: 'checkpoint_settled'>], SaveSettled] */
         Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_: {
             /**
@@ -8365,7 +10268,7 @@ export interface components {
          * @description What is done.
          * @enum {string}
          */
-        OperationKind: "verify" | "scrub" | "delete" | "export" | "sample" | "recover";
+        OperationKind: "verify" | "scrub" | "delete" | "export" | "sample" | "recover" | "build";
         /**
          * OperationOutcome
          * @description `outcome.json`: how an operation ended on its node.
@@ -8448,7 +10351,7 @@ export interface components {
             doing: string;
             /**
              * Done
-             * @description Bytes read and written, tokens generated, or files deleted so far.
+             * @description Bytes read and written, tokens generated, files deleted, or steps of a build so far.
              */
             done: number;
             /**
@@ -8602,6 +10505,8 @@ export interface components {
             sample: components["schemas"]["SampleTask"] | null;
             /** @description Parameters of a search for commits. */
             recover: components["schemas"]["RecoverTask"] | null;
+            /** @description Parameters of a build. */
+            build: components["schemas"]["BuildTask"] | null;
         };
         /**
          * OperationView
@@ -8826,6 +10731,29 @@ export interface components {
             cpu_offload?: boolean;
         };
         /**
+         * OutputDropped
+         * @description Artifacts or logs of an attempt were dropped; one event for each reason.
+         */
+        OutputDropped: {
+            /**
+             * What
+             * @description What was dropped.
+             * @enum {string}
+             */
+            what: "artifacts" | "logs";
+            /**
+             * Reason
+             * @description Why.
+             * @enum {string}
+             */
+            reason: "disk_full" | "queue_full" | "spool_full" | "quota" | "too_many" | "too_large" | "unreadable";
+            /**
+             * First
+             * @description Name of the first artifact that was dropped; null for logs.
+             */
+            first: string | null;
+        };
+        /**
          * Overrides
          * @description The settings that a resume may change; none of them affects what the job computes.
          */
@@ -8890,6 +10818,35 @@ export interface components {
              * @description More steps (or fewer) than submitted; the schedule stays as it was.
              */
             steps?: number | null;
+        };
+        /**
+         * PackView
+         * @description A pack: a gzipped tar archive, named by its content.
+         */
+        PackView: {
+            /**
+             * Digest
+             * @description SHA-256 of the archive, as `program.code.pack` names it.
+             */
+            digest: string;
+            /**
+             * Size
+             * @description Bytes of the archive.
+             */
+            size: number;
+        };
+        /** Page[ArtifactView] */
+        Page_ArtifactView_: {
+            /**
+             * Items
+             * @description The rows, in the order of the list.
+             */
+            items: components["schemas"]["ArtifactView"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last one.
+             */
+            next_page_token: string | null;
         };
         /** Page[AttemptView] */
         Page_AttemptView_: {
@@ -8956,6 +10913,19 @@ export interface components {
              */
             next_page_token: string | null;
         };
+        /** Page[NodeRequestView] */
+        Page_NodeRequestView_: {
+            /**
+             * Items
+             * @description The rows, in the order of the list.
+             */
+            items: components["schemas"]["NodeRequestView"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last one.
+             */
+            next_page_token: string | null;
+        };
         /** Page[NodeView] */
         Page_NodeView_: {
             /**
@@ -9002,6 +10972,19 @@ export interface components {
              * @description The rows, in the order of the list.
              */
             items: components["schemas"]["QueueEntry"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last one.
+             */
+            next_page_token: string | null;
+        };
+        /** Page[SourceView] */
+        Page_SourceView_: {
+            /**
+             * Items
+             * @description The rows, in the order of the list.
+             */
+            items: components["schemas"]["SourceView"][];
             /**
              * Next Page Token
              * @description Token of the next page; absent on the last one.
@@ -9365,6 +11348,27 @@ export interface components {
             time?: number | null;
         };
         /**
+         * PilotIdentity
+         * @description The life of a pilot, by which a join secret is held to one instance at a time.
+         */
+        PilotIdentity: {
+            /**
+             * Request Id
+             * @description Its request.
+             */
+            request_id: string;
+            /**
+             * Index
+             * @description Its index.
+             */
+            index: number;
+            /**
+             * Instance
+             * @description The engine's name of this life, as `EngineNode.instance`.
+             */
+            instance: string;
+        };
+        /**
          * PipelinePlan
          * @description Stages of the model, and how long ranks wait for each other.
          */
@@ -9441,9 +11445,14 @@ export interface components {
         };
         /**
          * Plan
-         * @description The plan of a job, computed from its spec alone.
+         * @description The plan of a job of the built-in trainer, computed from its spec alone.
          */
         Plan: {
+            /**
+             * @description What runs: the built-in trainer. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "trainer";
             /**
              * World Size
              * @description Slots.
@@ -9620,6 +11629,310 @@ export interface components {
             request_id: string;
         };
         /**
+         * ProgramManifest
+         * @description `manifest.json` of a checkpoint that a program wrote: only its files are known.
+         */
+        ProgramManifest: {
+            /**
+             * Saved By
+             * @description Differs from the manifest of the built-in trainer, which has no such field.
+             * @default program
+             * @constant
+             */
+            saved_by: "program";
+            /**
+             * Format Version
+             * @description Version of this record.
+             * @default 1
+             */
+            format_version: number;
+            /**
+             * Checkpoint Id
+             * @description Id of the checkpoint.
+             */
+            checkpoint_id: string;
+            /**
+             * Job Id
+             * @description Job that wrote it.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Attempt that wrote it.
+             */
+            attempt: number;
+            /**
+             * Step
+             * @description Step that the program named.
+             */
+            step: number;
+            /**
+             * Created At
+             * Format: date-time
+             * @description When the manifest was written, in UTC.
+             */
+            created_at: string;
+            /**
+             * World Size
+             * @description Processes that took part.
+             */
+            world_size: number;
+            /**
+             * Parent
+             * @description Checkpoint from which the attempt resumed.
+             */
+            parent: string | null;
+            /**
+             * Kind
+             * @description Why it was saved, as the program names it.
+             * @default interval
+             */
+            kind: string;
+            /**
+             * Save Seconds
+             * @description From the entry of rank 0 into the block to the last checksum.
+             */
+            save_seconds: number;
+            /**
+             * Algorithm
+             * @description Algorithm of the checksums.
+             * @default sha256
+             * @constant
+             */
+            algorithm: "sha256";
+            /**
+             * Size
+             * @description Bytes of all files.
+             */
+            size: number;
+            /**
+             * Files
+             * @description Every file of the folder but manifest and marker, by path.
+             */
+            files: components["schemas"]["SavedFile"][];
+        };
+        /**
+         * ProgramPlan
+         * @description The plan of a job that runs a program, of which only its slots are known before it runs.
+         */
+        ProgramPlan: {
+            /**
+             * @description What runs: a program. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "program";
+            /**
+             * World Size
+             * @description Slots.
+             */
+            world_size: number;
+            /** @description The slots as data-parallel ranks; a program may use them otherwise. */
+            layout: components["schemas"]["Layout"];
+            /**
+             * Name
+             * @description The number of slots in words.
+             */
+            name: string;
+            /**
+             * Device
+             * @description Expected kind of slot: that of the spec, else GPUs, unless all nodes have CPUs only.
+             * @enum {string}
+             */
+            device: "cpu" | "cuda";
+            /**
+             * Steps
+             * @description Steps in all; absent where the spec does not give them.
+             */
+            steps: number | null;
+            /**
+             * Command
+             * @description Words of the command of the first attempt.
+             */
+            command: string[];
+            /**
+             * Unknown
+             * @description What cannot be known of a program before it runs.
+             */
+            unknown: string[];
+            /**
+             * Warnings
+             * @description Settings that are legal and probably unintended, each with its field.
+             */
+            warnings: components["schemas"]["Problem"][];
+        };
+        /**
+         * ProgramSection
+         * @description A program of the user's own in place of the built-in trainer.
+         */
+        ProgramSection: {
+            /**
+             * Command
+             * @description Words of the command, which no shell reads. The first is looked up among the programs of the
+             *     environment, then as a path in the working directory, then on the node's `PATH`; a file that
+             *     ends with `.py` runs with the environment's Python.
+             */
+            command: string[];
+            /**
+             * Launcher
+             * @description `torchrun` starts the command once for each slot, with `RANK`, `LOCAL_RANK`, `WORLD_SIZE`,
+             *     `MASTER_ADDR` and `MASTER_PORT`; `command` once for each node, with `MASTER_ADDR`,
+             *     `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`.
+             * @default torchrun
+             * @enum {string}
+             */
+            launcher: "torchrun" | "command";
+            /**
+             * Arguments
+             * @description Values that follow the command as `--name value`, so that comparisons can read them: `true`
+             *     as `--name`, `false` not at all, and a list as `--name` with all of its values.
+             */
+            arguments: {
+                [key: string]: boolean | number | string | (boolean | number | string)[];
+            };
+            /**
+             * Resume Arguments
+             * @description Words that follow the others once ranks of an earlier attempt have begun. `{checkpoint}` in
+             *     them stands for the folder of the checkpoint from which the attempt resumes; without one they
+             *     are left out.
+             * @default []
+             */
+            resume_arguments: string[];
+            /**
+             * Working Dir
+             * @description Folder inside the code in which the ranks start.
+             * @default .
+             */
+            working_dir: string;
+            /**
+             * Steps
+             * @description Steps that the program takes in all, where that is known: its progress is shown by them.
+             */
+            steps: number | null;
+            /**
+             * Resume
+             * @description What the program can do with what it saved: begin again, go on with as many slots, or go on
+             *     with any number of them. An elastic job needs `any_world_size`.
+             * @default never
+             * @enum {string}
+             */
+            resume: "never" | "same_world_size" | "any_world_size";
+            /**
+             * Preemptible
+             * @description Whether a job of higher priority may take its slots, although what it did since its last save
+             *     is lost.
+             * @default false
+             */
+            preemptible: boolean;
+            /**
+             * Artifacts
+             * @description Patterns of files, such as `results/**\/*.csv`, that are stored with the job when an attempt
+             *     ends; relative to the working folder, and to `outputs` of the run directory.
+             * @default []
+             */
+            artifacts: string[];
+            /**
+             * Stop Grace Seconds
+             * @description Time between SIGTERM to each rank and the end of all of them, on a stop.
+             * @default 30
+             */
+            stop_grace_seconds: number;
+            /** @description Where its files come from; it starts in an empty folder when absent. */
+            code: components["schemas"]["CodeSection"] | null;
+            /**
+             * @description The interpreter and packages with which it runs.
+             * @default {
+             *       "modules": []
+             *     }
+             */
+            environment: components["schemas"]["EnvironmentSection"];
+        };
+        /**
+         * ProgramSection
+         * @description A program of the user's own in place of the built-in trainer.
+         */
+        ProgramSectionInput: {
+            /**
+             * Command
+             * @description Words of the command, which no shell reads. The first is looked up among the programs of the
+             *     environment, then as a path in the working directory, then on the node's `PATH`; a file that
+             *     ends with `.py` runs with the environment's Python.
+             */
+            command: string[];
+            /**
+             * Launcher
+             * @description `torchrun` starts the command once for each slot, with `RANK`, `LOCAL_RANK`, `WORLD_SIZE`,
+             *     `MASTER_ADDR` and `MASTER_PORT`; `command` once for each node, with `MASTER_ADDR`,
+             *     `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`.
+             * @default torchrun
+             * @enum {string}
+             */
+            launcher?: "torchrun" | "command";
+            /**
+             * Arguments
+             * @description Values that follow the command as `--name value`, so that comparisons can read them: `true`
+             *     as `--name`, `false` not at all, and a list as `--name` with all of its values.
+             */
+            arguments?: {
+                [key: string]: boolean | number | string | (boolean | number | string)[];
+            };
+            /**
+             * Resume Arguments
+             * @description Words that follow the others once ranks of an earlier attempt have begun. `{checkpoint}` in
+             *     them stands for the folder of the checkpoint from which the attempt resumes; without one they
+             *     are left out.
+             * @default []
+             */
+            resume_arguments?: string[];
+            /**
+             * Working Dir
+             * @description Folder inside the code in which the ranks start.
+             * @default .
+             */
+            working_dir?: string;
+            /**
+             * Steps
+             * @description Steps that the program takes in all, where that is known: its progress is shown by them.
+             */
+            steps?: number | null;
+            /**
+             * Resume
+             * @description What the program can do with what it saved: begin again, go on with as many slots, or go on
+             *     with any number of them. An elastic job needs `any_world_size`.
+             * @default never
+             * @enum {string}
+             */
+            resume?: "never" | "same_world_size" | "any_world_size";
+            /**
+             * Preemptible
+             * @description Whether a job of higher priority may take its slots, although what it did since its last save
+             *     is lost.
+             * @default false
+             */
+            preemptible?: boolean;
+            /**
+             * Artifacts
+             * @description Patterns of files, such as `results/**\/*.csv`, that are stored with the job when an attempt
+             *     ends; relative to the working folder, and to `outputs` of the run directory.
+             * @default []
+             */
+            artifacts?: string[];
+            /**
+             * Stop Grace Seconds
+             * @description Time between SIGTERM to each rank and the end of all of them, on a stop.
+             * @default 30
+             */
+            stop_grace_seconds?: number;
+            /** @description Where its files come from; it starts in an empty folder when absent. */
+            code?: components["schemas"]["CodeSectionInput"] | null;
+            /**
+             * @description The interpreter and packages with which it runs.
+             * @default {
+             *       "modules": []
+             *     }
+             */
+            environment?: components["schemas"]["EnvironmentSectionInput"];
+        };
+        /**
          * Progress
          * @description Progress of a job's current attempt.
          */
@@ -9634,9 +11947,21 @@ export interface components {
             step: number;
             /**
              * Steps
-             * @description Steps after which the job has succeeded.
+             * @description Steps after which the job has succeeded; null where a program does not give them.
              */
-            steps: number;
+            steps: number | null;
+            /**
+             * Steps Reported
+             * @description Whether a program reports `steps` while it runs, as an estimate that limits nothing.
+             * @default false
+             */
+            steps_reported: boolean;
+            /**
+             * Answers
+             * @description What a program carries out: an order to stop, and requests by their kind.
+             * @default []
+             */
+            answers: ("stop" | "save" | "profile" | "memory_snapshot")[];
             /**
              * Loss
              * @description Last loss; NaN and infinity as strings.
@@ -10256,6 +12581,15 @@ export interface components {
             labels?: {
                 [key: string]: string;
             };
+            /**
+             * Inbox
+             * @description Whence it takes messages: from its queue at the broker, or by long polls of the server.
+             * @default broker
+             * @enum {string}
+             */
+            inbox?: "broker" | "server";
+            /** @description The life of the pilot that the worker is; absent outside an allocation of a source. */
+            pilot?: components["schemas"]["PilotIdentity"] | null;
         };
         /**
          * RegistrationReply
@@ -10401,6 +12735,12 @@ export interface components {
              * @default []
              */
             requests: components["schemas"]["PendingRequest"][];
+            /**
+             * Shells
+             * @description Commands of people that the supervisor has not started.
+             * @default []
+             */
+            shells: components["schemas"]["ShellOrder"][];
         };
         /**
          * Request
@@ -10468,6 +12808,70 @@ export interface components {
              * @description What was done, or why not.
              */
             message: string;
+        };
+        /**
+         * RequestClaim
+         * @description Claim of a request by the provisioner, before it calls the engine; repeats are granted.
+         */
+        RequestClaim: {
+            /**
+             * Protocol
+             * @description `PROTOCOL` of the sender.
+             */
+            protocol: number;
+            /**
+             * Source
+             * @description Its source.
+             * @example slurm-a100
+             */
+            source: string;
+            /**
+             * Secret Hashes
+             * @description SHA-256 of the join secret of each pilot, by index; those beyond the nodes of the request,
+             *     whose number the claim's reply gives, are not kept. The provisioner draws the secrets, keeps
+             *     them in a file of mode 0600 and hands them to the pilots: the server never sees one before a
+             *     pilot joins with it.
+             */
+            secret_hashes: string[];
+        };
+        /**
+         * RequestOrder
+         * @description The answer to a claim: what to ask of the engine, or to cancel.
+         */
+        RequestOrder: {
+            /**
+             * Request Id
+             * @description The request.
+             */
+            request_id: string;
+            /**
+             * Purpose
+             * @description What its pilots do.
+             * @enum {string}
+             */
+            purpose: "nodes" | "check";
+            /**
+             * Nodes
+             * @description Nodes; each has one pilot.
+             */
+            nodes: number;
+            /**
+             * Seconds
+             * @description Length of the allocation; without an end when absent.
+             */
+            seconds: number | null;
+            /**
+             * Wanted
+             * @description Whether the nodes are still wanted; otherwise nothing is submitted, and what exists is
+             *     cancelled.
+             */
+            wanted: boolean;
+            /**
+             * Urls
+             * @description URLs at which pilots reach the server; the provisioner's own setting wins.
+             * @default []
+             */
+            urls: string[];
         };
         /**
          * ResourcesSection
@@ -10709,8 +13113,11 @@ export interface components {
          * @description Preview of a resume: changed and unchanged values.
          */
         ResumePreview: {
-            /** @description The plan of the next attempt. */
-            plan: components["schemas"]["Plan"];
+            /**
+             * Plan
+             * @description The plan of the next attempt.
+             */
+            plan: components["schemas"]["Plan"] | components["schemas"]["ProgramPlan"];
             /**
              * Checkpoint Id
              * @description Checkpoint to resume from; absent for a start from step 0.
@@ -10876,14 +13283,16 @@ export interface components {
             max_retries: number;
             /**
              * Backoff Seconds
-             * @description Wait before a retry; doubles with each one in a row, up to ten minutes. After a launch that
-             *     its node put back it is one second, and doubles from the sixth in a row on.
+             * @description Wait before a retry; doubles with each one in a row, up to ten minutes. The first in a row
+             *     after a signal to a rank has none. After a launch that its node put back it is one second, and
+             *     doubles from the sixth in a row on.
              * @default 5
              */
             backoff_seconds: number;
             /**
              * On
-             * @description Failures that are retried; a launch that its node put back always is.
+             * @description Failures that are retried; a launch that its node put back always is. `trainer_error` stands
+             *     for `program_error` too.
              * @default [
              *       "hang",
              *       "node_lost",
@@ -10914,14 +13323,16 @@ export interface components {
             max_retries?: number;
             /**
              * Backoff Seconds
-             * @description Wait before a retry; doubles with each one in a row, up to ten minutes. After a launch that
-             *     its node put back it is one second, and doubles from the sixth in a row on.
+             * @description Wait before a retry; doubles with each one in a row, up to ten minutes. The first in a row
+             *     after a signal to a rank has none. After a launch that its node put back it is one second, and
+             *     doubles from the sixth in a row on.
              * @default 5
              */
             backoff_seconds?: number;
             /**
              * On
-             * @description Failures that are retried; a launch that its node put back always is.
+             * @description Failures that are retried; a launch that its node put back always is. `trainer_error` stands
+             *     for `program_error` too.
              * @default [
              *       "hang",
              *       "node_lost",
@@ -11152,6 +13563,27 @@ export interface components {
             stall_seconds: number;
         };
         /**
+         * SavedFile
+         * @description One file of a program's checkpoint.
+         */
+        SavedFile: {
+            /**
+             * Path
+             * @description Relative to the checkpoint's folder.
+             */
+            path: string;
+            /**
+             * Size
+             * @description Bytes.
+             */
+            size: number;
+            /**
+             * Checksum
+             * @description Checksum of its content, in hexadecimal.
+             */
+            checksum: string;
+        };
+        /**
          * SessionRequest
          * @description Body of a browser login: a token or a one-time code.
          */
@@ -11188,6 +13620,332 @@ export interface components {
              * @description When the session ends; absent for a bearer token.
              */
             expires_at: string | null;
+        };
+        /**
+         * ShellClosed
+         * @description A command in the attempt has ended.
+         */
+        ShellClosed: {
+            /**
+             * Shell Id
+             * @description Id of the command.
+             */
+            shell_id: string;
+            /**
+             * Exit Code
+             * @description Its exit code, negative for a signal.
+             */
+            exit_code?: number | null;
+            /**
+             * Failure
+             * @description Why it did not start.
+             */
+            failure?: string | null;
+        };
+        /**
+         * ShellExit
+         * @description How a command ended.
+         */
+        ShellExit: {
+            /**
+             * Exit Code
+             * @description Its exit code, negative for a signal; absent when it did not start.
+             */
+            exit_code?: number | null;
+            /**
+             * Failure
+             * @description Why it did not start.
+             */
+            failure?: string | null;
+        };
+        /**
+         * ShellInput
+         * @description Input of a command; a repeat is harmless.
+         */
+        ShellInput: {
+            /**
+             * Start
+             * @description Offset of the first byte.
+             * @default 0
+             */
+            start?: number;
+            /**
+             * Content
+             * Format: base64url
+             * @description The bytes, in base64.
+             * @default
+             */
+            content?: string;
+            /**
+             * End
+             * @description Whether no more follow: the command reads the end of its input.
+             * @default false
+             */
+            end?: boolean;
+            /** @description The terminal, where its size has changed. */
+            terminal?: components["schemas"]["TerminalInput"] | null;
+        };
+        /**
+         * ShellInputReply
+         * @description Input of a command.
+         */
+        ShellInputReply: {
+            /**
+             * Content
+             * @description Bytes from `start` on.
+             * @default
+             */
+            content: string;
+            /**
+             * End
+             * @description Whether no more follow.
+             * @default false
+             */
+            end: boolean;
+            /** @description The terminal as it is now. */
+            terminal: components["schemas"]["Terminal"] | null;
+            /**
+             * Wanted
+             * @description Whether the command is still wanted; otherwise it is ended.
+             * @default true
+             */
+            wanted: boolean;
+        };
+        /**
+         * ShellInputRequest
+         * @description Long poll of a supervisor for input of a command.
+         */
+        ShellInputRequest: {
+            /**
+             * Protocol
+             * @description `PROTOCOL` of the sender.
+             */
+            protocol: number;
+            /**
+             * Start
+             * @description Offset of the first byte that it needs; those before it were received.
+             */
+            start: number;
+            /**
+             * Wait Seconds
+             * @description Longest time that the answer may take while there is nothing new.
+             * @default 0
+             */
+            wait_seconds?: number;
+            /** @description The terminal that it knows of; another one is news. */
+            terminal?: components["schemas"]["TerminalInput"] | null;
+        };
+        /**
+         * ShellInputStored
+         * @description How much input is stored.
+         */
+        ShellInputStored: {
+            /**
+             * Stored
+             * @description Offset after the last stored byte; what is behind it is to be sent again, later.
+             */
+            stored: number;
+        };
+        /**
+         * ShellOpened
+         * @description A person requested a command in the attempt.
+         */
+        ShellOpened: {
+            /**
+             * Shell Id
+             * @description Id of the command.
+             */
+            shell_id: string;
+            /**
+             * Argv
+             * @description The command, with credentials of URLs masked; the node's shell when empty.
+             */
+            argv: string[];
+            /**
+             * Rank
+             * @description Rank that it names.
+             */
+            rank?: number | null;
+        };
+        /**
+         * ShellOrder
+         * @description A command that the supervisor is to start; repeated until its first report.
+         */
+        ShellOrder: {
+            /**
+             * Id
+             * @description Id.
+             */
+            id: string;
+            /**
+             * Argv
+             * @description The command, word by word; no shell parses it. The node's shell when empty.
+             */
+            argv: string[];
+            /** @description The person's terminal, in place of pipes. */
+            terminal: components["schemas"]["Terminal"] | null;
+            /**
+             * Rank
+             * @description Global rank that the command names in `RANK` and `LOCAL_RANK`.
+             */
+            rank: number | null;
+        };
+        /**
+         * ShellOutput
+         * @description Output of a command.
+         */
+        ShellOutput: {
+            /**
+             * Start
+             * @description Offset of the first byte.
+             */
+            start: number;
+            /**
+             * Content
+             * @description The bytes, in base64.
+             */
+            content: string;
+            /** @description The command; all output was read when it has ended and `content` is empty. */
+            shell: components["schemas"]["ShellView"];
+        };
+        /**
+         * ShellOutputMessage
+         * @description Output of a command, from its supervisor; without content it only keeps the contact.
+         */
+        ShellOutputMessage: {
+            /**
+             * Protocol
+             * @description `PROTOCOL` of the sender.
+             */
+            protocol: number;
+            /**
+             * Start
+             * @description Offset of the first byte.
+             */
+            start: number;
+            /**
+             * Content
+             * Format: base64url
+             * @description The bytes, of stdout and stderr in the order in which they were written.
+             * @default
+             */
+            content?: string;
+            /** @description The last message: how it ended. */
+            exit?: components["schemas"]["ShellExit"] | null;
+        };
+        /**
+         * ShellOutputReply
+         * @description The answer: how much is stored, and whether anybody still reads.
+         */
+        ShellOutputReply: {
+            /**
+             * Stored
+             * @description Offset after the last stored byte; what is behind it is to be sent again, later.
+             */
+            stored: number;
+            /**
+             * Wanted
+             * @description Whether the command is still wanted; otherwise it is ended.
+             */
+            wanted: boolean;
+        };
+        /**
+         * ShellRequest
+         * @description Body of a request for a command in a running attempt.
+         */
+        ShellRequest: {
+            /**
+             * Argv
+             * @description The command, word by word; no shell parses it. The node's shell when empty, which needs a
+             *     terminal.
+             * @default []
+             */
+            argv?: string[];
+            /**
+             * Node
+             * @description Node of the attempt; the one of `rank`, or the first, when absent.
+             */
+            node?: string | null;
+            /**
+             * Rank
+             * @description Global rank: the command runs on its node, with its `RANK` and `LOCAL_RANK`.
+             */
+            rank?: number | null;
+            /** @description The person's terminal; without it the command has pipes. */
+            terminal?: components["schemas"]["TerminalInput"] | null;
+            /**
+             * Seconds
+             * @description Longest time of the command, after which it is ended.
+             * @default 3600
+             */
+            seconds?: number;
+        };
+        /**
+         * ShellView
+         * @description A command in an attempt.
+         */
+        ShellView: {
+            /**
+             * Id
+             * @description Id.
+             */
+            id: string;
+            /**
+             * Job Id
+             * @description Job.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number;
+            /**
+             * Node
+             * @description Node that it runs on.
+             */
+            node: string;
+            /**
+             * Rank
+             * @description Rank that it names.
+             */
+            rank: number | null;
+            /**
+             * Argv
+             * @description The command; the node's shell when empty.
+             */
+            argv: string[];
+            /**
+             * Created By
+             * @description Who requested it.
+             */
+            created_by: string;
+            /**
+             * Created At
+             * Format: date-time
+             * @description When.
+             */
+            created_at: string;
+            /**
+             * Started At
+             * @description When the node first reported it.
+             */
+            started_at: string | null;
+            /**
+             * Ended At
+             * @description When it ended.
+             */
+            ended_at: string | null;
+            /**
+             * Exit Code
+             * @description Its exit code, negative for a signal; absent while it runs, and when it did not start.
+             */
+            exit_code: number | null;
+            /**
+             * Failure
+             * @description Why it did not start, or why its end is unknown.
+             */
+            failure: string | null;
         };
         /**
          * SizeChange
@@ -11251,6 +14009,333 @@ export interface components {
              * @description Number of jobs.
              */
             jobs: number;
+        };
+        /**
+         * SourceChanged
+         * @description A source was registered, paused, taken up again, or is away, or needs a login.
+         */
+        SourceChanged: {
+            /**
+             * Source
+             * @description Source.
+             */
+            source: string;
+            /**
+             * Online
+             * @description Whether its provisioner answers.
+             */
+            online: boolean;
+            /**
+             * Paused
+             * @description Whether nothing more is asked of it.
+             */
+            paused: boolean;
+            /**
+             * Needs Login
+             * @description Whether its route to the engine needs a person.
+             */
+            needs_login: boolean;
+        };
+        /**
+         * SourceLimits
+         * @description Limits of what is asked of a source.
+         */
+        SourceLimits: {
+            /**
+             * Pending
+             * @description Most requests that wait in the engine at once.
+             * @default 4
+             */
+            pending: number;
+            /**
+             * Nodes
+             * @description Most nodes that are asked for or allocated at once.
+             * @default 16
+             */
+            nodes: number;
+            /**
+             * Nodes Per Request
+             * @description Most nodes of one request.
+             * @default 8
+             */
+            nodes_per_request: number;
+            /**
+             * Node Hours Per Month
+             * @description Most node-hours of a calendar month (UTC), those of running requests up to their end
+             *     included; unlimited when absent.
+             */
+            node_hours_per_month: number | null;
+        };
+        /**
+         * SourceLimits
+         * @description Limits of what is asked of a source.
+         */
+        SourceLimitsInput: {
+            /**
+             * Pending
+             * @description Most requests that wait in the engine at once.
+             * @default 4
+             */
+            pending?: number;
+            /**
+             * Nodes
+             * @description Most nodes that are asked for or allocated at once.
+             * @default 16
+             */
+            nodes?: number;
+            /**
+             * Nodes Per Request
+             * @description Most nodes of one request.
+             * @default 8
+             */
+            nodes_per_request?: number;
+            /**
+             * Node Hours Per Month
+             * @description Most node-hours of a calendar month (UTC), those of running requests up to their end
+             *     included; unlimited when absent.
+             */
+            node_hours_per_month?: number | null;
+        };
+        /**
+         * SourceOrder
+         * @description Body of pause; every field is optional.
+         */
+        SourceOrder: {
+            /**
+             * Reason
+             * @description Why, for those who look at the source.
+             */
+            reason?: string | null;
+        };
+        /**
+         * SourceRegistration
+         * @description Registration of a source by its provisioner, at its start and after each change.
+         */
+        SourceRegistration: {
+            /**
+             * Protocol
+             * @description `PROTOCOL` of the sender.
+             */
+            protocol: number;
+            /**
+             * Name
+             * @description Its name; a source token is bound to it.
+             * @example slurm-a100
+             */
+            name: string;
+            /**
+             * Kind
+             * @description Kind of engine.
+             * @enum {string}
+             */
+            kind: "slurm" | "kubernetes" | "ssh";
+            /** @description What a node of it offers. */
+            shape: components["schemas"]["NodeShapeInput"];
+            /** @description What may be asked of it. */
+            limits: components["schemas"]["SourceLimitsInput"];
+            /**
+             * Request Seconds
+             * @description Length of an allocation; nodes stay until they are released when absent.
+             */
+            request_seconds: number | null;
+            /**
+             * Idle Seconds
+             * @description Time without an attempt after which nodes are released.
+             */
+            idle_seconds: number;
+            /**
+             * Leave Seconds
+             * @description Time before the end of an allocation at which its attempts save and leave.
+             */
+            leave_seconds: number;
+            /**
+             * Check Addresses
+             * @description Whether a pilot must join from an address that the engine names for it; off behind NAT.
+             */
+            check_addresses: boolean;
+            /**
+             * Version
+             * @description Version of Trainyard at the provisioner.
+             */
+            version: string;
+        };
+        /**
+         * SourceRegistrationReply
+         * @description The answer to the registration of a source.
+         */
+        SourceRegistrationReply: {
+            /**
+             * Source Token
+             * @description Token of the source, sent once, when it joined.
+             */
+            source_token: string | null;
+        };
+        /**
+         * SourceReport
+         * @description What a provisioner learned by one call of the engine.
+         */
+        SourceReport: {
+            /**
+             * Protocol
+             * @description `PROTOCOL` of the sender.
+             */
+            protocol: number;
+            /**
+             * Source
+             * @description Its source.
+             * @example slurm-a100
+             */
+            source: string;
+            /**
+             * Jobs
+             * @description Jobs that the engine described.
+             * @default []
+             */
+            jobs?: components["schemas"]["EngineJob"][];
+            /**
+             * Earlier
+             * @description Requests whose jobs were sent just before: a long answer comes in several reports, and the
+             *     last of them is complete.
+             * @default []
+             */
+            earlier?: string[];
+            /**
+             * Complete
+             * @description Whether these and the earlier ones are all jobs of the source: one that was submitted and is
+             *     missing is `unknown`, never gone.
+             * @default false
+             */
+            complete?: boolean;
+            /**
+             * Asked
+             * @description The request that the call was about, where it was about one.
+             */
+            asked?: string | null;
+            /**
+             * Explanation
+             * @description Answer to `explain`.
+             */
+            explanation?: string | null;
+            /**
+             * Error
+             * @description Why the call failed; what it was about is then `unknown`.
+             */
+            error?: string | null;
+            /**
+             * Refused
+             * @description Whether the error is the engine's final refusal of the request (an invalid option, a limit
+             *     of an account), so that a repeat is useless.
+             * @default false
+             */
+            refused?: boolean;
+            /** @description Set while the route to the engine needs a person. */
+            needs_login?: components["schemas"]["NeedsLogin"] | null;
+        };
+        /**
+         * SourceReportReply
+         * @description The answer to a source's report.
+         */
+        SourceReportReply: {
+            /**
+             * Cancel
+             * @description Requests whose jobs are to be cancelled: withdrawn ones, and orphans that no row has.
+             * @default []
+             */
+            cancel: string[];
+        };
+        /**
+         * SourceView
+         * @description A place that nodes come from.
+         */
+        SourceView: {
+            /**
+             * Name
+             * @description Name.
+             */
+            name: string;
+            /**
+             * Kind
+             * @description Kind of engine.
+             * @enum {string}
+             */
+            kind: "slurm" | "kubernetes" | "ssh";
+            /** @description What a node of it is expected to offer. */
+            shape: components["schemas"]["NodeShape"];
+            /** @description What may be asked of it. */
+            limits: components["schemas"]["SourceLimits"];
+            /**
+             * Request Seconds
+             * @description Length of an allocation; absent where nodes stay until they are released.
+             */
+            request_seconds: number | null;
+            /**
+             * Idle Seconds
+             * @description Time without an attempt after which nodes are released.
+             */
+            idle_seconds: number;
+            /**
+             * Online
+             * @description Whether its provisioner answers.
+             */
+            online: boolean;
+            /**
+             * Listed At
+             * @description When the engine last listed its jobs.
+             */
+            listed_at: string | null;
+            /**
+             * Error
+             * @description Why the last call of the engine failed; absent when it succeeded.
+             */
+            error: string | null;
+            /** @description Set while the route to the engine needs a person. */
+            needs_login: components["schemas"]["NeedsLogin"] | null;
+            /**
+             * Paused
+             * @description Whether nothing more is asked of it.
+             */
+            paused: boolean;
+            /**
+             * Paused By
+             * @description Who gave this order.
+             */
+            paused_by: string | null;
+            /**
+             * Pause Reason
+             * @description Why.
+             */
+            pause_reason: string | null;
+            /**
+             * Pending Requests
+             * @description Requests that wait in the engine, those included that are on their way to it.
+             */
+            pending_requests: number;
+            /**
+             * Nodes Asked
+             * @description Nodes of these requests.
+             */
+            nodes_asked: number;
+            /**
+             * Nodes Running
+             * @description Nodes of running requests.
+             */
+            nodes_running: number;
+            /**
+             * Node Hours This Month
+             * @description Node-hours of the calendar month so far.
+             */
+            node_hours_this_month: number;
+            /**
+             * Registered At
+             * Format: date-time
+             * @description When it first registered.
+             */
+            registered_at: string;
+            /**
+             * Version
+             * @description Version of Trainyard at the provisioner.
+             */
+            version: string;
         };
         /**
          * StopAgreed
@@ -11458,6 +14543,54 @@ export interface components {
             not_exact?: string[];
         };
         /**
+         * Terminal
+         * @description A terminal of the person.
+         */
+        Terminal: {
+            /**
+             * Rows
+             * @description Lines.
+             * @default 24
+             */
+            rows: number;
+            /**
+             * Columns
+             * @description Characters of a line.
+             * @default 80
+             */
+            columns: number;
+            /**
+             * Kind
+             * @description Value of TERM.
+             * @default xterm
+             */
+            kind: string;
+        };
+        /**
+         * Terminal
+         * @description A terminal of the person.
+         */
+        TerminalInput: {
+            /**
+             * Rows
+             * @description Lines.
+             * @default 24
+             */
+            rows?: number;
+            /**
+             * Columns
+             * @description Characters of a line.
+             * @default 80
+             */
+            columns?: number;
+            /**
+             * Kind
+             * @description Value of TERM.
+             * @default xterm
+             */
+            kind?: string;
+        };
+        /**
          * TimeCategory
          * @description What the time of a job or of a slot was spent on; docs/goodput.md has the source of each.
          * @enum {string}
@@ -11507,7 +14640,7 @@ export interface components {
              * @description What it may do.
              * @enum {string}
              */
-            kind: "admin" | "api" | "join" | "login" | "node";
+            kind: "admin" | "api" | "join" | "login" | "node" | "source";
             /**
              * Secret
              * @description The token itself; present only in the response to its creation.
@@ -11719,6 +14852,22 @@ export interface components {
          * @description A lease expired; the attempt ends only once its processes are proved to have exited.
          */
         Unreachable: Record<string, never>;
+        /**
+         * UploadReply
+         * @description The answer to a block of an artifact's content.
+         */
+        UploadReply: {
+            /**
+             * Stored
+             * @description Bytes that are stored: the sender continues there, and has finished at the size.
+             */
+            stored: number;
+            /**
+             * Refused
+             * @description Why the content is not taken.
+             */
+            refused: ("disk_full" | "queue_full" | "spool_full" | "quota" | "too_many" | "too_large" | "unreadable") | null;
+        };
         /**
          * ValidationSection
          * @description Loss on held-out sequences.
@@ -12173,6 +15322,279 @@ export interface operations {
             };
         };
     };
+    provisioners_register: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SourceRegistration"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SourceRegistrationReply"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    provisioners_claim: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the request for nodes. */
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RequestClaim"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestOrder"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    provisioners_report: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SourceReport"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SourceReportReply"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     jobs_list: {
         parameters: {
             query?: {
@@ -12192,6 +15614,8 @@ export interface operations {
                 project?: string | null;
                 /** @description With this text in the name, or with an id that begins with it. */
                 search?: string | null;
+                /** @description Recorded by another tool (`true`), or run here (`false`). */
+                imported?: boolean | null;
             };
             header?: never;
             path?: never;
@@ -12349,6 +15773,8 @@ export interface operations {
                 project?: string | null;
                 /** @description With this text in the name, or with an id that begins with it. */
                 search?: string | null;
+                /** @description Recorded by another tool (`true`), or run here (`false`). */
+                imported?: boolean | null;
             };
             header?: never;
             path?: never;
@@ -12422,7 +15848,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Plan"];
+                    "application/json": components["schemas"]["Plan"] | components["schemas"]["ProgramPlan"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -13569,6 +16995,853 @@ export interface operations {
             };
             /** @description Nothing has this id */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    shells_open_shell: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ShellRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShellView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    shells_get_output: {
+        parameters: {
+            query?: {
+                /** @description Offset; what lies before it was read. */
+                start?: number;
+                /** @description Longest wait while there is nothing new. */
+                wait_seconds?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+                /** @description Id of the command. */
+                shell_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShellOutput"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    shells_put_input: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+                /** @description Id of the command. */
+                shell_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ShellInput"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShellInputStored"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    shells_close_shell: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+                /** @description Id of the command. */
+                shell_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShellView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    artifacts_get_artifacts: {
+        parameters: {
+            query?: {
+                /** @description Only this kind, such as `image`. */
+                kind?: string | null;
+                /** @description None of these kinds. */
+                without?: string[];
+                /** @description Only those of this name, and those below it as a folder. */
+                name?: string | null;
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_ArtifactView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    artifacts_get_content: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+                /** @description Id of the artifact. */
+                artifact_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    packs_upload_pack: {
+        parameters: {
+            query: {
+                /** @description SHA-256 of the body. */
+                digest: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/gzip": string;
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PackView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    packs_get_pack: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description SHA-256 of the archive. */
+                digest: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PackView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    imports_start: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ImportRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImportView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    imports_add: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ImportedPoints"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImportView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15613,6 +19886,944 @@ export interface operations {
             };
         };
     };
+    sources_list: {
+        parameters: {
+            query?: {
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_SourceView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    sources_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the source. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SourceView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    sources_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the source. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    sources_pause: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the source. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["SourceOrder"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SourceView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    sources_unpause: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the source. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SourceView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    sources_check: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the source. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeRequestView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    sources_list_requests: {
+        parameters: {
+            query?: {
+                /** @description Those that have not ended, or that have; all if absent. */
+                open?: boolean | null;
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the source. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_NodeRequestView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    sources_request: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the source. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["NodesRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeRequestView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    sources_show_request: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the source. */
+                name: string;
+                /** @description Id of the request for nodes. */
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeRequestView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    sources_cancel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the source. */
+                name: string;
+                /** @description Id of the request for nodes. */
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeRequestView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    sources_end: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the source. */
+                name: string;
+                /** @description Id of the request for nodes. */
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeRequestView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    sources_explain: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the source. */
+                name: string;
+                /** @description Id of the request for nodes. */
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeRequestView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     projects_list: {
         parameters: {
             query?: {
@@ -16787,6 +21998,91 @@ export interface operations {
             };
         };
     };
+    workers_check: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CheckReport"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     workers_heartbeat: {
         parameters: {
             query?: never;
@@ -17270,6 +22566,469 @@ export interface operations {
             };
         };
     };
+    workers_messages: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessagesRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessagesReply"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    workers_report_output: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the command. */
+                shell_id: string;
+                /** @description Id of the attempt. */
+                attempt_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ShellOutputMessage"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShellOutputReply"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    workers_poll_input: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the command. */
+                shell_id: string;
+                /** @description Id of the attempt. */
+                attempt_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ShellInputRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShellInputReply"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    workers_upload_block: {
+        parameters: {
+            query: {
+                /** @description Where the body begins. */
+                offset: number;
+                /** @description Bytes of the whole content. */
+                size: number;
+            };
+            header?: never;
+            path: {
+                /** @description SHA-256 of the content. */
+                digest: string;
+                /** @description Id of the attempt. */
+                attempt_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": string;
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UploadReply"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    workers_fetch_pack: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the attempt. */
+                attempt_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/gzip": string;
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
 }
 type FlattenedDeepRequired<T> = {
     [K in keyof T]-?: FlattenedDeepRequired<T[K] extends unknown[] | undefined | null ? Extract<T[K], unknown[]>[number] : T[K]>;
@@ -17284,7 +23043,7 @@ export const pathsApiV1MetricsCompareGetParametersQueryXValues: ReadonlyArray<Fl
 export const pathsApiV1StreamGetResponses200ContentTextEventStreamEventValues: ReadonlyArray<FlattenedDeepRequired<paths>["/api/v1/stream"]["get"]["responses"]["200"]["content"]["text/event-stream"]["event"]> = ["message", "reset"];
 export const activationCheckpointSectionModeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ActivationCheckpointSection"]["mode"]> = ["none", "selective", "full", "memory_budget"];
 export const activationCheckpointSectionInputModeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ActivationCheckpointSectionInput"]["mode"]> = ["none", "selective", "full", "memory_budget"];
-export const attemptCauseValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptCause"]> = ["submit", "resume", "resize", "retry"];
+export const attemptCauseValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptCause"]> = ["submit", "resume", "resize", "retry", "import"];
 export const attemptNodeStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptNodeState"]> = ["placed", "claimed", "running", "spare", "ended"];
 export const attemptOutcomeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptOutcome"]> = ["succeeded", "stopped", "failed", "cancelled"];
 export const attemptSpecDeviceAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptSpec"]["device"]> = ["cpu", "cuda"];
@@ -17308,6 +23067,7 @@ export const dataSectionInputTokenizerValues: ReadonlyArray<FlattenedDeepRequire
 export const desiredStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["DesiredState"]> = ["run", "stop", "cancel"];
 export const drainRunningValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Drain"]["running"]> = ["move", "finish"];
 export const drainRequestRunningValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["DrainRequest"]["running"]> = ["move", "finish"];
+export const engineJobStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["EngineJob"]["state"]> = ["unknown", "pending", "running", "completing", "ended"];
 export const event_Literal_ATTEMPT_ENDED__AttemptEnded_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"]["kind"]> = ["attempt_ended"];
 export const event_Literal_CANCEL_REQUESTED__CancelRequested_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"]["kind"]> = ["cancel_requested"];
 export const event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"]["kind"]> = ["checkpoint_committed"];
@@ -17315,10 +23075,13 @@ export const event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_KindValues: Rea
 export const event_Literal_CHECKPOINT_PINNED__CheckpointPinned_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"]["kind"]> = ["checkpoint_pinned"];
 export const event_Literal_CLAIMED__Claimed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_CLAIMED__Claimed_"]["kind"]> = ["claimed"];
 export const event_Literal_CONTINUITY_CHECKED__ContinuityChecked_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"]["kind"]> = ["continuity_checked"];
+export const event_Literal_IMPORTED__Imported_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_IMPORTED__Imported_"]["kind"]> = ["imported"];
 export const event_Literal_JOB_DELETED__JobDeleted_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"]["kind"]> = ["job_deleted"];
 export const event_Literal_JOB_ENDED__JobEnded_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"]["kind"]> = ["job_ended"];
 export const event_Literal_LINE_SKIPPED__LineSkipped_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"]["kind"]> = ["line_skipped"];
 export const event_Literal_METRICS_DROPPED__MetricsDropped_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"]["kind"]> = ["metrics_dropped"];
+export const event_Literal_NODES_RELEASED__NodesReleased_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"]["kind"]> = ["nodes_released"];
+export const event_Literal_NODES_REQUESTED__NodesRequested_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"]["kind"]> = ["nodes_requested"];
 export const event_Literal_NODE_DRAINED__NodeDrained_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"]["kind"]> = ["node_drained"];
 export const event_Literal_NODE_ENDED__NodeEnded_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"]["kind"]> = ["node_ended"];
 export const event_Literal_NODE_LABELED__NodeLabeled_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"]["kind"]> = ["node_labeled"];
@@ -17328,6 +23091,7 @@ export const event_Literal_NODE_REGISTERED__NodeRegistered_KindValues: ReadonlyA
 export const event_Literal_OPERATION_ENDED__OperationEnded_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"]["kind"]> = ["operation_ended"];
 export const event_Literal_OPERATION_QUEUED__OperationQueued_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"]["kind"]> = ["operation_queued"];
 export const event_Literal_OPERATION_STARTED__OperationStarted_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"]["kind"]> = ["operation_started"];
+export const event_Literal_OUTPUT_DROPPED__OutputDropped_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"]["kind"]> = ["output_dropped"];
 export const event_Literal_PLACED__Placed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_PLACED__Placed_"]["kind"]> = ["placed"];
 export const event_Literal_PRIORITY_CHANGED__PriorityChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"]["kind"]> = ["priority_changed"];
 export const event_Literal_PROJECT_CHANGED__ProjectChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"]["kind"]> = ["project_changed"];
@@ -17339,7 +23103,10 @@ export const event_Literal_RESUME_REQUESTED__ResumeRequested_KindValues: Readonl
 export const event_Literal_ROLLED_BACK__RolledBack_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"]["kind"]> = ["rolled_back"];
 export const event_Literal_RUNNING__Running_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_RUNNING__Running_"]["kind"]> = ["running"];
 export const event_Literal_SAVE_FAILED__SaveFailed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"]["kind"]> = ["save_failed"];
+export const event_Literal_SHELL_CLOSED__ShellClosed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"]["kind"]> = ["shell_closed"];
+export const event_Literal_SHELL_OPENED__ShellOpened_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"]["kind"]> = ["shell_opened"];
 export const event_Literal_SIZE_CHANGED__SizeChange_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"]["kind"]> = ["size_changed"];
+export const event_Literal_SOURCE_CHANGED__SourceChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"]["kind"]> = ["source_changed"];
 export const event_Literal_STOP_AGREED__StopAgreed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"]["kind"]> = ["stop_agreed"];
 export const event_Literal_STOP_REQUESTED__StopRequested_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"]["kind"]> = ["stop_requested"];
 export const event_Literal_STRAGGLER_FOUND__StragglerFound_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"]["kind"]> = ["straggler_found"];
@@ -17351,7 +23118,7 @@ export const exitRecordOutcomeValues: ReadonlyArray<FlattenedDeepRequired<compon
 export const exportRequestDtypeAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ExportRequest"]["dtype"]> = ["float32", "bfloat16", "float16"];
 export const exportResultDtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ExportResult"]["dtype"]> = ["float32", "bfloat16", "float16"];
 export const exportTaskDtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ExportTask"]["dtype"]> = ["float32", "bfloat16", "float16"];
-export const failureReasonValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["FailureReason"]> = ["out_of_memory", "non_finite_loss", "loss_spike", "data_error", "checkpoint_error", "hang", "node_lost", "preempted", "launch_error", "not_allowed", "trainer_error"];
+export const failureReasonValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["FailureReason"]> = ["out_of_memory", "non_finite_loss", "loss_spike", "data_error", "checkpoint_error", "hang", "node_lost", "preempted", "launch_error", "not_allowed", "trainer_error", "program_error", "program_start_error", "disk_limit"];
 export const guaranteeNameValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Guarantee"]["name"]> = ["weights", "optimizer", "counters", "data order", "global batch", "curve"];
 export const guardSectionNon_finite_lossValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["GuardSection"]["non_finite_loss"]> = ["stop", "rollback", "ignore"];
 export const guardSectionLoss_spikeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["GuardSection"]["loss_spike"]> = ["stop", "rollback", "ignore"];
@@ -17361,10 +23128,17 @@ export const hardwareDeviceValues: ReadonlyArray<FlattenedDeepRequired<component
 export const hardwareIsolationValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hardware"]["isolation"]> = ["user", "namespace", "none"];
 export const hardwareInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["device"]> = ["cpu", "cuda"];
 export const hardwareInputIsolationValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["isolation"]> = ["user", "namespace", "none"];
+export const heartbeatAnswersValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Heartbeat"]["answers"]> = ["stop", "save", "profile", "memory_snapshot"];
+export const importRequestStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ImportRequest"]["state"]> = ["succeeded", "failed", "stopped", "cancelled"];
+export const importedToolValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Imported"]["tool"]> = ["wandb", "mlflow", "tensorboard"];
+export const importedRunToolValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ImportedRun"]["tool"]> = ["wandb", "mlflow", "tensorboard"];
+export const importedRunInputToolValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ImportedRunInput"]["tool"]> = ["wandb", "mlflow", "tensorboard"];
 export const jobOrderValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobOrder"]> = ["newest", "active"];
 export const jobRequestKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobRequest"]["kind"]> = ["save", "profile", "memory_snapshot"];
 export const jobRequestRanksValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobRequest"]["ranks"]> = ["first", "all"];
 export const jobStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobState"]> = ["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "cancelled"];
+export const jobSummaryImported_fromAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobSummary"]["imported_from"]> = ["wandb", "mlflow", "tensorboard"];
+export const jobViewImported_fromAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobView"]["imported_from"]> = ["wandb", "mlflow", "tensorboard"];
 export const jobViewVerbsValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobView"]["verbs"]> = ["stop", "cancel", "resume", "resize", "save", "delete"];
 export const lrScheduleSectionNameValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["LrScheduleSection"]["name"]> = ["warmup_stable_decay", "cosine"];
 export const lrScheduleSectionDecay_shapeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["LrScheduleSection"]["decay_shape"]> = ["linear", "cosine", "sqrt"];
@@ -17378,6 +23152,11 @@ export const modelSectionInputFamilyValues: ReadonlyArray<FlattenedDeepRequired<
 export const modelSectionInputPlansValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ModelSectionInput"]["plans"]> = ["tensor", "pipeline"];
 export const nodeDrainedRunningAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NodeDrained"]["running"]> = ["move", "finish"];
 export const nodeRegisteredDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NodeRegistered"]["device"]> = ["cpu", "cuda"];
+export const nodeRequestViewPurposeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NodeRequestView"]["purpose"]> = ["nodes", "check"];
+export const nodeRequestViewStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NodeRequestView"]["state"]> = ["wanted", "pending", "running", "leaving", "ended"];
+export const nodeShapeDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NodeShape"]["device"]> = ["cpu", "cuda"];
+export const nodeShapeInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NodeShapeInput"]["device"]> = ["cpu", "cuda"];
+export const notice_Literal_ARTIFACTS__ArtifactsStored_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_ARTIFACTS__ArtifactsStored_"]["kind"]> = ["artifacts"];
 export const notice_Literal_CHECKPOINT_SETTLED__SaveSettled_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_"]["kind"]> = ["checkpoint_settled"];
 export const notice_Literal_LOG__LogStored_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_LOG__LogStored_"]["kind"]> = ["log"];
 export const notice_Literal_METRICS__MetricsStored_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_METRICS__MetricsStored_"]["kind"]> = ["metrics"];
@@ -17386,7 +23165,7 @@ export const notice_Literal_OPERATION_WAITING__OperationWaiting_KindValues: Read
 export const notice_Literal_PHASE__PhaseEntered_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_PHASE__PhaseEntered_"]["kind"]> = ["phase"];
 export const notice_Literal_RANK_TIMES__RankTimesStored_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_RANK_TIMES__RankTimesStored_"]["kind"]> = ["rank_times"];
 export const notice_Literal_WAITING__Waiting_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_WAITING__Waiting_"]["kind"]> = ["waiting"];
-export const operationKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationKind"]> = ["verify", "scrub", "delete", "export", "sample", "recover"];
+export const operationKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationKind"]> = ["verify", "scrub", "delete", "export", "sample", "recover", "build"];
 export const operationOutcomeOutcomeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationOutcome"]["outcome"]> = ["succeeded", "failed"];
 export const operationOutcomeInputOutcomeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationOutcomeInput"]["outcome"]> = ["succeeded", "failed"];
 export const operationStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationState"]> = ["queued", "running", "succeeded", "failed", "cancelled"];
@@ -17394,6 +23173,8 @@ export const optimizerSectionNameValues: ReadonlyArray<FlattenedDeepRequired<com
 export const optimizerSectionState_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OptimizerSection"]["state_dtype"]> = ["float32", "bfloat16"];
 export const optimizerSectionInputNameValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OptimizerSectionInput"]["name"]> = ["adamw", "adam"];
 export const optimizerSectionInputState_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OptimizerSectionInput"]["state_dtype"]> = ["float32", "bfloat16"];
+export const outputDroppedWhatValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OutputDropped"]["what"]> = ["artifacts", "logs"];
+export const outputDroppedReasonValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OutputDropped"]["reason"]> = ["disk_full", "queue_full", "spool_full", "quota", "too_many", "too_large", "unreadable"];
 export const parallelismSectionReshard_after_forwardValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSection"]["reshard_after_forward"]> = ["default", "always", "never"];
 export const parallelismSectionCp_methodValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSection"]["cp_method"]> = ["allgather_kv", "ulysses"];
 export const parallelismSectionPp_scheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSection"]["pp_schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
@@ -17402,27 +23183,40 @@ export const parallelismSectionInputCp_methodValues: ReadonlyArray<FlattenedDeep
 export const parallelismSectionInputPp_scheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["pp_schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
 export const phaseValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Phase"]> = ["starting", "building_cache", "loading", "compiling", "training", "validating", "saving", "ending"];
 export const pipelinePlanScheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["PipelinePlan"]["schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
+export const planKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Plan"]["kind"]> = ["trainer"];
 export const planDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Plan"]["device"]> = ["cpu", "cuda"];
 export const priorityRequestPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["PriorityRequest"]["priority"]> = ["low", "normal", "high"];
+export const programPlanKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ProgramPlan"]["kind"]> = ["program"];
+export const programPlanDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ProgramPlan"]["device"]> = ["cpu", "cuda"];
+export const programSectionLauncherValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ProgramSection"]["launcher"]> = ["torchrun", "command"];
+export const programSectionResumeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ProgramSection"]["resume"]> = ["never", "same_world_size", "any_world_size"];
+export const programSectionInputLauncherValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ProgramSectionInput"]["launcher"]> = ["torchrun", "command"];
+export const programSectionInputResumeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ProgramSectionInput"]["resume"]> = ["never", "same_world_size", "any_world_size"];
+export const progressAnswersValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Progress"]["answers"]> = ["stop", "save", "profile", "memory_snapshot"];
 export const quantizationSectionRecipeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["QuantizationSection"]["recipe"]> = ["none", "float8_tensorwise", "float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8"];
 export const quantizationSectionInputRecipeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["QuantizationSectionInput"]["recipe"]> = ["none", "float8_tensorwise", "float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8"];
+export const registrationInboxValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Registration"]["inbox"]> = ["broker", "server"];
 export const remedyResumeAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Remedy"]["resume"]> = ["memory", "earlier", "free"];
 export const remedyInputResumeAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["RemedyInput"]["resume"]> = ["memory", "earlier", "free"];
 export const requestKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Request"]["kind"]> = ["save", "profile", "memory_snapshot"];
 export const requestRanksValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Request"]["ranks"]> = ["first", "all"];
+export const requestOrderPurposeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["RequestOrder"]["purpose"]> = ["nodes", "check"];
 export const resourcesSectionDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSection"]["device"]> = ["auto", "cpu", "cuda"];
 export const resourcesSectionInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["device"]> = ["auto", "cpu", "cuda"];
 export const resourcesSectionInputPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["priority"]> = ["low", "normal", "high"];
 export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SampleEnd"]> = ["end_of_text", "max_tokens", "time"];
 export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api"];
+export const sourceRegistrationKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SourceRegistration"]["kind"]> = ["slurm", "kubernetes", "ssh"];
+export const sourceViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SourceView"]["kind"]> = ["slurm", "kubernetes", "ssh"];
 export const stragglerFoundKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerFound"]["kind"]> = ["compute", "data"];
 export const stragglerViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerView"]["kind"]> = ["compute", "data"];
 export const timeCategoryValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TimeCategory"]> = ["productive", "data_wait", "compilation", "save_stall", "validation", "startup", "ending", "other", "lost", "unreachable", "idle_after_failure", "queued", "requeued", "backoff", "paused", "spare", "idle", "drained", "withheld", "offline"];
 export const tokenRequestKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenRequest"]["kind"]> = ["api", "join", "login"];
-export const tokenViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenView"]["kind"]> = ["admin", "api", "join", "login", "node"];
+export const tokenViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TokenView"]["kind"]> = ["admin", "api", "join", "login", "node", "source"];
 export const trainingSectionParam_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSection"]["param_dtype"]> = ["float32", "bfloat16"];
 export const trainingSectionWeight_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSection"]["weight_dtype"]> = ["float32", "bfloat16"];
 export const trainingSectionReduce_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSection"]["reduce_dtype"]> = ["float32", "bfloat16"];
 export const trainingSectionInputParam_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSectionInput"]["param_dtype"]> = ["float32", "bfloat16"];
 export const trainingSectionInputWeight_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSectionInput"]["weight_dtype"]> = ["float32", "bfloat16"];
 export const trainingSectionInputReduce_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSectionInput"]["reduce_dtype"]> = ["float32", "bfloat16"];
+export const uploadReplyRefusedAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["UploadReply"]["refused"]> = ["disk_full", "queue_full", "spool_full", "quota", "too_many", "too_large", "unreadable"];

@@ -3,9 +3,12 @@ import type { components } from "./schema";
 
 type Schemas = components["schemas"];
 
+export type Artifact = Schemas["ArtifactView"];
+export type Histogram = Schemas["HistogramView"];
 export type Attempt = Schemas["AttemptView"];
 export type BatchPlan = Schemas["BatchPlan"];
 export type CheckpointView = Schemas["CheckpointView"];
+export type SavedFile = Schemas["SavedFile"];
 export type Operation = Schemas["OperationView"];
 export type ClusterGoodput = Schemas["ClusterGoodputView"];
 export type IntervalOutcome = Schemas["IntervalOutcome"];
@@ -28,8 +31,12 @@ export type MetricCurve = Schemas["CurveView"];
 export type Metrics = Schemas["MetricsView"];
 export type NodeCurve = Schemas["NodeCurve"];
 export type NodeMetrics = Schemas["NodeMetrics"];
+export type NodeRequest = Schemas["NodeRequestView"];
 export type NodeView = Schemas["NodeView"];
 export type Plan = Schemas["Plan"];
+export type ProgramPlan = Schemas["ProgramPlan"];
+/** The plan of a job of either kind. */
+export type AnyPlan = Plan | ProgramPlan;
 export type Problem = Schemas["Problem"];
 export type ProblemDetails = Schemas["ProblemDetails"];
 export type Project = Schemas["ProjectView"];
@@ -40,6 +47,7 @@ export type ResumeOptions = Schemas["ResumeOptions"];
 export type ResumePreview = Schemas["ResumePreview"];
 export type ResumeRequest = Schemas["ResumeRequest"];
 export type Session = Schemas["SessionView"];
+export type Source = Schemas["SourceView"];
 export type Token = Schemas["TokenView"];
 export type TokenRequest = Schemas["TokenRequest"];
 export type WhatIf = Schemas["WhatIf"];

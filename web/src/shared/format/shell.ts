@@ -17,12 +17,17 @@ export function curl(method: string, path: string): string {
   return `curl -X ${method} -H "Authorization: Bearer $TRAINYARD_TOKEN" "$TRAINYARD_URL/api/v1${path}"`;
 }
 
+/** The command that starts a provisioner, at the place that reaches the engine. */
+export function provisionerCommand(url: string, token: string): string {
+  return joinCommand(url, token, "python -m provisioner --config sources.toml");
+}
+
 /** The command that starts the worker of a new node; the broker's address is its own. */
-export function joinCommand(url: string, token: string): string {
+export function joinCommand(url: string, token: string, program = "python -m worker"): string {
   const settings = [
     `TRAINYARD_URL=${url}`,
     "TRAINYARD_BROKER_URL=redis://…",
     `TRAINYARD_JOIN_TOKEN=${token}`,
   ];
-  return [...settings.map(quoted), "python -m worker"].join(" \\\n  ");
+  return [...settings.map(quoted), program].join(" \\\n  ");
 }

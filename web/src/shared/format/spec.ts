@@ -1,6 +1,20 @@
 // Fields of a spec as text.
 import { NONE } from "./numbers";
 
+/** Sections of the built-in trainer, of which a job with a program has only the defaults. */
+export const OF_THE_TRAINER: ReadonlySet<string> = new Set([
+  "model",
+  "data",
+  "training",
+  "optimizer",
+  "lr_schedule",
+  "parallelism",
+  "activation_checkpoint",
+  "compile",
+  "quantization",
+  "validation",
+]);
+
 /** `100`, `a, b`; `none` for an empty list. */
 export function valueText(value: unknown): string {
   if (value === null || value === undefined || value === "") return NONE;

@@ -108,6 +108,16 @@ describe("the feed", () => {
     expect(client.getQueryState(ledger)?.isInvalidated).toBe(true);
   });
 
+  it("reads only the artifacts anew when some are stored", async () => {
+    const [artifacts, ledger] = [keys.jobPart("a", "artifacts"), keys.jobPart("a", "goodput")];
+    client.setQueryData(artifacts, {});
+    client.setQueryData(ledger, {});
+    feed.event(event("artifacts", "a", {}));
+    await flush();
+    expect(client.getQueryState(artifacts)?.isInvalidated).toBe(true);
+    expect(client.getQueryState(ledger)?.isInvalidated).toBe(false);
+  });
+
   it("reads projects anew when their settings change, not when jobs start and end", async () => {
     client.setQueryData(keys.projects, []);
     for (const kind of ["submitted", "placed", "running", "attempt_ended", "job_ended"]) {

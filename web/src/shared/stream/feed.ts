@@ -30,6 +30,9 @@ const COMPLETE = new Set<ItemKind>([
 /** Kinds after which the slots of nodes are held or free. */
 const CHANGES_NODES = new Set<ItemKind>(["placed", "attempt_ended"]);
 
+/** Notices that come often and change one part of a job. */
+const ONE_PART: Partial<Record<ItemKind, string>> = { rank_times: "ranks", artifacts: "artifacts" };
+
 type JobList = InfiniteData<JobPage, string>;
 type Pages = readonly JobPage[];
 
@@ -115,12 +118,7 @@ export class Feed implements StreamListener {
   ): void {
     for (const [id, own] of byJob) {
       const changed = own.filter((event) => !COMPLETE.has(event.kind));
-      if (changed.some((event) => event.kind !== "rank_times")) {
-        this.refresher.refresh(keys.job(id));
-      } else if (changed.length > 0) {
-        // They come every half minute, and change nothing else of the job.
-        this.refresher.refresh(keys.jobPart(id, "ranks"));
-      }
+      for (const key of keysOf(id, changed)) this.refresher.refresh(key);
     }
     if (events.some(({ kind }) => kind.startsWith("node_") || CHANGES_NODES.has(kind))) {
       this.refresher.refresh(keys.nodes);
@@ -141,6 +139,12 @@ export class Feed implements StreamListener {
       });
     }
   }
+}
+
+/** The queries of a job that events change: all, or single parts. */
+function keysOf(id: string, changed: readonly StreamItem[]) {
+  const parts = new Set(changed.map(({ kind }) => ONE_PART[kind] ?? ""));
+  return parts.has("") ? [keys.job(id)] : [...parts].map((part) => keys.jobPart(id, part));
 }
 
 function groupedByJob(events: readonly StreamItem[]): Map<string, StreamItem[]> {

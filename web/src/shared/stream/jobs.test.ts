@@ -23,6 +23,8 @@ function job(id: string, changes: Partial<JobSummary> = {}): JobSummary {
       phase: "training",
       step: 1,
       steps: 10,
+      steps_reported: false,
+      answers: [],
       loss: 2,
       tokens_per_second: 5,
       seconds_left: 9,
@@ -32,6 +34,7 @@ function job(id: string, changes: Partial<JobSummary> = {}): JobSummary {
     updated_at: "2026-01-01T00:00:00Z",
     started_at: null,
     ended_at: null,
+    imported_from: null,
     ...changes,
   };
 }

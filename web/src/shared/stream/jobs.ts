@@ -38,6 +38,7 @@ function patchOf(job: JobSummary, event: StreamItem): Partial<JobSummary> | null
 /** Events that change a row in ways that only the server knows, such as the world size. */
 const STALE = new Set<ItemKind>([
   "submitted",
+  "imported",
   "queued",
   "placed",
   "stop_requested",

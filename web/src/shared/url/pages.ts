@@ -43,6 +43,9 @@ export const JOBS = {
 /** The filter of the nodes. */
 export const NODES = { search: text("q"), isTroubled: flag("problems") };
 
+/** The sources: `request` is the id of a request for nodes to be shown. */
+export const SOURCES = { request: text("request") };
+
 const SPANS = [1, 6, 24, 336];
 
 /** The hours up to now that the charts of a node show. */
@@ -79,6 +82,7 @@ export const GOODPUT = {
 const TABS = [
   "charts",
   "logs",
+  "artifacts",
   "attempts",
   "ranks",
   "goodput",
@@ -186,6 +190,11 @@ export function comparePath(slots: Slots): string {
 /** Return the path of the jobs of a project. */
 export function projectPath(project: string): string {
   return pathTo("/jobs", JOBS, { project });
+}
+
+/** Return the path of a request for nodes. */
+export function nodeRequestPath(request: string): string {
+  return pathTo("/sources", SOURCES, { request });
 }
 
 /** Return the path of the form. */

@@ -2,7 +2,7 @@
 
 import type { ReactNode } from "react";
 import type { ApiError } from "@/shared/api/errors";
-import type { Plan, Problem } from "@/shared/api/types";
+import type { AnyPlan, Plan, Problem, ProgramPlan } from "@/shared/api/types";
 import type { JsonObject } from "@/shared/format/document";
 import { bytes, count, plural, short, shortCount } from "@/shared/format/numbers";
 import { autoWords } from "@/shared/format/spec";
@@ -45,7 +45,41 @@ export function PlanPanel({ spec, planned, refusal, elsewhere, children }: PlanP
   );
 }
 
-function PlanView({ plan }: { plan: Plan }) {
+function PlanView({ plan }: { plan: AnyPlan }) {
+  return plan.kind === "program" ? <ProgramView plan={plan} /> : <TrainerView plan={plan} />;
+}
+
+/** Of a program only its slots and its command are known before it runs. */
+function ProgramView({ plan }: { plan: ProgramPlan }) {
+  return (
+    <>
+      <header className="plan-part plan-head row">
+        <h2>program</h2>
+        <span className="muted">
+          {plan.name}
+          {plan.steps !== null && ` · ${plural(plan.steps, "step")}`}
+        </span>
+      </header>
+      <section className="plan-part">
+        <h3>Command</h3>
+        <code>{plan.command.join(" ")}</code>
+      </section>
+      <section className="plan-part">
+        <h3>Not known before it runs</h3>
+        <ul className="faint">
+          {plan.unknown.map((what) => (
+            <li key={what}>{what}</li>
+          ))}
+        </ul>
+      </section>
+      {plan.warnings.length > 0 && (
+        <Problems title="Warnings" tone="warn" problems={plan.warnings} />
+      )}
+    </>
+  );
+}
+
+function TrainerView({ plan }: { plan: Plan }) {
   const facts: [string, string, string?][] = [
     ["Parameters", shortCount(plan.parameters.total), count(plan.parameters.total)],
     ["Tokens per step", shortCount(plan.tokens_per_step), count(plan.tokens_per_step)],

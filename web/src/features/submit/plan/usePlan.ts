@@ -6,7 +6,7 @@ import { api, ask } from "@/shared/api/client";
 import { ApiError } from "@/shared/api/errors";
 import { keys } from "@/shared/api/queries";
 import type { components } from "@/shared/api/schema";
-import type { Plan } from "@/shared/api/types";
+import type { AnyPlan } from "@/shared/api/types";
 import { useSettled } from "@/shared/api/useSettled";
 import type { JsonObject } from "@/shared/format/document";
 
@@ -14,7 +14,7 @@ const TYPING_MILLISECONDS = 250;
 
 export interface Planned {
   /** The plan of this draft, or of the last legal one while there is none. */
-  plan: Plan | undefined;
+  plan: AnyPlan | undefined;
   /** Why the draft would be refused. */
   refusal: ApiError | null;
   /** Whether `plan` is that of an earlier draft. */
@@ -31,7 +31,7 @@ export function usePlan(spec: JsonObject): Planned {
     placeholderData: keepPreviousData,
     gcTime: 60_000,
   });
-  const [last, setLast] = useState<Plan>();
+  const [last, setLast] = useState<AnyPlan>();
   useEffect(() => {
     if (query.data) setLast(query.data);
   }, [query.data]);

@@ -1,0 +1,1 @@
+"""What `run.log` costs a script, and what the server does with it."""

@@ -1,0 +1,265 @@
+"""One run: jobs arrive, engines and nodes do what they do, and the real scheduler's rounds follow.
+
+Every round is the whole one (`Scheduler.tick`), on migrated tables. Its calls of provisioners are
+carried out by the real `EngineCalls` on simulated engines, some seconds later; one in fifty is lost
+and another one doubled. Pilots, claims, first steps and ends go through the server's services;
+heartbeats and the time that attempts have left are written as rows.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy import select
+
+from benchmarks.control_plane.servers import Store
+from benchmarks.supply.engines import Life, SimulatedEngine
+from benchmarks.supply.events import SeededContext, Timeline
+from benchmarks.supply.mix import MixedJob, SimulatedSource
+from benchmarks.supply.nodes import Pilots, add_source, provisioner
+from benchmarks.supply.record import AnyRow, Observer, Record
+from benchmarks.supply.training import Training, Work
+from provisioner.engine_calls import EngineCalls
+from server.database.source_tables import node_requests
+from server.database.tables import jobs
+from server.elastic import steps
+from server.errors import ConflictError
+from server.jobs.service import cancel, submit
+from server.liveness import beat
+from server.scheduling.dispatch import Message
+from server.scheduling.leader import Leader
+from server.scheduling.loop import Scheduler
+from server.subject import Actor
+from server.supply.service import end_request
+from trainyard.protocol.node_sources.messages import SourceMessage
+from trainyard.protocol.states import TERMINAL_JOB_STATES
+from trainyard.spec.job import parse_job_spec
+
+PERSON = Actor("simulator")
+TICK, LONGEST_PAUSE = 2.0, 10.0
+"""Pause between two rounds after a change, and while nothing changes."""
+BEAT_EVERY = 5.0
+"""Servers that do not beat for longer count as away."""
+HEARTBEAT_EVERY, PERSON_EVERY = 10.0, 600.0
+MESSAGE_SECONDS = (0.3, 2.0)
+LOST = DOUBLED = 0.02
+LONGEST = 5 * 86_400.0
+"""A run that takes longer is given up: a job waits for ever."""
+
+
+class Outbox:
+    """Delivers the messages to provisioners after a while; workers poll."""
+
+    def __init__(self, timeline: Timeline, chance: random.Random) -> None:
+        self._timeline = timeline
+        self._chance = chance
+        self.up_since: datetime | None = datetime.min.replace(tzinfo=UTC)
+        self.calls: dict[str, EngineCalls] = {}
+        """The provisioner of each source."""
+        self.sent = 0
+
+    def send(self, message: Message) -> None:
+        """Deliver a message, unless it is lost."""
+        if not isinstance(message, SourceMessage):
+            return
+        self.sent += 1
+        drawn = self._chance.random()
+        for _ in range(0 if drawn < LOST else 2 if drawn < LOST + DOUBLED else 1):
+            seconds = self._chance.uniform(*MESSAGE_SECONDS)
+            carry_out = self.calls[message.source].carry_out
+            self._timeline.after(seconds, partial(carry_out, message))
+
+
+class _Machines:
+    """The machines of all engines, known to them before the pilots are."""
+
+    pilots: Pilots
+    training: Training
+
+    def boot(self, source: str, request_id: str, life: Life) -> None:
+        """Start a pilot."""
+        self.pilots.boot(source, request_id, life)
+
+    def kill(self, life: Life) -> None:
+        """End a pilot."""
+        self.pilots.kill(life)
+
+    def is_busy(self, life: Life) -> bool:
+        """Return whether an attempt holds slots of a pilot's node."""
+        return self.training.held.get(self.pilots.name_of(life) or "", 0) > 0
+
+
+class Simulation:
+    """A queue over sources, on a database."""
+
+    def __init__(
+        self,
+        opened: Store,
+        mixed: Sequence[MixedJob],
+        sources: Sequence[SimulatedSource],
+        *,
+        seed: int,
+        idle_seconds: float,
+        folder: Path,
+    ) -> None:
+        """Register the sources.
+
+        Args:
+            opened: an empty database.
+            mixed: the jobs by arrival.
+            sources: where nodes come from.
+            seed: of every draw.
+            idle_seconds: of each source.
+            folder: for the files of the provisioners.
+        """
+        steps.SECONDS_A_TICK = math.inf  # the time of this machine decides nothing
+        timeline, given = Timeline(), opened.context
+        self._timeline = timeline
+        self._context = SeededContext(
+            given.settings, given.database, timeline, random.Random(f"{seed} ids")
+        )
+        self._mixed = mixed
+        self._works: dict[str, Work] = {}
+        self._outbox = Outbox(timeline, random.Random(f"{seed} messages"))
+        self._pilots = Pilots(
+            self._context, timeline, {source.name: source.slots for source in sources}
+        )
+        machines = _Machines()
+        machines.pilots = self._pilots
+        self.engines = {
+            source.name: SimulatedEngine(source, timeline, machines, seed) for source in sources
+        }
+        for source in sources:
+            config = add_source(self._context, source, idle_seconds=idle_seconds)
+            engine = self.engines[source.name]
+            calls = provisioner(self._context, config, engine, folder)
+            self._outbox.calls[source.name] = calls
+        self.training = Training(
+            self._context, timeline, self._pilots, self._works, random.Random(f"{seed} training")
+        )
+        machines.training = self.training
+        self._observer = Observer(self._context, sources)
+        leader = Leader(given.database)
+        self._scheduler = Scheduler(self._context, self._outbox, leader)
+        self.rounds = 0
+
+    @property
+    def record(self) -> Record:
+        """What the run has shown so far."""
+        return self._observer.record
+
+    @property
+    def works(self) -> Mapping[str, Work]:
+        """The jobs that have arrived, by id."""
+        return self._works
+
+    @property
+    def seconds(self) -> float:
+        """The present virtual time."""
+        return self._timeline.seconds
+
+    def run(self) -> None:
+        """Run until each job has ended and each request too."""
+        timeline = self._timeline
+        for job in self._mixed:
+            timeline.at(job.arrives_at, partial(self._arrive, job))
+        self._each(PERSON_EVERY, self._end_forgotten)
+        changed, heard_at = True, 0.0
+        while not self._is_over():
+            before = timeline.seconds
+            upcoming = timeline.next_at()
+            pause = TICK if changed else LONGEST_PAUSE
+            if upcoming is not None:
+                pause = min(max(math.ceil(upcoming - before), TICK), pause)
+            joined = {node: self._pilots.source_of[node] for node in self._pilots.joined}
+            self._observer.look(before, pause, joined, self.training.held)
+            if pause > BEAT_EVERY:
+                timeline.advance(before + BEAT_EVERY)
+                beat(self._context)
+            timeline.advance(before + pause)
+            beat(self._context)
+            if timeline.seconds >= heard_at + HEARTBEAT_EVERY:
+                heard_at = timeline.seconds
+                self._pilots.heartbeat()
+                self.training.report()
+            changed = self._round()
+            if timeline.seconds > LONGEST:
+                self.record.violations.append("a job waits for ever")
+                return
+
+    def requests(self) -> Sequence[AnyRow]:
+        """Return all requests, the oldest first."""
+        with self._context.database.read() as connection:
+            query = select(node_requests).order_by(node_requests.c.id)
+            return connection.execute(query).all()
+
+    def states(self) -> Mapping[str, str]:
+        """Return the state of each job by id."""
+        with self._context.database.read() as connection:
+            rows = connection.execute(select(jobs.c.id, jobs.c.state)).all()
+        return {row.id: str(row.state) for row in rows}
+
+    def _round(self) -> bool:
+        sent = self._outbox.sent
+        self._scheduler.tick()
+        self.rounds += 1
+        return self.training.look() or self._outbox.sent != sent
+
+    def _is_over(self) -> bool:
+        if len(self._works) < len(self._mixed) or self.training.held:
+            return False
+        ended = set(map(str, TERMINAL_JOB_STATES))
+        if any(state not in ended for state in self.states().values()):
+            return False
+        return all(row.ended_at is not None for row in self.requests())
+
+    def _each(self, seconds: float, action: object) -> None:
+        assert callable(action)
+
+        def again() -> None:
+            action()
+            self._timeline.after(seconds, again)
+
+        self._timeline.after(seconds, again)
+
+    def _arrive(self, job: MixedJob) -> None:
+        job_id = submit(self._context, parse_job_spec(dict(job.spec())), actor=PERSON).id
+        self._works[job_id] = Work(job, job_id, job.slot_seconds)
+        if job.cancelled_at is not None:
+            self._timeline.at(job.cancelled_at, partial(self._cancel, job_id))
+
+    def _cancel(self, job_id: str) -> None:
+        with suppress(ConflictError):  # it has ended
+            cancel(self._context, job_id, actor=PERSON, reason="not needed any more")
+
+    def _end_forgotten(self) -> None:
+        """End by name the requests whose allocation is over, though no engine proves it."""
+        for row in self.requests():
+            allocation = self.engines[row.source].allocations.get(row.id)
+            over = allocation is not None and allocation.state == "ended"
+            if row.ended_at is None and over and row.engine_state in ("unknown", "ended"):
+                end_request(self._context, row.source, row.id, actor=PERSON)
+
+
+def simulate(
+    opened: Store,
+    mixed: Sequence[MixedJob],
+    sources: Sequence[SimulatedSource],
+    *,
+    seed: int,
+    idle_seconds: float,
+) -> Simulation:
+    """Run a queue over sources to its end, and return it with what it showed."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-supply-") as folder:
+        simulation = Simulation(
+            opened, mixed, sources, seed=seed, idle_seconds=idle_seconds, folder=Path(folder)
+        )
+        simulation.run()
+    return simulation

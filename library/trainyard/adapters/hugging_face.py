@@ -1,0 +1,315 @@
+"""Exact data for Hugging Face's `Trainer`: the same steps at any world size, and after a resume."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length, seed_worker
+
+from trainyard.data import ExactSampler
+from trainyard.run.session import Run, init
+
+UNCOUNTED = -100
+"""The label that the trainer does not count."""
+SAMPLER_FILE = "exact_sampler.json"
+"""The sampler's state in a checkpoint of the trainer."""
+
+
+class ExactTrainer(Trainer):
+    """A `transformers.Trainer` whose steps do not depend on the world size.
+
+    Each step consumes `global_batch_size` samples over all ranks, in the order of `ExactSampler`.
+    The loss is the mean over the labels of the global batch where the trainer counts labels (its
+    `num_items_in_batch`: labels are whole numbers, and the model or `compute_loss_func` takes the
+    count), else the mean over the samples. A resume begins at its position without a walk.
+
+    For a `Trainer` of your own: `class Mine(ExactTrainer, YourTrainer)`.
+
+    These fields of `args` are set: `gradient_accumulation_steps` (as this world size needs it, with
+    at most `per_device_train_batch_size` samples in a micro-batch), `max_steps` (where it is not
+    given, from `num_train_epochs`) and `ignore_data_skip`.
+
+    Args:
+        args: those of `Trainer`, as are the other keywords.
+        global_batch_size: samples in one optimizer step over all ranks.
+        run: gets metrics, progress and digests of samples, and decides about stops; default: that
+            of `trainyard.init`. In a job, checkpoints lie where the job's do, the job's retention
+            deletes them, and training resumes from the one that the server chose.
+
+    Raises:
+        ValueError: a field of `args`, or the data set, does not allow exact steps; the message
+            has what does.
+    """
+
+    def __init__(
+        self, *args: Any, global_batch_size: int, run: Run | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        _check(self.args)
+        sizes = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
+        if sizes != 1:
+            raise ValueError(f"tp * cp * sp = {sizes}: legal is 1, so that each rank has own data")
+        self._weight = 1.0
+        self._weights: Iterator[float] = iter(())
+        self.consumed: list[int] = []
+        """Indices of this rank's samples in the present step, as they came from the loader."""
+        self.run = init() if run is None else run
+        self._folder: Path | None = None
+        if self.train_dataset is None:
+            return
+        if not has_length(self.train_dataset):
+            raise ValueError(
+                f"train_dataset of type {type(self.train_dataset).__name__} has no length; legal "
+                "is one with __len__ and __getitem__"
+            )
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        self.sampler = ExactSampler(
+            len(self.train_dataset),
+            global_batch_size,
+            seed,
+            micro_batch_size=self.args.train_batch_size,
+            rank=self.args.process_index,
+            world_size=self.args.world_size,
+        )
+        self.args.gradient_accumulation_steps = len(self.sampler.weights)
+        self.args.ignore_data_skip = True
+        # Averaged by each rank, counts of labels would weigh ranks with few labels too much.
+        self.args.average_tokens_across_devices = True
+        if self.args.max_steps < 1:
+            samples = self.args.num_train_epochs * len(self.train_dataset)
+            self.args.max_steps = math.ceil(samples / global_batch_size)
+        self.loss_is_scaled_for_ga = True
+        self.add_callback(_Steps(self))
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Return the loader of this rank's micro-batches, which `prepare` must not shard again."""
+        collate = self._get_collator_with_removed_columns(self.data_collator, "Training")
+        args = self.args
+        return DataLoader(
+            _Numbered(self.train_dataset),
+            batch_sampler=self.sampler,
+            collate_fn=_NumberedCollate(collate),
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            worker_init_fn=_WorkerSeed(args.dataloader_num_workers, args.process_index),
+        )
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], torch.Tensor | int | None]:
+        """Return the micro-batches of one step, and the labels to divide their losses by.
+
+        Labels of a micro-batch of weight 0 are not counted, and its loss is multiplied by 0.
+        """
+        weights = self.sampler.weights
+        found = [next(epoch_iterator) for _ in range(num_batches)]
+        batches = [batch for _, batch in found]
+        self.consumed = [
+            number
+            for (numbers, _), weight in zip(found, weights, strict=True)
+            for number in numbers
+            if weight
+        ]
+        labels: torch.Tensor | int | None = None
+        if all(map(_has_whole_labels, batches)):
+            counted = [
+                batch
+                if weight
+                else {**batch, "labels": torch.full_like(batch["labels"], UNCOUNTED)}
+                for batch, weight in zip(batches, weights, strict=True)
+            ]
+            _, labels = super().get_batch_samples(iter(counted), num_batches, device)
+        self._weights = iter(weights if labels is None else [float(w > 0) for w in weights])
+        return batches, labels
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Train on the next micro-batch of the step, with its weight."""
+        self._weight = next(self._weights)
+        try:
+            return super().training_step(*args, **kwargs)
+        finally:
+            self._weight = 1.0
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, Any]:
+        """Return the loss with the weight of its micro-batch; in evaluation the weight is 1."""
+        found = super().compute_loss(
+            model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
+        )
+        if isinstance(found, tuple):
+            return found[0] * self._weight, found[1]
+        return found * self._weight
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Train, or resume from a checkpoint of any world size; see `Trainer.train`.
+
+        In a job that resumes, the default is the checkpoint that the server chose.
+
+        Raises:
+            ValueError: the checkpoint has another data set, seed or global batch size.
+        """
+        parent = self.run.resume_from
+        if resume_from_checkpoint is None and parent is not None:
+            resume_from_checkpoint = next(parent.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
+        if isinstance(resume_from_checkpoint, str | Path):
+            resume_from_checkpoint = str(resume_from_checkpoint)
+            self._check_order(Path(resume_from_checkpoint, SAMPLER_FILE))
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _check_order(self, saved: Path) -> None:
+        state = json.loads(saved.read_text()) if saved.is_file() else None
+        if not state:
+            return
+        size = state.pop("global_batch_size")
+        if size != self.sampler.global_batch_size:
+            raise ValueError(
+                f"global_batch_size={self.sampler.global_batch_size} differs from {size} of the "
+                "checkpoint: its steps would be other samples"
+            )
+        self.sampler.load_state_dict(state)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self._folder is None else str(self._folder)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if not self.run.in_job:
+            self._save_with_order(model, trial)
+            return
+        with self.run.checkpoint(self.state.global_step) as self._folder:
+            self._save_with_order(model, trial)
+        self._folder = None
+
+    def _save_with_order(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            size = self.sampler.global_batch_size
+            state = {**self.sampler.state_dict(), "global_batch_size": size}
+            Path(self._get_output_dir(trial), folder, SAMPLER_FILE).write_text(json.dumps(state))
+
+
+class _Steps(TrainerCallback):
+    """Moves the sampler with the steps of its trainer, and follows the run."""
+
+    def __init__(self, trainer: ExactTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        # The loader is iterated after this.
+        self.trainer.sampler.step = state.global_step
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        sampler, run = self.trainer.sampler, self.trainer.run
+        positions = sampler.positions(sampler.step)
+        sampler.step = state.global_step
+        # The trainer has one endless epoch; what it logs are epochs of the data.
+        state.epoch = sampler.position / sampler.state_dict()["length"]
+        run.progress(state.global_step, total=state.max_steps)
+        if run.in_job:  # elsewhere a process may train more than once
+            run.consumed(state.global_step, self.trainer.consumed, positions)
+        stop, save = run.should_stop(), run.should_save(state.global_step)
+        control.should_training_stop |= stop
+        control.should_save |= stop or save
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        # The trainer has averaged over the ranks.
+        if state.is_world_process_zero:
+            numbers = {_metric(k): v for k, v in (logs or {}).items() if isinstance(v, int | float)}
+            self.trainer.run.log(numbers, step=state.global_step)
+
+
+class _Numbered(Dataset[tuple[int, Any]]):
+    """Samples with their indices."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, index: int) -> tuple[int, Any]:
+        return index, self.dataset[index]
+
+
+class _NumberedCollate:
+    """Collates samples and keeps their indices apart."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, samples: list[tuple[int, Any]]) -> tuple[list[int], Any]:
+        return [number for number, _ in samples], self.collate([item for _, item in samples])
+
+
+class _WorkerSeed:
+    """Seeds a worker process as the trainer does."""
+
+    def __init__(self, workers: int, rank: int) -> None:
+        self.workers, self.rank = workers, rank
+
+    def __call__(self, worker: int) -> None:
+        seed_worker(worker, num_workers=self.workers, rank=self.rank)
+
+
+def _metric(name: str) -> str:
+    """Return `eval/loss` of `eval_loss`, and `train/loss` of `loss`."""
+    for kind in ("eval", "test"):
+        if name.startswith(f"{kind}_"):
+            return f"{kind}/{name.removeprefix(f'{kind}_')}"
+    return f"train/{name}"
+
+
+def _has_whole_labels(batch: Any) -> bool:
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    return isinstance(labels, torch.Tensor) and not labels.is_floating_point()
+
+
+def _check(args: TrainingArguments) -> None:
+    """Refuse what takes away the meaning of a step."""
+    if args.n_gpu > 1:
+        raise ValueError(f"{args.n_gpu} GPUs in one process: start one process a GPU with torchrun")
+    legal = {
+        "save_strategy": "'no', 'steps' and 'best'",
+        "eval_strategy": "'no' and 'steps'",
+        "logging_strategy": "'no' and 'steps'",
+    }
+    for name, values in legal.items():
+        if getattr(args, name) == "epoch":
+            raise ValueError(
+                f"{name}='epoch': legal are {values}, since a global batch may end one epoch and "
+                "begin the next"
+            )
+    if args.load_best_model_at_end:
+        raise ValueError(
+            "load_best_model_at_end=True: legal is False; checkpoints of a job are not kept by the "
+            "trainer (checkpoint.keep_best_k keeps the best ones)"
+        )
+    if args.auto_find_batch_size:
+        raise ValueError(
+            "auto_find_batch_size=True: legal is False; a smaller per_device_train_batch_size "
+            "takes less memory and changes no step"
+        )

@@ -1,0 +1,222 @@
+"""Exact data for Lightning: a callback that keeps sampler and steps together, and a logger."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.data import ExactStream
+from trainyard.run.session import Run, init
+
+# `lightning` contains the classes of `pytorch_lightning` a second time; a trainer accepts its own.
+if TYPE_CHECKING:
+    from pytorch_lightning import Callback, LightningModule, Trainer
+    from pytorch_lightning.loggers import Logger
+else:
+    _name = "lightning.pytorch" if "lightning.pytorch" in sys.modules else "pytorch_lightning"
+    Callback = importlib.import_module(_name).Callback
+    Logger = importlib.import_module(f"{_name}.loggers").Logger
+
+CHECKPOINT_FILE = "lightning.ckpt"
+"""What the callback saves into the folder of a checkpoint."""
+PROGRESS = "epoch_loop.batch_progress"
+"""Where a checkpoint of Lightning counts micro-batches."""
+
+
+class ExactCallback(Callback):
+    """Makes the steps of a Lightning trainer those of an exact sampler.
+
+    The trainer has `use_distributed_sampler=False`, else it would shard the samples again, and
+    `max_steps`. Its loader is `DataLoader(..., batch_sampler=sampler)` with a sampler that has no
+    end. The callback sets `accumulate_grad_batches`, moves `sampler.step`, saves and loads the
+    sampler's state with the trainer's checkpoints, and logs `train/loss` every
+    `log_every_n_steps` steps: the mean over the global batch.
+
+    The module multiplies its loss with the weight of the micro-batch, and logs its own values
+    before that: `return exact.weight(batch_idx) * loss`.
+
+    Args:
+        sampler: of this rank.
+        ids: returns the ids of the samples of a batch, as it came from the loader; what `consumed`
+            lists, and what the server compares between attempts. Without it there is no digest.
+        run: gets progress and digests, and decides about stops and saves; default: that of
+            `trainyard.init`.
+        save_every: steps between two checkpoints; the last step is one too. Default: saves happen
+            only for a stop of the job, or because a person requests one.
+    """
+
+    def __init__(
+        self,
+        sampler: ExactStream,
+        ids: Callable[[Any], Iterable[int]] | None = None,
+        run: Run | None = None,
+        save_every: int | None = None,
+    ) -> None:
+        self.sampler = sampler
+        self.save_every = save_every
+        self.run = init() if run is None else run
+        self.ids = ids
+        self.consumed: list[int] = []
+        """Ids of this rank's samples in the present step."""
+        self._loss: Any = 0.0
+
+    @property
+    def state_key(self) -> str:
+        """Name of the state in a checkpoint, that of subclasses too."""
+        return "trainyard.ExactCallback"
+
+    def weight(self, batch_idx: int) -> float:
+        """Return what to multiply the mean loss of a micro-batch with.
+
+        The trainer divides by the number of micro-batches; the weight makes up for it.
+        """
+        weights = self.sampler.weights
+        return weights[batch_idx % len(weights)] * len(weights)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Check what would change the samples of a step.
+
+        Raises:
+            ValueError: a setting of the trainer, or the sampler, does not allow exact steps.
+        """
+        if stage != "fit":
+            return
+        # No public attribute has it.
+        if trainer._accelerator_connector.use_distributed_sampler:
+            raise ValueError(
+                "use_distributed_sampler=True of the trainer would shard the samples again: legal "
+                "is Trainer(use_distributed_sampler=False)"
+            )
+        found = (self.sampler.rank, self.sampler.world_size)
+        expected = (trainer.global_rank, trainer.world_size)
+        if found != expected:
+            raise ValueError(
+                f"rank={found[0]}, world_size={found[1]} of the sampler: those of the trainer are "
+                f"{expected[0]} and {expected[1]}"
+            )
+        if self.sampler.steps is not None or trainer.max_steps < 1:
+            raise ValueError(
+                f"steps={self.sampler.steps} of the sampler and max_steps={trainer.max_steps} of "
+                "the trainer: legal is a sampler without steps and a trainer with max_steps"
+            )
+        count = len(self.sampler.weights)
+        if trainer.accumulate_grad_batches not in (1, count):
+            raise ValueError(
+                f"accumulate_grad_batches={trainer.accumulate_grad_batches}: a step has {count} "
+                "micro-batches at this world size; legal is to leave it out"
+            )
+        trainer.accumulate_grad_batches = count
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Count what was consumed; after the last micro-batch of a step, count the step."""
+        number = batch_idx % len(self.sampler.weights)
+        if number == 0:
+            self.consumed, self._loss = [], 0.0
+        if self.ids is not None and self.sampler.weights[number]:
+            self.consumed += self.ids(batch)
+        self._loss = self._loss + outputs["loss"].detach()
+        if number == len(self.sampler.weights) - 1:
+            positions = self.sampler.positions(self.sampler.step)
+            self.sampler.step = trainer.global_step
+            every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+            if trainer.global_step % every == 0:
+                mean = trainer.strategy.reduce(self._loss, reduce_op="mean")
+                pl_module.log("train/loss", mean, on_step=True, on_epoch=False)
+            self._end_step(trainer, positions)
+
+    def _end_step(self, trainer: Trainer, positions: Iterable[int]) -> None:
+        step, run = trainer.global_step, self.run
+        run.progress(step, total=trainer.max_steps)
+        if self.ids is not None and run.in_job:  # elsewhere a process may train more than once
+            run.consumed(step, self.consumed, positions)
+        # All ranks get the same answers.
+        stop, save = run.should_stop(), run.should_save(step)
+        if self.save_every is not None:
+            save |= step % self.save_every == 0 or step == trainer.max_steps
+        if stop or save:
+            with run.checkpoint(step) as folder:
+                trainer.save_checkpoint(folder / CHECKPOINT_FILE)
+        trainer.should_stop |= stop
+
+    def checkpoint_to_load(self, folder: Path | None = None) -> Path | None:
+        """Return the file for `trainer.fit(..., ckpt_path=)`, or None.
+
+        Args:
+            folder: of a checkpoint, for a process that no job resumes.
+        """
+        found = self.run.resume_from or folder
+        return None if found is None else found / CHECKPOINT_FILE
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the sampler, which is the same on every rank."""
+        return {**self.sampler.state_dict(), "global_batch_size": self.sampler.global_batch_size}
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Continue at the position of a checkpoint of any world size.
+
+        Raises:
+            ValueError: the checkpoint is of another data set, seed or global batch size.
+        """
+        state = checkpoint["callbacks"].get(self.state_key)
+        if state is None:
+            raise ValueError(
+                f"the checkpoint has no state of {self.state_key}: legal is one that was saved "
+                "with it"
+            )
+        if state["global_batch_size"] != self.sampler.global_batch_size:
+            raise ValueError(
+                f"global_batch_size={self.sampler.global_batch_size} differs from "
+                f"{state['global_batch_size']} of the checkpoint: its steps would be other samples"
+            )
+        self.sampler.load_state_dict(state)
+        # The trainer continues to count micro-batches, of which a step had another number.
+        count = self.sampler.step * len(self.sampler.weights)
+        progress = checkpoint["loops"]["fit_loop"][PROGRESS]
+        for counts in (progress["total"], progress["current"]):
+            incomplete = counts["processed"] - counts["completed"]
+            counts |= dict.fromkeys(("ready", "started", "processed"), count)
+            counts["completed"] = count - incomplete
+
+
+class RunLogger(Logger):
+    """Logs what modules log to the run: `Trainer(logger=RunLogger(exact))`.
+
+    Steps are completed optimizer steps, as everywhere in a job; Lightning's own count begins at 0.
+
+    Args:
+        exact: the callback of the same trainer.
+    """
+
+    def __init__(self, exact: ExactCallback) -> None:
+        super().__init__()
+        self._exact = exact
+
+    @property
+    def name(self) -> str:
+        """Name of the job; empty outside of one."""
+        return self._exact.run.name or ""
+
+    @property
+    def version(self) -> int:
+        """Number of the attempt; 0 outside of a job."""
+        return self._exact.run.attempt or 0
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Log values of rank 0, which has what `sync_dist=True` averaged."""
+        if self._exact.run.rank == 0:
+            self._exact.run.log(metrics, step=self._exact.sampler.step)
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the arguments of a job are in its spec."""

@@ -1,0 +1,1 @@
+"""Commands about sources of nodes, and the projects that share the machines."""

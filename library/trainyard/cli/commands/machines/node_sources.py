@@ -1,0 +1,335 @@
+"""`sources`: where nodes come from, what was asked of them, and why it waits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trainyard.base.labels import in_words
+from trainyard.cli import formats
+from trainyard.cli.errors import FAILED
+from trainyard.cli.listings import SHORT_ID
+from trainyard.cli.options import Json, Limit
+from trainyard.cli.output import emit, facts, heading, note
+from trainyard.cli.table import Listing
+from trainyard.client.errors import UnknownReferenceError, UsageError
+from trainyard.client.sdk import Client
+from trainyard.protocol.node_sources.messages import CheckResult
+from trainyard.protocol.node_sources.views import NodeRequestView, SourceView
+
+EXPLANATION_SECONDS = 15.0
+"""Wait for the engine's answer to `explain`: a provisioner that is idle answers within one."""
+LEAST_REASON = 32
+"""Width that the reason of an engine gets before other columns do."""
+COMMANDS = (
+    "Write `trainyard sources [ls]`, `trainyard sources show|check|pause|unpause|delete|requests "
+    "NAME`, `trainyard sources request NAME --nodes N` or "
+    "`trainyard sources cancel|end|explain REQUEST`."
+)
+SIGNS = {
+    "wanted": ("○", "blue"),
+    "pending": ("◔", "cyan"),
+    "running": ("●", "green"),
+    "leaving": ("◑", "yellow"),
+    "ended": ("■", "dim"),
+}
+"""Sign and colour of each state of a request."""
+STANDINGS = {"online": "green", "paused": "yellow", "offline": "dim"}
+"""Colour of each state of a source; the others need a person and are red."""
+
+
+def sources(
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ls | show|check|pause|unpause|requests|request|delete NAME"
+            " | cancel|end|explain REQUEST]",
+            help="Nothing for all sources, or what to do with a source or a request for nodes.",
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", min=1, help="Nodes to request, with `request`; 1 without."),
+    ] = None,
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", help="Why, with `pause`; shown wherever the source is."),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="With `check`: until it has findings.")
+    ] = False,
+    open_only: Annotated[
+        bool, typer.Option("--open", help="With `requests`: only those that have not ended.")
+    ] = False,
+    limit: Limit = 20,
+    json: Json = False,
+) -> None:
+    """List where nodes come from; examine or pause a source, request nodes, cancel a request.
+
+    A source is a Slurm partition, a Kubernetes namespace or machines that ssh reaches. A check
+    requests one node, which examines the place and ends; with --wait the findings are printed, with
+    exit code 1 when one of them failed. A request is named by its id or the beginning of it.
+    """
+    verb, name = _parsed(given or [])
+    _refuse_foreign(verb, nodes=nodes, reason=reason, wait=wait, open_only=open_only)
+    with Client() as yard:
+        match verb:
+            case "ls":
+                emit(list(yard.sources()), draw_sources, as_json=json)
+            case "show":
+                _show(yard, name, as_json=json)
+            case "pause":
+                emit([yard.pause_source(name, reason=reason)], draw_sources, as_json=json)
+            case "unpause":
+                emit([yard.unpause_source(name)], draw_sources, as_json=json)
+            case "delete":
+                yard.delete_source(name)
+                emit(list(yard.sources()), draw_sources, as_json=json)
+            case "requests":
+                found = itertools.islice(yard.node_requests(name, open_only=open_only), limit)
+                emit(list(found), draw_requests, as_json=json)
+            case "request":
+                emit(yard.request_nodes(name, nodes=nodes or 1), draw_request, as_json=json)
+            case "check":
+                _check(yard, name, wait=wait, as_json=json)
+            case _:
+                _act(yard, verb, name, as_json=json)
+
+
+def _parsed(given: list[str]) -> tuple[str, str]:
+    match given:
+        case [] | ["ls"]:
+            return "ls", ""
+        case [("show" | "check" | "pause" | "unpause" | "delete" | "requests" | "request") as verb,
+              name]:  # fmt: skip
+            return verb, name
+        case [("cancel" | "end" | "explain") as verb, name]:
+            return verb, name
+        case _:
+            raise UsageError(f"`sources {' '.join(given)}` is no command.", remedy=COMMANDS)
+
+
+def _refuse_foreign(
+    verb: str, *, nodes: int | None, reason: str | None, wait: bool, open_only: bool
+) -> None:
+    for option, is_given, command in (
+        ("--nodes", nodes is not None, "request"),
+        ("--reason", reason is not None, "pause"),
+        ("--wait", wait, "check"),
+        ("--open", open_only, "requests"),
+    ):
+        if is_given and verb != command:
+            raise UsageError(f"{option} belongs to `sources {command}`.", remedy=COMMANDS)
+
+
+def _show(yard: Client, name: str, *, as_json: bool) -> None:
+    source = yard.source(name)
+    if as_json:
+        emit(source, lambda _: "", as_json=True)
+        return
+    requests = list(yard.node_requests(name, open_only=True))
+    emit(source, lambda seen: draw_source(seen, requests), as_json=False)
+
+
+def _check(yard: Client, name: str, *, wait: bool, as_json: bool) -> None:
+    check = yard.check_source(name)
+    if not wait:
+        emit(check, draw_request, as_json=as_json)
+        return
+    note(f"A node of {name} is requested for the check, as {check.id[:SHORT_ID]}.")
+    source = yard.source(name)
+    if (state := standing(source)) not in ("online", "paused"):  # a check ignores the pause
+        why = f": {_why(source)}" if _why(source) else ""
+        note(f"The source is {state}{why}. `trainyard sources show {name}` shows when it is back.")
+    check = yard.wait_for_findings(check)
+    emit(check, draw_findings, as_json=as_json)
+    if not check.results or not all(result.passed for result in check.results):
+        raise typer.Exit(FAILED)
+
+
+def _act(yard: Client, verb: str, reference: str, *, as_json: bool) -> None:
+    request = _request(yard, reference)
+    if verb == "cancel":
+        request = yard.cancel_node_request(request.source, request.id)
+    elif verb == "end":
+        request = yard.end_node_request(request.source, request.id)
+    else:
+        yard.explain_node_request(request.source, request.id)
+        try:
+            request = yard.wait_for_explanation(request, timeout=EXPLANATION_SECONDS)
+        except TimeoutError:
+            note(f"No other reason came within {EXPLANATION_SECONDS:g} s; this is the last one.")
+    emit(request, draw_request, as_json=as_json)
+
+
+def _request(yard: Client, reference: str) -> NodeRequestView:
+    """Return the open request whose id begins so.
+
+    Raises:
+        UnknownReferenceError: none does, or several do.
+    """
+    fitting = [
+        request
+        for source in yard.sources()
+        for request in yard.node_requests(source.name, open_only=True)
+        if request.id.startswith(reference)
+    ]
+    if len(fitting) != 1:
+        how = "no open request has" if not fitting else f"{len(fitting)} open requests have"
+        raise UnknownReferenceError(f"{how} an id that begins with {reference!r}.")
+    return fitting[0]
+
+
+def standing(source: SourceView) -> str:
+    """Return the state of a source: what keeps it from supplying nodes, most urgent first."""
+    if source.needs_login is not None:
+        return "needs login"
+    if not source.online:
+        return "offline"
+    if source.paused:
+        return "paused"
+    return "online" if source.error is None else "error"
+
+
+def draw_sources(shown: Sequence[SourceView]) -> RenderableType:
+    """Return the sources."""
+    if not shown:
+        return Text("No sources. `python -m provisioner` registers those of its sources.toml.")
+    rows = Listing("NAME", "KIND", "STATE", "NODE", "WAITING", "RUNNING", "MOST", "HOURS", "QUOTA",
+                   "LISTED", "WHY",
+                   right=("WAITING", "RUNNING", "MOST", "HOURS", "QUOTA", "LISTED"),
+                   spare=("LISTED", "QUOTA", "HOURS", "NODE", "MOST", "KIND"),
+                   elastic="WHY", least=LEAST_REASON)  # fmt: skip
+    for source in shown:
+        quota = source.limits.node_hours_per_month
+        rows.add(
+            source.name,
+            source.kind,
+            _standing(source),
+            f"{source.shape.slots} {source.shape.device}",
+            f"{source.nodes_asked:,}",
+            f"{source.nodes_running:,}",
+            f"{source.limits.nodes:,}",
+            f"{source.node_hours_this_month:,.1f}",
+            formats.DASH if quota is None else f"{quota:,g}",
+            formats.age(source.listed_at),
+            Text(_why(source), style="dim"),
+        )
+    logins = [(one.name, one.needs_login.command) for one in shown if one.needs_login is not None]
+    return Group(rows, *(Text(f"Log in to {name}: {command}") for name, command in logins))
+
+
+def _standing(source: SourceView) -> Text:
+    state = standing(source)
+    return Text(state, style=STANDINGS.get(state, "red"))
+
+
+def _why(source: SourceView) -> str:
+    if source.needs_login is not None:
+        return source.needs_login.reason
+    if source.paused:
+        by = f"by {source.paused_by}" if source.paused_by else ""
+        return ": ".join(filter(None, (by, source.pause_reason or "")))
+    return source.error or ""
+
+
+def draw_source(source: SourceView, requests: Sequence[NodeRequestView]) -> RenderableType:
+    """Return all of a source, and its open requests."""
+    limits, quota = source.limits, source.limits.node_hours_per_month
+    of_quota = "" if quota is None else f" of {quota:,g}"
+    slots = formats.counted(source.shape.slots, f"{source.shape.device} slot")
+    known: list[tuple[str, RenderableType | None]] = [
+        ("state", _standing(source)),
+        ("why", _why(source)),
+        ("log in with", source.needs_login.command if source.needs_login else None),
+        ("kind", source.kind),
+        ("a node", f"{slots}; roots {', '.join(source.shape.roots)}"),
+        ("labels", in_words(source.shape.labels)),
+        ("nodes", f"{source.nodes_running:,} running and {source.nodes_asked:,} waiting of at most "
+                  f"{limits.nodes:,}; a request has at most {limits.nodes_per_request:,}"),
+        ("requests", f"{source.pending_requests:,} waiting of at most {limits.pending:,}"),
+        ("node-hours", f"{source.node_hours_this_month:,.1f}{of_quota} this month"),
+        ("allocation", formats.duration(source.request_seconds)
+            if source.request_seconds is not None else "without an end"),
+        ("released after", f"{formats.duration(source.idle_seconds)} without an attempt"),
+        ("listed", formats.date(source.listed_at)),
+        ("provisioner", f"version {source.version}, since {formats.date(source.registered_at)}"),
+    ]  # fmt: skip
+    return Group(
+        Text(source.name, style="bold"),
+        facts(known),
+        heading("Open requests"),
+        draw_requests(requests),
+    )
+
+
+def draw_requests(shown: Sequence[NodeRequestView]) -> RenderableType:
+    """Return requests for nodes, in the given order."""
+    if not shown:
+        return Text("No requests.")
+    rows = Listing("ID", "STATE", "NODES", "JOINED", "ENGINE", "START", "END", "FOR", "AGE", "WHY",
+                   right=("NODES", "JOINED", "AGE"),
+                   spare=("AGE", "ENGINE", "END", "JOINED", "START", "FOR"),
+                   elastic="WHY", least=LEAST_REASON)  # fmt: skip
+    for request in shown:
+        rows.add(
+            request.id[:SHORT_ID],
+            _state(request),
+            f"{request.nodes:,}",
+            f"{len(request.joined):,}",
+            request.ref or formats.DASH,
+            formats.date(request.starts_at),
+            formats.date(request.ended_at or request.ends_at),
+            "check" if request.purpose == "check" else request.caused_by,
+            formats.age(request.created_at),
+            Text(request.reason, style="dim"),
+        )
+    return rows
+
+
+def _state(request: NodeRequestView) -> Text:
+    sign, style = SIGNS[request.state]
+    unknown = request.engine_state == "unknown" and request.ref is not None
+    return Text(
+        f"{sign} {request.state}{'?' if unknown and request.state != 'ended' else ''}", style=style
+    )
+
+
+def draw_request(request: NodeRequestView) -> RenderableType:
+    """Return one request for nodes."""
+    engine = f"{request.ref or 'no job yet'}, {request.engine_state}"
+    length = "without an end" if request.seconds is None else formats.duration(request.seconds)
+    for_whom = "its check" if request.purpose == "check" else request.caused_by
+    return Group(
+        Text(f"{formats.counted(request.nodes, 'node')} of {request.source}", style="bold"),
+        facts([
+            ("id", request.id),
+            ("state", _state(request)),
+            ("reason", request.reason),
+            ("for", for_whom),
+            ("length", length),
+            ("engine", engine),
+            ("start", formats.date(request.starts_at) if request.starts_at else None),
+            ("end", formats.date(request.ends_at) if request.ends_at else None),
+            ("joined", ", ".join(request.joined)),
+            ("ended", formats.date(request.ended_at) if request.ended_at else None),
+        ]),
+    )  # fmt: skip
+
+
+def draw_findings(check: NodeRequestView) -> RenderableType:
+    """Return what a check found, or why it found nothing."""
+    if not check.results:
+        why = f": {check.reason}" if check.reason else ""
+        return Text.assemble(("✗ ", "red"), f"The check of {check.source} ended unfinished{why}")
+    return facts([(result.name, _finding(result)) for result in check.results], indent=0)
+
+
+def _finding(result: CheckResult) -> Text:
+    sign = ("✓ ", "green") if result.passed else ("✗ ", "red")
+    return Text.assemble(sign, result.detail)

@@ -1,0 +1,33 @@
+"""The SDK's calls about packs: the code of programs."""
+
+from __future__ import annotations
+
+import hashlib
+
+from trainyard.client.errors import NotFoundError
+from trainyard.client.transport import Transport
+from trainyard.protocol.rest.jobs import PackView
+
+
+class PackCalls:
+    """Calls of `Client` about packs."""
+
+    transport: Transport
+    """Sends the requests."""
+
+    def upload_pack(self, archive: bytes) -> PackView:
+        """Upload a gzipped tar archive, unless the server has it; a repeat changes nothing.
+
+        It is kept for a day, and as long as a job names it.
+
+        Raises:
+            InvalidRequestError: the server takes no code that jobs bring.
+            ApiError: it is too large, or you have too many packs.
+        """
+        digest = f"sha256:{hashlib.sha256(archive).hexdigest()}"
+        try:
+            return self.transport.get(PackView, f"/packs/{digest}")
+        except NotFoundError:
+            return self.transport.upload(
+                PackView, "/packs", archive, query={"digest": digest}, media_type="application/gzip"
+            )

@@ -1,0 +1,118 @@
+"""The SDK's calls about sources of nodes and the requests for nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainyard.client.transport import Transport
+from trainyard.protocol.node_sources.views import (
+    NodeRequestView,
+    NodesRequest,
+    SourceOrder,
+    SourceView,
+)
+from trainyard.protocol.rest.common import Page
+
+
+class SourceCalls:
+    """Calls of `Client` about sources of nodes."""
+
+    transport: Transport
+    """Sends the requests."""
+
+    def sources(self) -> Iterator[SourceView]:
+        """Iterate over the sources, by name."""
+        return self.transport.pages(Page[SourceView], "/sources")
+
+    def source(self, name: str) -> SourceView:
+        """Return one source."""
+        return self.transport.get(SourceView, f"/sources/{name}")
+
+    def pause_source(self, name: str, *, reason: str | None = None) -> SourceView:
+        """Ask nothing more of a source; what it has allocated stays (with the admin token)."""
+        return self.transport.post(SourceView, f"/sources/{name}/pause", SourceOrder(reason=reason))
+
+    def unpause_source(self, name: str) -> SourceView:
+        """End a pause (with the admin token)."""
+        return self.transport.post(SourceView, f"/sources/{name}/unpause")
+
+    def delete_source(self, name: str) -> None:
+        """Forget a source (with the admin token).
+
+        Raises:
+            ConflictError: it has open requests.
+        """
+        self.transport.send("DELETE", f"/sources/{name}")
+
+    def node_requests(self, source: str, *, open_only: bool = False) -> Iterator[NodeRequestView]:
+        """Iterate over the requests for nodes of a source, the newest first."""
+        query = {"open": "true" if open_only else None}
+        return self.transport.pages(Page[NodeRequestView], f"/sources/{source}/requests", query)
+
+    def node_request(self, source: str, request_id: str) -> NodeRequestView:
+        """Return one request for nodes."""
+        return self.transport.get(NodeRequestView, f"/sources/{source}/requests/{request_id}")
+
+    def request_nodes(self, source: str, *, nodes: int = 1) -> NodeRequestView:
+        """Request nodes that no queued job has caused (with the admin token).
+
+        Raises:
+            ConflictError: the source is paused, away, or at one of its limits.
+        """
+        path = f"/sources/{source}/requests"
+        return self.transport.post(NodeRequestView, path, NodesRequest(nodes=nodes))
+
+    def cancel_node_request(self, source: str, request_id: str) -> NodeRequestView:
+        """Cancel a request at the engine (with the admin token)."""
+        path = f"/sources/{source}/requests/{request_id}/cancel"
+        return self.transport.post(NodeRequestView, path)
+
+    def end_node_request(self, source: str, request_id: str) -> NodeRequestView:
+        """Cancel a request, and forget it also where the engine no longer knows it (admin).
+
+        Processes that the engine still runs are then unknown to Trainyard.
+        """
+        path = f"/sources/{source}/requests/{request_id}/end"
+        return self.transport.post(NodeRequestView, path)
+
+    def explain_node_request(self, source: str, request_id: str) -> NodeRequestView:
+        """Queue a question to the engine; its answer becomes the request's `reason`."""
+        path = f"/sources/{source}/requests/{request_id}/explain"
+        return self.transport.post(NodeRequestView, path)
+
+    def check_source(self, name: str) -> NodeRequestView:
+        """Request one node whose pilot examines the place and ends (with the admin token)."""
+        return self.transport.post(NodeRequestView, f"/sources/{name}/check")
+
+    def wait_for_findings(
+        self, check: NodeRequestView, *, timeout: float | None = None, poll_seconds: float = 1.0
+    ) -> NodeRequestView:
+        """Return a check once it has findings or has ended.
+
+        Raises:
+            TimeoutError: it had neither within `timeout` seconds.
+        """
+        return self.transport.poll(
+            lambda: self.node_request(check.source, check.id),
+            lambda seen: bool(seen.results) or seen.state == "ended",
+            waiting="the check of {0.source} is still {0.state}",
+            timeout=timeout,
+            poll_seconds=poll_seconds,
+        )
+
+    def wait_for_explanation(
+        self, before: NodeRequestView, *, timeout: float, poll_seconds: float = 0.5
+    ) -> NodeRequestView:
+        """Return a request once its reason differs from the one it had before, or has ended.
+
+        Raises:
+            TimeoutError: neither happened within `timeout` seconds, so that the reason still holds
+                or the provisioner does not answer.
+        """
+        return self.transport.poll(
+            lambda: self.node_request(before.source, before.id),
+            lambda seen: seen.reason != before.reason or seen.state == "ended",
+            waiting="the reason of {0.id} is unchanged",
+            timeout=timeout,
+            poll_seconds=poll_seconds,
+        )

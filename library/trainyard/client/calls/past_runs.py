@@ -1,0 +1,32 @@
+"""The SDK's calls about runs that other tools recorded."""
+
+from __future__ import annotations
+
+from trainyard.client.transport import Transport
+from trainyard.protocol.past_runs.views import ImportedPoints, ImportRequest, ImportView
+
+
+class ImportCalls:
+    """Calls of `Client` about imports; each may be repeated."""
+
+    transport: Transport
+    """Sends the requests."""
+
+    def start_import(self, request: ImportRequest) -> ImportView:
+        """Store a run without its points; the same content, by its digest, is stored once.
+
+        Raises:
+            InvalidRequestError: its project does not exist.
+        """
+        headers = {"Idempotency-Key": request.run.digest}
+        return self.transport.post(ImportView, "/imports", request, headers=headers)
+
+    def add_points(self, job_id: str, batch: ImportedPoints) -> ImportView:
+        """Store the next points of an import; those that the server has change nothing.
+
+        Raises:
+            ConflictError: points before them are missing.
+        """
+        headers = {"Idempotency-Key": str(batch.start)}
+        path = f"/imports/{job_id}/points"
+        return self.transport.post(ImportView, path, batch, headers=headers)

@@ -1,0 +1,1 @@
+"""Readers of runs that other tools recorded, and their import."""

@@ -1,0 +1,57 @@
+"""Runs of TensorBoard: each folder with event files is one, as TensorBoard itself shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainyard.client.past_runs.past_run import PastRun
+from trainyard.run.other_tools.event_files import NAME_PART, read_events
+
+SLICE_BYTES = 16 * 2**20
+
+
+def read_folder(folder: Path, files: list[Path], *, root: Path) -> PastRun:
+    """Return the run of a folder: the scalars of its event files, in the order of their names.
+
+    Args:
+        folder: where they lie.
+        files: the files.
+        root: the folder that the user named, which runs below are named by.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    inner = folder.relative_to(root).as_posix()
+    name = root.absolute().name if inner == "." else inner
+    run = PastRun("tensorboard", name[:200], name, state="succeeded")
+    run.reason = "event files record no end"
+    for path in sorted(files):
+        _read(run, path)
+    return run
+
+
+def _read(run: PastRun, path: Path) -> None:
+    with path.open("rb") as file:
+        end = 0
+        while True:
+            found = read_events(file, start=end, limit=SLICE_BYTES)
+            for scalar in found.scalars:
+                run.add(scalar.tag, scalar.step, scalar.time, scalar.value)
+            run.config |= found.hyperparameters
+            if found.unreadable:
+                run.note("records that are damaged are left out")
+            if found.broken or found.end == end:
+                break
+            end = found.end
+        if end < path.stat().st_size:
+            run.note("a file is cut off or damaged, and is read as far as that goes")
+
+
+def event_folders(path: Path, *, most: int) -> Iterator[tuple[Path, list[Path]]]:
+    """Yield each folder with event files at or below a path, and its files."""
+    found: dict[Path, list[Path]] = {}
+    for file in sorted(path.rglob(f"*{NAME_PART}*"))[:most]:
+        if file.is_file() and not file.is_symlink():
+            found.setdefault(file.parent, []).append(file)
+    yield from found.items()

@@ -1,0 +1,277 @@
+"""A run that another tool recorded, before it becomes an import: series, configuration, end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from array import array
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trainyard.base.names import NAME, TAG
+from trainyard.protocol.past_runs.views import (
+    MAX_IMPORT_POINTS,
+    MAX_RENAMED,
+    ImportTool,
+    WrittenNumber,
+)
+from trainyard.run.metric_names import LONGEST_LOGGED, METRIC_NAME, legal_name
+from trainyard.spec.sections.program import ArgumentName, ArgumentValue, Scalar, Word
+
+Ended = Literal["succeeded", "failed", "stopped", "cancelled"]
+
+MAX_STEP = 10**9
+MAX_SERIES = 2000
+"""Series of a run that the server keeps."""
+LONGEST_NAME = 100
+MAX_ARGUMENTS = 256
+MAX_TEXT, MAX_NAME, MAX_LIST = 4096, 200, 256
+LOSSES = ("train/loss", "loss", "train_loss", "training_loss")
+"""Series that lists show as the loss, the first that there is."""
+LATEST, MOST_SECONDS = 10.0**11, 10.0**8
+"""Greatest Unix time, and longest duration, that can be stored."""
+
+
+@dataclass
+class SeriesColumns:
+    """Points of one series, in the order in which they were read."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    times: array[float] = field(default_factory=lambda: array("d"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclass
+class PastRun:
+    """What a reader found of one run; `notes` name what was left out."""
+
+    tool: ImportTool
+    run_id: str
+    name: str
+    config: dict[str, object] = field(default_factory=dict)
+    """As the tool has it; mappings may be nested."""
+    summary: dict[str, float] = field(default_factory=dict)
+    series: dict[str, SeriesColumns] = field(default_factory=dict)
+    """By the names of the tool."""
+    command: tuple[str, ...] = ()
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    state: Ended = "stopped"
+    reason: str = ""
+    started: float | None = None
+    """Unix time, seconds."""
+    ended: float | None = None
+    notes: list[str] = field(default_factory=list)
+    points: int = 0
+    """Points of all series."""
+
+    def add(self, name: str, step: int, time: float, value: float) -> None:
+        """Add a point; one that no server stores is left out."""
+        if not 0 <= step <= MAX_STEP or not 0 <= time <= LATEST:
+            self.note(f"points are left out: step {step} at {time} is not 0 to {MAX_STEP:,}")
+            return
+        if self.points >= MAX_IMPORT_POINTS:
+            self.note(f"points after the first {MAX_IMPORT_POINTS:,} are left out")
+            return
+        columns = self.series.get(name)
+        if columns is None:
+            if len(self.series) >= MAX_SERIES:
+                self.note(f"series after the first {MAX_SERIES:,} are left out, such as {name!r}")
+                return
+            columns = self.series[name] = SeriesColumns()
+        columns.steps.append(step)
+        columns.times.append(time)
+        columns.values.append(value)
+        self.points += 1
+
+    def note(self, text: str) -> None:
+        """Note once what is left out, by the beginning of its text."""
+        if len(self.notes) < 50 and not any(text[:24] == note[:24] for note in self.notes):
+            self.notes.append(text)
+
+
+def ordered(run: PastRun) -> None:
+    """Order each series by its steps; of points with the same step the newest stays.
+
+    A series whose points all have one step, as `log_metric` without a step leaves it, is numbered
+    by time in place of that.
+    """
+    for name, columns in run.series.items():
+        if len(columns) > 1 and len(set(columns.steps)) == 1:
+            by_time = sorted(range(len(columns)), key=lambda at: columns.times[at])
+            run.series[name] = _taken(columns, by_time, number=True)
+            run.note(f"points of series with a single step are numbered by time, such as {name!r}")
+            continue
+        rising = all(a < b for a, b in zip(columns.steps, columns.steps[1:], strict=False))
+        if rising:
+            continue
+        newest: dict[int, int] = {}
+        for at, step in enumerate(columns.steps):
+            before = newest.get(step)
+            if before is None or columns.times[at] >= columns.times[before]:
+                newest[step] = at
+        run.series[name] = _taken(columns, [newest[step] for step in sorted(newest)])
+        lost = len(columns) - len(newest)
+        if lost:
+            run.note(f"points of a step that was logged again are left out, {lost} of {name!r}")
+    run.points = sum(map(len, run.series.values()))
+
+
+def _taken(columns: SeriesColumns, places: list[int], *, number: bool = False) -> SeriesColumns:
+    return SeriesColumns(
+        array("q", range(len(places)) if number else (columns.steps[at] for at in places)),
+        array("d", (columns.times[at] for at in places)),
+        array("d", (columns.values[at] for at in places)),
+    )
+
+
+def legal_names(names: Iterable[str]) -> dict[str, str]:
+    """Return a legal metric name for each name, each once.
+
+    What is not legal becomes `_`; a long name is cut, and equal ones are numbered.
+    """
+    taken: set[str] = set()
+    found = {}
+    for name in sorted(names, key=lambda name: (METRIC_NAME.fullmatch(name) is None, name)):
+        found[name] = _unique(_legal(name), taken, LONGEST_NAME)
+        taken.add(found[name])
+    return found
+
+
+def _legal(name: str) -> str:
+    if METRIC_NAME.fullmatch(name):
+        return name
+    try:
+        return legal_name(name[:LONGEST_LOGGED])
+    except ValueError:  # no letter or digit is left
+        return "unnamed"
+
+
+def _unique(name: str, taken: Container[str], limit: int) -> str:
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name[: limit - 1 - len(str(number))]}_{number}"
+    return free
+
+
+def renamed(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the original names that changed, by the new ones; `MAX_RENAMED` at most."""
+    changed = [(new, clean_text(old)[:500]) for old, new in names.items() if old != new]
+    return dict(changed[:MAX_RENAMED])
+
+
+def job_name(text: str) -> str:
+    """Return a legal name of a job that resembles a text."""
+    clean = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:80].rstrip("-._")
+    return clean if re.fullmatch(NAME, clean) else "run"
+
+
+def legal_tags(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return legal tags that resemble some texts, each once."""
+    cleaned = (re.sub(r"[^A-Za-z0-9._:/-]+", "-", text).strip("-._:/")[:64] for text in texts)
+    return tuple(dict.fromkeys(tag for tag in cleaned if re.fullmatch(TAG, tag)))[:32]
+
+
+def arguments_of(run: PastRun) -> dict[ArgumentName, ArgumentValue]:
+    """Return the configuration as arguments of a program; nested names are joined by dots."""
+    found: dict[str, ArgumentValue] = {}
+    for path, value in _flat(run.config, ""):
+        if len(found) >= MAX_ARGUMENTS:
+            run.note(f"configuration after the first {MAX_ARGUMENTS} values is left out")
+            break
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", path)
+        name = (name if re.match(r"[A-Za-z_]", name) else f"_{name}")[:MAX_NAME]
+        argument = _argument(value)
+        if argument is not None:
+            found[_unique(name, found, MAX_NAME)] = argument
+    return found
+
+
+def _flat(value: object, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict) and path.count(".") < 20:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif path:
+        yield path, value
+
+
+def _argument(value: object) -> ArgumentValue | None:
+    if isinstance(value, list | tuple):
+        scalars = [_scalar(item) for item in value]
+        legal = tuple(item for item in scalars if item is not None)
+        if len(legal) == len(scalars) <= MAX_LIST and not any(
+            isinstance(item, dict | list) for item in value
+        ):
+            return legal
+        return clean_text(json.dumps(value, default=str))[:MAX_TEXT]
+    return _scalar(value)
+
+
+def _scalar(value: object) -> Scalar | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) < 2**63:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return clean_text(str(value))[:MAX_TEXT]
+
+
+def clean_text(text: str) -> str:
+    """Return a text without control characters, which no field takes."""
+    return "".join(c if c in "\n\t" or c.isprintable() else "�" for c in text)
+
+
+def words_of(command: tuple[str, ...]) -> tuple[Word, ...]:
+    """Return the words of a command as a spec holds them; without a first one there are none."""
+    words = tuple(clean_text(word)[:MAX_TEXT] for word in command[:MAX_LIST])
+    return words if words and words[0].strip() else ()
+
+
+def times_of(run: PastRun) -> tuple[float, float]:
+    """Return start, in Unix time, and duration in seconds; without them those of the points."""
+    firsts = [time for columns in run.series.values() for time in columns.times[:1]]
+    lasts = [time for columns in run.series.values() for time in columns.times[-1:]]
+    start = _bounded(min(firsts, default=0.0) if run.started is None else run.started, LATEST)
+    end = _bounded(max(lasts, default=start) if run.ended is None else run.ended, LATEST)
+    return start, _bounded(end - start, MOST_SECONDS)
+
+
+def _bounded(time: float, most: float) -> float:
+    return min(max(time, 0.0), most) if math.isfinite(time) else 0.0
+
+
+def last_value(columns: SeriesColumns) -> WrittenNumber | None:
+    """Return the last value of a series."""
+    return written(columns.values[-1]) if columns else None
+
+
+def written(value: float) -> WrittenNumber:
+    """Return a number as JSON has it."""
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def digest_of(run: PastRun) -> str:
+    """Return `sha256:...` of all that is imported of a run, the same on every machine."""
+    known = [run.tool, run.run_id, run.config, sorted(run.summary.items()), list(run.command)]
+    sha256 = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
+    sha256.update(json.dumps([run.state, run.started, run.ended]).encode())
+    for name in sorted(run.series):
+        columns = run.series[name]
+        sha256.update(f"\n{name} {len(columns)}\n".encode())
+        for column in (columns.steps, columns.times, columns.values):
+            sha256.update(column.tobytes())
+    return f"sha256:{sha256.hexdigest()}"

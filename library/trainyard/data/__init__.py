@@ -1,0 +1,19 @@
+"""Exact data for any script: who takes which samples, in which order, with which randomness.
+
+Imports nothing but the standard library: neither torch nor numpy, so that it works in any
+interpreter. The contract: docs/exact-data.md.
+"""
+
+from trainyard.data.exact_stream import ExactSampler, ExactStream
+from trainyard.data.order_digest import merge_digests, order_digest
+from trainyard.data.sample_orders import EpochOrder, Mixture, fold_seed
+
+__all__ = [
+    "EpochOrder",
+    "ExactSampler",
+    "ExactStream",
+    "Mixture",
+    "fold_seed",
+    "merge_digests",
+    "order_digest",
+]

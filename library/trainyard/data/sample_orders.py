@@ -1,0 +1,168 @@
+"""What lies at a position of an endless stream: pure functions of the seed and the position.
+
+No state is stored and no table grows with the data, so any position costs the same, and a resume
+needs the position alone. The results are part of the contract with existing runs: they never
+change between versions.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from array import array
+from collections.abc import Sequence
+from fractions import Fraction
+
+from trainyard.training.permutation import MASK64, Permutation, splitmix64
+
+MAX_PERIOD = 100_000
+"""Positions after which a mixture repeats its pattern; its table has an entry for each."""
+
+
+def fold_seed(seed: int, *numbers: int) -> int:
+    """Return a seed for a random generator, from 0 to 2**63 - 1, that is keyed by numbers.
+
+    Such as `fold_seed(seed, position)` for the augmentation of a sample, or
+    `fold_seed(seed, step, sample)` for dropout: the draws then depend neither on the ranks, nor on
+    the workers of a loader, nor on what was drawn before. `torch.Generator.manual_seed`,
+    `numpy.random.default_rng` and `random.Random` take it. The order of the numbers counts; each is
+    taken modulo 2**64.
+    """
+    folded = splitmix64(seed & MASK64)
+    for number in numbers:
+        folded = splitmix64((folded + number) & MASK64)
+    # The upper 63 bits: they fit into an int64 tensor.
+    return folded >> 1
+
+
+class EpochOrder:
+    """The sample at each position: every epoch has each sample once, in an order of its own.
+
+    Position p is entry `p % length` of the permutation of epoch `p // length`. It is the order of
+    the built-in trainer.
+
+    Raises:
+        ValueError: length is not from 1 to 2**62 - 1.
+    """
+
+    def __init__(self, length: int, seed: int, *, shuffle: bool = True) -> None:
+        self.length = length
+        self._seed = seed
+        self._shuffle = shuffle
+        self._recent = Permutation(length, seed, 0)
+
+    def __call__(self, position: int) -> int:
+        """Return the index of the sample, from 0 to `length - 1`.
+
+        Raises:
+            ValueError: position is negative.
+        """
+        epoch, index = divmod(_legal(position), self.length)
+        if not self._shuffle:
+            return index
+        permutation = self._recent
+        if permutation.epoch != epoch:
+            # Replaced whole, so that threads may share the order.
+            self._recent = permutation = Permutation(self.length, self._seed, epoch)
+        return permutation(index)
+
+
+class Mixture:
+    """Several data sets in fixed proportions: the data set and its sample at each position.
+
+    After any number of positions, each data set has been taken its share of them, rounded up or
+    down. Each has its own epochs, so a small one is repeated while a large one lasts.
+
+    The pattern of the data sets repeats after as many positions as the weights have parts: 10 for
+    7, 2 and 1. Within it, take number a (from 0) of a data set with w of W parts lies from position
+    floor(a W / w) to ceil((a + 1) W / w) - 1. Such a schedule exists for all weights (Tijdeman,
+    "The Chairman Assignment Problem", 1980), and the earliest deadline first gives one.
+
+    Args:
+        lengths: number of samples of each data set.
+        weights: share of each; a float is taken as written, so 0.1 is a tenth. They need not sum
+            to 1.
+        seed: each data set has an order of its own, of this seed and its number.
+        shuffle: False for the samples of each data set in their own order.
+
+    Raises:
+        ValueError: the numbers of lengths and weights differ or are 0, a length or weight is not
+            positive, or the pattern has more than `MAX_PERIOD` positions.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        weights: Sequence[int | float | Fraction],
+        seed: int,
+        *,
+        shuffle: bool = True,
+    ) -> None:
+        if len(lengths) != len(weights) or not lengths:
+            raise ValueError(
+                f"lengths has {len(lengths)} and weights {len(weights)} entries; "
+                "needed: one of each for every data set, and at least one data set"
+            )
+        self._orders = [
+            EpochOrder(length, fold_seed(seed, source), shuffle=shuffle)
+            for source, length in enumerate(lengths)
+        ]
+        self._parts = _whole_parts(weights)
+        self._sources, self._takes = _pattern(self._parts)
+
+    def __call__(self, position: int) -> tuple[int, int]:
+        """Return the number of the data set and the index of its sample.
+
+        Raises:
+            ValueError: position is negative.
+        """
+        period, place = divmod(_legal(position), len(self._sources))
+        source = self._sources[place]
+        taken = period * self._parts[source] + self._takes[place]
+        return source, self._orders[source](taken)
+
+
+def _legal(position: int) -> int:
+    if position < 0:
+        raise ValueError(f"position={position} must not be negative")
+    return position
+
+
+def _whole_parts(weights: Sequence[int | float | Fraction]) -> list[int]:
+    """Return the smallest whole numbers in the proportions of the weights."""
+    fractions = [_as_written(weight) for weight in weights]
+    common = math.lcm(*(fraction.denominator for fraction in fractions))
+    parts = [int(fraction * common) for fraction in fractions]
+    divisor = math.gcd(*parts)
+    parts = [part // divisor for part in parts]
+    if sum(parts) > MAX_PERIOD:
+        raise ValueError(
+            f"weights={list(weights)} have {sum(parts)} parts in all; legal: up to {MAX_PERIOD}, "
+            "such as weights rounded to four digits, or small whole numbers"
+        )
+    return parts
+
+
+def _as_written(weight: int | float | Fraction) -> Fraction:
+    if not 0 < weight < math.inf:
+        raise ValueError(f"weight {weight} must be positive and finite")
+    # The shortest text of a float: 0.1 itself is no tenth.
+    return Fraction(str(float(weight))) if isinstance(weight, float) else Fraction(weight)
+
+
+def _pattern(parts: Sequence[int]) -> tuple[array[int], array[int]]:
+    """Return the data set of each position of a period, and how often it was taken before."""
+    period = sum(parts)
+    sources, takes = array("I"), array("I")
+    released = [(0, source, 0) for source in range(len(parts))]  # position, data set, take
+    ready: list[tuple[int, int, int]] = []  # last legal position, data set, take
+    for position in range(period):
+        while released and released[0][0] <= position:
+            _, source, take = heapq.heappop(released)
+            deadline = -(-(take + 1) * period // parts[source]) - 1
+            heapq.heappush(ready, (deadline, source, take))
+        _, source, take = heapq.heappop(ready)
+        sources.append(source)
+        takes.append(take)
+        heapq.heappush(released, ((take + 1) * period // parts[source], source, take + 1))
+    return sources, takes

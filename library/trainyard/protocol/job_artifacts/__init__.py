@@ -1,0 +1,1 @@
+"""Artifacts of jobs: uploads by supervisors, and views of people."""

@@ -1,0 +1,26 @@
+"""Data of the events and notices about artifacts of attempts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trainyard.protocol.event_kinds import EventData
+from trainyard.run.artifacts.artifact_records import DropReason
+
+
+class OutputDropped(EventData):
+    """Artifacts or logs of an attempt were dropped; one event for each reason."""
+
+    what: Literal["artifacts", "logs"]
+    """What was dropped."""
+    reason: DropReason
+    """Why."""
+    first: str | None
+    """Name of the first artifact that was dropped; null for logs."""
+
+
+class ArtifactsStored(EventData):
+    """Images, histograms or files of an attempt were stored."""
+
+    count: int
+    """How many."""

@@ -1,0 +1,1 @@
+"""Sources of nodes: messages of their provisioners and pilots, and views of them."""

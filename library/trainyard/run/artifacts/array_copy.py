@@ -1,0 +1,126 @@
+"""Copies of arrays and tensors of any library, which are recognised by what they offer."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+NUMBERS = "bBhHiIlLqQefd?"
+"""Formats of `struct` that are numbers."""
+SLICE = 2000
+"""Values that are unpacked at once: less than half a millisecond of the interpreter."""
+
+
+@dataclass(frozen=True)
+class ArrayCopy:
+    """The numbers of an array, in C order."""
+
+    content: bytes
+    format: str
+    """Format of one number, as `struct` names it."""
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return len(self.content) // struct.calcsize(self.format)
+
+    def slices(self) -> Iterator[tuple[float, ...]]:
+        """Yield the numbers, some thousand at once."""
+        each = struct.calcsize(self.format)
+        order, code = self.format[:-1], self.format[-1]
+        for start in range(0, len(self.content), SLICE * each):
+            part = self.content[start : start + SLICE * each]
+            yield struct.unpack(f"{order}{len(part) // each}{code}", part)
+
+
+def copy_array(values: Any, *, what: str, most: int) -> ArrayCopy:
+    """Return a copy of the numbers of an array, a tensor, a buffer or nested lists.
+
+    Tensors are brought to the CPU first; of a GPU that waits for what computes them.
+
+    Args:
+        values: anything with a buffer, `__array__`, `numpy()` or `tolist()`, or numbers in lists.
+        what: name of the argument in errors.
+        most: most numbers.
+
+    Raises:
+        TypeError: it holds no numbers.
+        ValueError: it holds more than `most`.
+    """
+    plain = _on_cpu(values)
+    try:
+        view = memoryview(plain)
+    except TypeError:
+        numbers = tuple(_flat(plain, what, most))
+        return ArrayCopy(struct.pack(f"{len(numbers)}d", *numbers), "d", (len(numbers),))
+    code = view.format.lstrip("@=<>!")
+    if code not in NUMBERS or len(code) != 1:
+        raise TypeError(f"{what} holds {view.format!r}: real numbers are legal")
+    if view.nbytes // view.itemsize > most:
+        raise ValueError(
+            f"{what} has {view.nbytes // view.itemsize:,} numbers: {most:,} at most are legal; "
+            "pass a part of them"
+        )
+    native = view.format.removeprefix("@")
+    return ArrayCopy(view.tobytes(order="C"), native, view.shape or (1,))
+
+
+def _on_cpu(values: Any) -> Any:
+    """Return an object with a buffer where there is one."""
+    for step in ("detach", "cpu"):  # of torch
+        if callable(change := getattr(values, step, None)):
+            values = change()
+    try:
+        memoryview(values)
+    except (TypeError, ValueError):
+        for way in ("numpy", "__array__"):
+            if callable(change := getattr(values, way, None)):
+                try:
+                    return change()
+                except (TypeError, RuntimeError):  # bfloat16, which numpy lacks; or no numpy
+                    break
+    if callable(widen := getattr(values, "float", None)) and not isinstance(values, float):
+        return _on_cpu_lists(widen())
+    return values
+
+
+def _on_cpu_lists(values: Any) -> Any:
+    try:
+        return values.numpy()
+    except (AttributeError, RuntimeError, TypeError):
+        return values.tolist()
+
+
+def _flat(values: Any, what: str, most: int) -> Iterator[float]:
+    """Yield the numbers of nested lists, at most `most`."""
+    if callable(getattr(values, "tolist", None)):
+        values = values.tolist()
+    waiting, count = [iter(values if _is_listed(values) else (values,))], 0
+    while waiting:
+        for value in waiting[-1]:
+            if _is_listed(value):
+                if len(waiting) > 32:
+                    raise TypeError(f"{what} is nested more than 32 levels deep")
+                waiting.append(iter(value))
+                break
+            count += 1
+            if count > most:
+                raise ValueError(f"{what} has more than {most:,} numbers; pass a part of them")
+            try:
+                yield float(value)
+            except (TypeError, ValueError, OverflowError):
+                raise TypeError(
+                    f"{what} holds {type(value).__name__}: real numbers are legal"
+                ) from None
+        else:
+            waiting.pop()
+
+
+def _is_listed(value: Any) -> bool:
+    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        return False
+    # Arrays have both: one without dimensions is a number.
+    return not hasattr(value, "__float__") or getattr(value, "shape", ()) != ()

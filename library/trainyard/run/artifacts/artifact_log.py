@@ -1,0 +1,156 @@
+"""What a script calls to log images, histograms and files: a base of its run."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainyard.run.artifacts.array_copy import copy_array
+from trainyard.run.artifacts.artifact_records import (
+    FILE,
+    HISTOGRAM,
+    IMAGE,
+    LONGEST_CAPTION,
+    MOST_BINS,
+    OWN_KINDS,
+    ArtifactRecord,
+    check_kind,
+    check_name,
+)
+from trainyard.run.artifacts.artifact_writer import ArtifactWriter, files_below
+from trainyard.run.artifacts.histogram_bins import MOST_VALUES, fold
+from trainyard.run.artifacts.images import Pixels, encode_png, read_image
+from trainyard.run.limits import check_step
+
+MOST_FILES, MOST_FOLDER_BYTES = 1000, 1024 * 1024 * 1024
+"""Files of a folder of one call, and their bytes."""
+
+
+class ArtifactLog:
+    """Calls of a run about images, histograms and files."""
+
+    @property
+    def _open_artifacts(self) -> ArtifactWriter | None:
+        """The writer of this process; None where nothing is stored."""
+        raise NotImplementedError  # the run does
+
+    def log_image(
+        self, name: str, image: Any, *, step: int | None = None, caption: str = ""
+    ) -> None:
+        """Store an image with the job.
+
+        The calling thread checks and copies it: it reads a file, or copies pixels; of a tensor on
+        a GPU that waits for its computation. Another thread encodes and writes it.
+
+        Args:
+            name: such as `samples/first`; images of a name form a sequence over steps.
+            image: path or bytes of a PNG, JPEG or WebP file of at most 16 MiB; an image of PIL; or
+                an array or a tensor of uint8, height x width, or height x width x 1, 3 or 4.
+            step: completed optimizer steps.
+            caption: a text of at most 1,000 characters; a longer one is cut.
+
+        Raises:
+            ValueError: name or step is not legal, or the image has another format, shape or size.
+            TypeError: the image is nothing of that.
+            OSError: the file cannot be read.
+        """
+        record = _record(name, IMAGE, step, caption)
+        content = read_image(image)
+        if (writer := self._open_artifacts) is None:
+            return
+        if isinstance(content, Pixels):
+            writer.add(record, partial(encode_png, content), len(content.content))
+        else:
+            writer.add(record, lambda: content, len(content))
+
+    def log_histogram(
+        self, name: str, values: Any, *, step: int | None = None, bins: int = 64
+    ) -> None:
+        """Store how values are distributed: counts in bins of equal width, of the finite ones.
+
+        The calling thread copies the values; of a tensor on a GPU that waits for its computation.
+        Another thread folds them. Values that are NaN or infinite are counted apart.
+
+        Args:
+            name: such as `weights/layer1`; histograms of a name form a sequence over steps.
+            values: an array, a tensor, or numbers in lists, of any shape; 10,000,000 at most.
+            step: completed optimizer steps.
+            bins: number of bins, 1 to 512.
+
+        Raises:
+            ValueError: name, step or bins is not legal, or there are too many values.
+            TypeError: there is a value that is no real number.
+        """
+        if not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
+            raise ValueError(f"bins={bins!r}: a whole number from 1 to {MOST_BINS} is legal")
+        record = _record(name, HISTOGRAM, step, "")
+        copied = copy_array(values, what="values", most=MOST_VALUES)
+        if (writer := self._open_artifacts) is not None:
+            writer.add(record, partial(fold, copied, bins=bins), len(copied.content))
+
+    def log_artifact(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        kind: str = "",
+        step: int | None = None,
+    ) -> None:
+        """Store a file, or the files of a folder, with the job.
+
+        The calling thread copies them into the run directory, so that later changes have no effect;
+        the node's supervisor sends the copies to the server. Links in a folder are left out.
+
+        Args:
+            path: a file of at most 256 MiB; or a folder with at most 1,000 files of 1 GiB together,
+                each of which becomes an artifact `<name>/<path in the folder>`.
+            name: that of the file or folder when absent. A later artifact of the same name is
+                another one; downloads take the newest.
+            kind: what it is, such as `model` or `predictions`; `file` when empty.
+            step: completed optimizer steps.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: name, kind or step is not legal, or it is too large.
+            OSError: it cannot be read.
+        """
+        if kind in OWN_KINDS:
+            raise ValueError(f"kind={kind!r}: that is of log_{kind}; any other word is legal")
+        check_kind(kind or FILE)
+        source = Path(path)
+        base = check_name(source.resolve().name if name is None else name)
+        found = [(source, base)]
+        if source.is_dir():
+            below = files_below(source, most=MOST_FILES)
+            found = [(file, check_name(f"{base}/{inner}")) for file, inner in below]
+            size = sum(file.stat().st_size for file, _ in found)
+            if size > MOST_FOLDER_BYTES:
+                raise ValueError(
+                    f"{source} has {size:,} bytes: {MOST_FOLDER_BYTES:,} at most are legal"
+                )
+        elif not source.is_file():
+            kind_of = "is no regular file" if source.exists() else "does not exist"
+            raise FileNotFoundError(
+                f"path={os.fspath(path)!r} {kind_of}: a file or a folder is legal"
+            )
+        records = [_record(each, kind or FILE, step, "") for _, each in found]
+        if (writer := self._open_artifacts) is not None:
+            for (file, _), record in zip(found, records, strict=True):
+                writer.copy(file, record)
+
+
+def _record(name: str, kind: str, step: int | None, caption: str) -> ArtifactRecord:
+    if step is not None:
+        check_step(step)
+    if not isinstance(caption, str):
+        raise TypeError(f"caption is {type(caption).__name__}: a text is legal")
+    return ArtifactRecord(
+        time=time.time(),
+        kind=kind,
+        name=check_name(name),
+        step=step,
+        caption=caption[:LONGEST_CAPTION],
+    )

@@ -1,0 +1,156 @@
+"""Records of images, histograms and files: those of a process, and those of the supervisor."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from trainyard.run.limits import Bounds, Cut, Number
+from trainyard.run.record_base import JsonRecord
+
+IMAGE, HISTOGRAM, FILE, OUTPUT = "image", "histogram", "file", "output"
+OWN_KINDS = frozenset({IMAGE, HISTOGRAM})
+"""Kinds that `log_artifact` does not take."""
+ARTIFACT_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+CONTENT_NAME = re.compile(r"[a-z0-9-]{1,80}")
+"""Name of a content file in `artifacts/`."""
+LONGEST_NAME, LONGEST_CAPTION = 200, 1000
+MOST_BINS = 512
+MAX_IMAGE_BYTES = 16 * 1024 * 1024
+"""Largest image, encoded."""
+MAX_FILE_BYTES = 256 * 1024 * 1024
+"""Largest file. What is larger belongs into a checkpoint, or on a storage root."""
+FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
+
+DropReason = Literal[
+    "disk_full", "queue_full", "spool_full", "quota", "too_many", "too_large", "unreadable"
+]
+"""Why an artifact was dropped: no disk space on the node, more than the writer or the spool holds,
+the bytes or the number of a job, the size of a file, or a file that cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramRecord(JsonRecord):
+    """Values, folded to bins of equal width."""
+
+    edges: Annotated[tuple[float, ...], Bounds(max_length=MOST_BINS + 1)]
+    """Edges of the bins, rising; one more than there are bins, or none without a finite value."""
+    counts: Annotated[tuple[Number, ...], Bounds(max_length=MOST_BINS)]
+    """Finite values of each bin; the last bin includes its upper edge."""
+    nan: Number = 0
+    """Values that are NaN."""
+    positive_infinity: Number = 0
+    """Values that are infinity."""
+    negative_infinity: Number = 0
+    """Values that are minus infinity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactRecord(JsonRecord):
+    """One line of `artifacts/rank-<r>.jsonl`: an image, a histogram or a file of one process."""
+
+    time: float
+    """Unix time, seconds."""
+    kind: str
+    """`image`, `histogram`, or what `log_artifact` names, such as `file` or `model`."""
+    name: str
+    """Its name, with `/` between folders."""
+    step: Annotated[int, Bounds(ge=0, le=10**9)] | None = None
+    """Completed optimizer steps."""
+    caption: Annotated[str, Cut(LONGEST_CAPTION)] = ""
+    """A text next to it."""
+    file: str | None = None
+    """Content file in the same folder; absent for a histogram, and where it was dropped."""
+    histogram: HistogramRecord | None = None
+    """The histogram."""
+    dropped: DropReason | None = None
+    """Why its content was dropped; only the first drop for each reason has a record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactLine(JsonRecord):
+    """One line of `artifacts.jsonl`, made by the supervisor when the server has the content.
+
+    Without `record` it states that output of ranks was given up for want of disk space.
+    """
+
+    process: int
+    """Number of the process that logged it; -1 for what the supervisor collected."""
+    end: Annotated[int, Bounds(ge=0, lt=2**62)]
+    """Offset after its line in the file of the process."""
+    record: ArtifactRecord | None
+    """What the process logged."""
+    digest: str | None = None
+    """SHA-256 of the content, `sha256:<hex>`."""
+    size: Annotated[int, Bounds(ge=0, lt=2**62)] = 0
+    """Bytes of the content."""
+    dropped: DropReason | None = None
+    """Why it was dropped."""
+
+
+def check_name(name: str) -> str:
+    """Return a name that is legal on the server and as a relative path.
+
+    Raises:
+        ValueError: it is not.
+    """
+    parts = name.split("/") if isinstance(name, str) else []
+    if (
+        not parts
+        or len(name) > LONGEST_NAME
+        or FORBIDDEN.search(name)
+        or any(part in ("", ".", "..") or part != part.strip() for part in parts)
+    ):
+        raise ValueError(
+            f"name={name if not isinstance(name, str) else name[:200]!r}: legal are 1 to "
+            f"{LONGEST_NAME} characters, parts separated by '/', none of them empty, '.' or '..', "
+            "without control characters and backslashes"
+        )
+    return name
+
+
+def check_kind(kind: str) -> str:
+    """Return the kind of a file.
+
+    Raises:
+        ValueError: it has no legal form.
+    """
+    if not isinstance(kind, str) or not ARTIFACT_KIND.fullmatch(kind):
+        raise ValueError(
+            f"kind={kind!r}: legal are 1 to 64 letters, digits, '_', '.' and '-', beginning with "
+            "a letter or a digit"
+        )
+    return kind
+
+
+def check_record(record: ArtifactRecord) -> None:
+    """Refuse a record that no writer of ours makes.
+
+    Raises:
+        ValueError: a name, the kind or the histogram is not legal.
+    """
+    check_name(record.name)
+    check_kind(record.kind)
+    if record.file is not None and not CONTENT_NAME.fullmatch(record.file):
+        raise ValueError(f"file={record.file[:80]!r} is no name of a content file")
+    found = record.histogram
+    if (found is not None) != (record.kind == HISTOGRAM and record.dropped is None):
+        raise ValueError("a histogram has the kind 'histogram', and no other record has one")
+    if found is not None:
+        rising = all(low < high for low, high in pairwise(found.edges))
+        if len(found.edges) != (len(found.counts) + 1 if found.counts else 0) or not rising:
+            raise ValueError("edges: legal are rising numbers, one more than counts")
+        numbers = (
+            *found.counts,
+            found.nan,
+            found.positive_infinity,
+            found.negative_infinity,
+        )
+        if min(numbers) < 0 or not all(map(_is_finite, found.edges)):
+            raise ValueError("a histogram has finite edges, and counts from 0 on")
+
+
+def _is_finite(number: float) -> bool:
+    return number - number == 0

@@ -1,0 +1,126 @@
+"""The fence in a folder: a number; attempts of the job with a lower one cannot commit."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainyard.run.atomic import replace_file, sync_folder
+from trainyard.run.checkpoints.checkpoint_names import FENCE
+
+LOCK = "FENCE.lock"
+LOCK_SECONDS = 30.0
+"""Longest wait for the lock. It is held for milliseconds; longer means that its holder hangs."""
+MOST_ATTEMPTS = 2**31 - 1
+"""Highest attempt number: that of the catalog's column."""
+MOST_DIGITS = 20
+# Some network file systems are mounted without locks. There, an outrun attempt can commit between
+# reading the fence and writing the marker; the server refuses such a commit.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
+
+
+class FenceError(Exception):
+    """A fence that holds no attempt number, or whose lock is never released."""
+
+    def __init__(self, message: str, path: object) -> None:
+        super().__init__(message)
+        self.path = str(path)
+
+
+class FencedOffError(FenceError):
+    """A newer attempt of the job has raised the fence: this one must not commit."""
+
+
+def check_fence(highest: int, attempt: int, path: object) -> None:
+    """Refuse an attempt below the fence.
+
+    Raises:
+        FencedOffError: a newer attempt has raised it.
+    """
+    if highest > attempt:
+        raise FencedOffError(
+            f"attempt {attempt} was outrun: {path} belongs to attempt {highest}; "
+            f"legal: attempt {highest + 1} or later, another job name, or another storage root",
+            path,
+        )
+
+
+@contextmanager
+def raised_fence_file(job_folder: Path, attempt: int) -> Iterator[None]:
+    """Raise the fence of a job's folder to `attempt`, and hold its lock during the block.
+
+    Raises:
+        FencedOffError: a newer attempt has raised it already.
+        FenceError: the fence holds no number, or its lock is never released.
+        OSError: the storage refuses.
+    """
+    path = job_folder / FENCE
+    job_folder.mkdir(parents=True, exist_ok=True)
+    lock_path = job_folder / LOCK
+    with lock_path.open("ab") as lock:  # NFS locks only a file that is open for writing
+        take_lock(lock.fileno(), lock_path)
+        highest = read_fence_file(job_folder)
+        check_fence(highest, attempt, path)
+        if highest < attempt:
+            replace_file(path, f"{attempt}\n", mode=0o666)
+            sync_folder(job_folder)
+        # The block runs under the lock: between this check and a marker written in the block no
+        # newer attempt can raise the fence.
+        yield
+
+
+def read_fence_file(job_folder: Path) -> int:
+    """Return the highest attempt that raised the fence, or 0.
+
+    Raises:
+        FenceError: the file holds no attempt number.
+        OSError: the storage refuses.
+    """
+    path = job_folder / FENCE
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        return 0
+    return fence_number(text, path)
+
+
+def fence_number(text: str, path: object) -> int:
+    """Return the attempt number that a fence holds.
+
+    Raises:
+        FenceError: it holds none.
+    """
+    digits = text.strip()
+    # The length comes first: `int` raises ValueError for thousands of digits.
+    if not (digits.isdecimal() and len(digits) <= MOST_DIGITS and int(digits) <= MOST_ATTEMPTS):
+        raise FenceError(
+            f"{path} holds {text[:40]!r}, no attempt number; legal: 0 to {MOST_ATTEMPTS}", path
+        )
+    return int(digits)
+
+
+def take_lock(descriptor: int, path: object) -> None:
+    """Lock an open file; storage without locks is left as it is.
+
+    Raises:
+        FenceError: another process holds the lock for longer than `LOCK_SECONDS`.
+        OSError: the storage refuses.
+    """
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise FenceError(
+                    f"{path} was locked by another process for {LOCK_SECONDS:.0f} s", path
+                ) from None
+            time.sleep(0.05)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            return None

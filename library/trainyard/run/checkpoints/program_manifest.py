@@ -1,0 +1,136 @@
+"""The manifest of a program's checkpoint: what its ranks wrote, and the proof of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED, MANIFEST, checkpoint_id
+from trainyard.run.limits import Bounds
+from trainyard.run.record_base import JsonRecord
+
+ALGORITHM: Literal["sha256"] = "sha256"
+"""Checksum of files and manifest: the standard library has it, and so does every shell."""
+MOST_FILES = 10_000
+LONGEST_NAME = 1000
+"""Characters of a file's path below the checkpoint's folder."""
+MOST_MANIFEST_BYTES = 2 * 1024 * 1024
+"""Most bytes of a manifest: a report to the server carries it in one line."""
+CHECKSUM = re.compile(r"[0-9a-f]{64}")
+KIND = re.compile(r"[a-z_]{1,16}")
+"""Why a checkpoint was saved, such as `interval` or `final`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedFile(JsonRecord):
+    """One file of a program's checkpoint."""
+
+    path: Annotated[str, Bounds(max_length=LONGEST_NAME)]
+    """Relative to the checkpoint's folder."""
+    size: Annotated[int, Bounds(ge=0, lt=2**62)]
+    """Bytes."""
+    checksum: Annotated[str, Bounds(max_length=64)]
+    """Checksum of its content, in hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramManifest(JsonRecord):
+    """`manifest.json` of a checkpoint that a program wrote: only its files are known."""
+
+    saved_by: Literal["program"] = "program"
+    """Differs from the manifest of the built-in trainer, which has no such field."""
+    format_version: int = 1
+    """Version of this record."""
+    checkpoint_id: Annotated[str, Bounds(max_length=200)]
+    """Id of the checkpoint."""
+    job_id: Annotated[str, Bounds(max_length=100)]
+    """Job that wrote it."""
+    attempt: Annotated[int, Bounds(ge=1, lt=2**31)]
+    """Attempt that wrote it."""
+    step: Annotated[int, Bounds(ge=0, le=10**9)]
+    """Step that the program named."""
+    created_at: datetime
+    """When the manifest was written, in UTC."""
+    world_size: Annotated[int, Bounds(ge=1, le=100_000)]
+    """Processes that took part."""
+    parent: Annotated[str, Bounds(max_length=200)] | None = None
+    """Checkpoint from which the attempt resumed."""
+    kind: Annotated[str, Bounds(max_length=16)] = "interval"
+    """Why it was saved, as the program names it."""
+    save_seconds: float
+    """From the entry of rank 0 into the block to the last checksum."""
+    algorithm: Literal["sha256"] = ALGORITHM
+    """Algorithm of the checksums."""
+    size: Annotated[int, Bounds(ge=0, lt=2**62)]
+    """Bytes of all files."""
+    files: Annotated[tuple[SavedFile, ...], Bounds(max_length=MOST_FILES)]
+    """Every file of the folder but manifest and marker, by path."""
+
+    @property
+    def metadata_digest(self) -> str:
+        """Digest of the list of files, which identifies the content in resume points and catalog.
+
+        32 hexadecimal digits, as the digest of a checkpoint of the built-in trainer has.
+        """
+        listed = [[file.path, file.size, file.checksum] for file in self.files]
+        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:32]
+
+    @property
+    def write_seconds(self) -> None:
+        """The time of each writer is not known."""
+        return None
+
+    @property
+    def disagreement(self) -> str | None:
+        """What of the record contradicts itself or names a place elsewhere, or None."""
+        if self.checkpoint_id != checkpoint_id(self.job_id, self.attempt, self.step):
+            return f"{self.checkpoint_id!r} is no id of its job, attempt and step"
+        if not KIND.fullmatch(self.kind):
+            return f"{self.kind!r} is no kind of checkpoint"
+        names = [file.path for file in self.files]
+        if names != sorted(set(names)):
+            return "its files are not in the order of their paths, each once"
+        for file in self.files:
+            if (refused := name_problem(file.path)) is not None:
+                return refused
+            if not CHECKSUM.fullmatch(file.checksum):
+                return f"{file.path!r} has no {self.algorithm} checksum"
+        if (total := sum(file.size for file in self.files)) != self.size:
+            return f"size is {self.size}, but its files have {total} bytes"
+        return None
+
+
+def name_problem(path: str) -> str | None:
+    """Return why a path cannot name a file of a checkpoint, or None."""
+    if not path or len(path) > LONGEST_NAME:
+        return f"{path[:80]!r} is no name of 1 to {LONGEST_NAME} characters"
+    if not path.isprintable() or not _is_text(path):
+        return f"{path[:80]!r} holds characters that cannot be printed"
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        return f"{path[:80]!r} names a place outside of the checkpoint's folder"
+    if path in (MANIFEST, COMMITTED):
+        return f"{path!r} is written by the commit; legal: another name"
+    return None
+
+
+def marker_of(manifest: bytes) -> str:
+    """Return the content of `COMMITTED`: algorithm and checksum of the manifest's bytes."""
+    return f"{ALGORITHM}:{hashlib.sha256(manifest).hexdigest()}"
+
+
+def total_size(files: Iterable[SavedFile]) -> int:
+    """Return the bytes of all files."""
+    return sum(file.size for file in files)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8
+        return False
+    return True

@@ -1,0 +1,371 @@
+"""A save by all ranks of a program: each writes what it likes, and rank 0 commits the whole."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED, checkpoint_id
+from trainyard.run.checkpoints.fence_file import FenceError
+from trainyard.run.checkpoints.program_manifest import (
+    CHECKSUM,
+    KIND,
+    MOST_FILES,
+    ProgramManifest,
+    SavedFile,
+    name_problem,
+    total_size,
+)
+from trainyard.run.checkpoints.program_storage import (
+    CONTROL,
+    JobStorage,
+    SaveStorage,
+    remove_messages,
+)
+from trainyard.run.checkpoints.save_messages import (
+    BEGUN,
+    ENDED,
+    SHARES,
+    CheckpointSaveError,
+    Message,
+    SaveMessages,
+    done,
+    error_of,
+    seen,
+)
+from trainyard.run.checkpoints.saved_files import describe, shares, sync_files, sync_folders
+
+WAIT_SECONDS = 1800.0
+"""Longest wait of rank 0 for another rank, at each of the two places where it waits."""
+MOST_STEPS = 10**9
+
+
+@dataclass
+class ProgramCheckpoints:
+    """The checkpoints of a program, as one of its ranks saves them."""
+
+    storage: SaveStorage
+    rank: int
+    world_size: int
+    report: Callable[[ProgramManifest], None]
+    """Called on rank 0 with the manifest of each commit."""
+    wait_seconds: float = WAIT_SECONDS
+    _saves: int = field(default=0, init=False)
+    _is_fenced: bool = field(default=False, init=False)
+
+    def resume_from(self) -> Path | None:
+        """Return the folder of the checkpoint from which this attempt resumes, if there is one.
+
+        Rank 0 fences off all earlier attempts first; the other ranks wait for it.
+
+        Raises:
+            FencedOffError: a newer attempt of the job has begun.
+            FenceError: the fence cannot be raised.
+            UnusableCheckpointError: the checkpoint is missing, changed or incomplete.
+            CheckpointSaveError: rank 0 has not raised the fence in time.
+            OSError: the storage refuses.
+        """
+        if not isinstance(self.storage, JobStorage):
+            return None
+        self._raise_fence(self.storage)
+        return self.storage.resume_folder()
+
+    @contextmanager
+    def save(self, step: int, *, kind: str = "interval") -> Iterator[Path]:
+        """Yield the folder of a checkpoint, and commit it when every rank has left its block.
+
+        All ranks enter, with the same step. Where this attempt has committed the step before, the
+        folder is dropped after the block: the first one counts.
+
+        Args:
+            step: completed steps, which name the checkpoint.
+            kind: why it is saved: a word of up to 16 small letters.
+
+        Raises:
+            ValueError: step or kind is not legal.
+            CheckpointSaveError: it is not committed; every rank gets the error.
+            FencedOffError: on rank 0, a newer attempt of the job has begun.
+        """
+        if not 0 <= step <= MOST_STEPS:
+            raise ValueError(f"step={step}; legal: 0 to {MOST_STEPS}")
+        if not KIND.fullmatch(kind):
+            raise ValueError(f"kind={kind!r}; legal: 1 to 16 of a-z and _, such as 'interval'")
+        if isinstance(self.storage, JobStorage):
+            self._raise_fence(self.storage)
+        one = _OneSave(self, self._saves, step, kind)
+        self._saves += 1
+        folder = one.begin()
+        try:
+            yield folder
+        except BaseException as error:
+            one.fail(error)
+            raise
+        manifest = one.end()
+        if manifest is not None:
+            self.report(manifest)
+
+    def _raise_fence(self, storage: JobStorage) -> None:
+        if self._is_fenced:
+            return
+        if self.rank == 0:
+            storage.raise_fence()
+        else:
+            SaveMessages(storage.folder).wait(
+                lambda: storage.fence_is_raised() or None,
+                until=time.monotonic() + self.wait_seconds,
+                missing=lambda: f"rank 0 has not raised {storage.job_folder}/FENCE",
+            )
+        self._is_fenced = True
+
+
+class _OneSave:
+    """One rank's part in one save."""
+
+    def __init__(self, checkpoints: ProgramCheckpoints, number: int, step: int, kind: str) -> None:
+        self._all = checkpoints
+        self._storage, self._rank = checkpoints.storage, checkpoints.rank
+        self._others = range(1, checkpoints.world_size)
+        self._number, self._step, self._kind = number, step, kind
+        control = self._storage.folder / f"{CONTROL}{self._storage.run}{number}"
+        self._messages = SaveMessages(control)
+        self._mine = ENDED if self._rank == 0 else seen(self._rank)
+        """The next message of this rank, which carries its error."""
+        self._began = time.monotonic()
+        self._folder = control
+        self._is_repeated = False
+        self._all_left = False
+
+    def begin(self) -> Path:
+        try:
+            if self._rank == 0:
+                self._create()
+            else:
+                self._enter()
+        except OSError as error:
+            raise self._failed(error) from error
+        return self._folder
+
+    def fail(self, error: BaseException) -> None:
+        """Post to the other ranks that the block failed here."""
+        self._post_failure(f"{type(error).__name__}: {error}")
+
+    def end(self) -> ProgramManifest | None:
+        """Take part in the commit; return on rank 0 what was committed to the job's storage."""
+        try:
+            if self._rank == 0:
+                return self._commit()
+            self._follow()
+            return None
+        except (CheckpointSaveError, FenceError) as error:
+            self._post_failure(str(error))
+            raise
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    # ---- rank 0 ---------------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        if self._others:
+            self._messages.folder.mkdir(parents=True)
+        created = self._storage.create(self._step)
+        self._is_repeated = created is None
+        self._folder = created or self._messages.folder / "repeated"
+        if created is None:
+            self._folder.mkdir(parents=True)
+        place = str(self._folder.relative_to(self._storage.folder))
+        self._post(BEGUN, {"step": self._step, "folder": place})
+
+    def _commit(self) -> ProgramManifest | None:
+        named = {0: self._sync()} | {
+            rank: _names(message, rank) for rank, message in self._gather(seen).items()
+        }
+        self._all_left = True
+        if self._is_repeated:
+            self._post(ENDED, {"error": None})
+            shutil.rmtree(self._folder if self._others else self._messages.folder)
+            return None
+        if not any(named.values()):
+            raise ValueError(f"no rank wrote a file into {self._folder}")
+        storage = self._storage
+        # Without a job nothing compares checksums.
+        described = named if isinstance(storage, JobStorage) else {}
+        given = shares(described, self._all.world_size)
+        self._post(SHARES, {"shares": given})
+        files = [*describe(self._folder, given[0])]
+        for rank, message in self._gather(done).items():
+            files += _described(message, rank, given[rank])
+        manifest = None
+        if isinstance(storage, JobStorage):
+            manifest = self._manifest(storage, files)
+            storage.commit(self._folder, manifest)
+        else:
+            storage.name(self._folder, self._step)
+        # From here on it is committed: at worst the other ranks' wait ends in an error.
+        with suppress(OSError):
+            self._post(ENDED, {"error": None})
+            remove_messages(storage.folder, run=storage.run, before=self._number)
+        return manifest
+
+    def _manifest(self, storage: JobStorage, files: list[SavedFile]) -> ProgramManifest:
+        return ProgramManifest(
+            checkpoint_id=checkpoint_id(storage.job_id, storage.attempt, self._step),
+            job_id=storage.job_id,
+            attempt=storage.attempt,
+            step=self._step,
+            created_at=datetime.now(UTC),
+            world_size=self._all.world_size,
+            parent=storage.parent,
+            kind=self._kind,
+            save_seconds=round(time.monotonic() - self._began, 6),
+            size=total_size(files),
+            files=tuple(sorted(files, key=lambda file: file.path)),
+        )
+
+    def _gather(self, name: Callable[[int], str]) -> dict[int, Message]:
+        """Return a message of each other rank, once all are there."""
+        found: dict[int, Message] = {}
+
+        def look() -> dict[int, Message] | None:
+            if isinstance(self._storage, JobStorage):
+                # A rank that the fence kept from this save posts nothing.
+                self._storage.fence_is_raised()
+            for rank in self._others:
+                if rank in found or (message := self._messages.read(name(rank))) is None:
+                    continue
+                if (error := error_of(message)) is not None:
+                    raise CheckpointSaveError(f"rank {rank}: {error}")
+                found[rank] = message
+            return found if len(found) == len(self._others) else None
+
+        def missing() -> str:
+            ranks = [rank for rank in self._others if rank not in found]
+            return (
+                f"ranks {', '.join(map(str, ranks[:8]))}{', ...' * (len(ranks) > 8)} are not "
+                f"through the block of step {self._step} after {self._all.wait_seconds:.0f} s"
+            )
+
+        self._messages.wait(look, until=time.monotonic() + self._all.wait_seconds, missing=missing)
+        return found
+
+    # ---- the other ranks ------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        begun = self._wait(BEGUN, "rank 0 has not begun the save")
+        place, step = begun.get("folder"), begun.get("step")
+        if step != self._step or not isinstance(place, str) or name_problem(place) is not None:
+            error = f"it saves step {self._step}, and rank 0 step {step}; legal: the same step"
+            self._post_failure(error)
+            raise CheckpointSaveError(f"rank {self._rank}: {error}")
+        self._folder = self._storage.folder / place
+        self._messages.wait(
+            lambda: self._folder.is_dir() or None,
+            until=time.monotonic() + self._all.wait_seconds,
+            missing=lambda: f"{self._folder}, which rank 0 has made, is not seen here",
+        )
+
+    def _follow(self) -> None:
+        self._post(self._mine, {"names": self._sync()})
+        if self._wait(SHARES, "rank 0 has divided no files", also=ENDED).get("shares"):
+            self._describe(self._wait(SHARES, "rank 0 has divided no files"))
+        self._wait(ENDED, "rank 0 has not ended the save")
+
+    def _describe(self, message: Message) -> None:
+        self._mine = done(self._rank)
+        given = message["shares"]
+        if not (isinstance(given, list) and len(given) == self._all.world_size):
+            raise CheckpointSaveError(f"rank 0 divided the files over {len(given)} ranks")
+        files = [vars(file) for file in describe(self._folder, map(str, given[self._rank]))]
+        self._post(self._mine, {"files": files})
+
+    def _wait(self, name: str, awaited: str, *, also: str | None = None) -> Message:
+        """Return a message of rank 0, or one named `also`.
+
+        Raises:
+            CheckpointSaveError: rank 0 has ended the save with an error, or nothing came in time.
+        """
+
+        def look() -> Message | None:
+            ended = self._messages.read(ENDED)
+            if ended is not None and (error := error_of(ended)) is not None:
+                raise CheckpointSaveError(error)
+            return (ended if also == ENDED else None) or self._messages.read(name)
+
+        # Rank 0 waits for others at two places: it gives up first, with the cause.
+        until = time.monotonic() + 3 * self._all.wait_seconds
+        found: Message = self._messages.wait(look, until=until, missing=lambda: awaited)
+        return found
+
+    # ---- every rank -----------------------------------------------------------------------------
+
+    def _sync(self) -> list[str]:
+        names = sync_files(self._folder)
+        sync_folders(self._folder)
+        return list(names)
+
+    def _post(self, name: str, message: Message) -> None:
+        if self._others:  # a single process needs no messages
+            self._messages.post(name, message)
+
+    def _failed(self, error: Exception) -> CheckpointSaveError:
+        """Post a failure of the storage or of a file, and return it as an error of the save."""
+        self._post_failure(str(error))
+        return CheckpointSaveError(f"rank {self._rank}: {error}")
+
+    def _post_failure(self, error: str) -> None:
+        """Post an error; where even that fails, the other ranks' waits end after their time."""
+        posted = error if self._rank else f"step {self._step} is not committed: {error}"
+        with suppress(OSError):
+            self._post(self._mine, {"error": posted})
+            if self._rank == 0 and (self._all_left or not self._others):
+                # No rank writes there now: a full disk is not left full. The marker first:
+                # one that stays would make a checkpoint of the remaining files.
+                (self._folder / COMMITTED).unlink(missing_ok=True)
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _names(message: Message, rank: int) -> list[str]:
+    """Return the paths that a rank names.
+
+    Raises:
+        CheckpointSaveError: one is no path below the folder, or there are too many.
+    """
+    names = message.get("names")
+    if not isinstance(names, list) or len(names) > MOST_FILES:
+        raise CheckpointSaveError(f"rank {rank} names no list of up to {MOST_FILES:,} files")
+    for name in names:
+        problem = name_problem(name) if isinstance(name, str) else "a file's name is no text"
+        if problem is not None:
+            raise CheckpointSaveError(f"rank {rank}: {problem}")
+    return names
+
+
+def _described(message: Message, rank: int, given: list[str]) -> list[SavedFile]:
+    """Return the files that a rank has described.
+
+    Raises:
+        CheckpointSaveError: one is not of its share, or is described twice or wrongly.
+    """
+    found: list[SavedFile] = []
+    left = set(given)
+    files: Any = message.get("files")
+    for file in files if isinstance(files, list) else [None]:
+        match file:
+            case {"path": str(path), "size": int(size), "checksum": str(checksum)} if (
+                path in left and 0 <= size < 2**62 and CHECKSUM.fullmatch(checksum)
+            ):
+                left.discard(path)
+                found.append(SavedFile(path=path, size=size, checksum=checksum))
+            case _:
+                raise CheckpointSaveError(
+                    f"rank {rank} describes {str(file)[:120]}, no file of its share"
+                )
+    return found

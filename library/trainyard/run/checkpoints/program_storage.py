@@ -1,0 +1,264 @@
+"""Where a program's checkpoints lie: below a storage root of its job, or in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.run.atomic import replace_file, sync_folder
+from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.checkpoints.checkpoint_names import (
+    COMMITTED,
+    FENCE,
+    MANIFEST,
+    checkpoint_path,
+)
+from trainyard.run.checkpoints.fence_file import check_fence, raised_fence_file, read_fence_file
+from trainyard.run.checkpoints.program_manifest import (
+    MOST_MANIFEST_BYTES,
+    ProgramManifest,
+    marker_of,
+)
+from trainyard.run.checkpoints.saved_files import open_plain
+from trainyard.run.record_base import to_json
+
+CONTROL = ".save-"
+"""Prefix of the folders of messages between ranks."""
+
+
+class UnusableCheckpointError(RuntimeError):
+    """The checkpoint from which the attempt resumes is missing, changed or incomplete."""
+
+    def __init__(self, message: str, fault: CheckpointFault) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+@dataclass(frozen=True)
+class JobStorage:
+    """The checkpoints of one attempt of a job."""
+
+    root: Path
+    """The storage root, on this node."""
+    job_id: str
+    attempt: int
+    parent: str | None = None
+    """Id of the checkpoint from which the attempt resumes."""
+    parent_path: str | None = None
+    """Its folder, relative to the root."""
+
+    run = ""
+
+    @property
+    def job_folder(self) -> Path:
+        """The folder of the job, which has the fence."""
+        return self.root / self.job_id
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the attempt."""
+        return self.job_folder / f"a{self.attempt}"
+
+    def raise_fence(self) -> None:
+        """Fence off all earlier attempts, and remove what they and failed saves left half-written.
+
+        Raises:
+            FencedOffError: a newer attempt has begun.
+            FenceError: the fence holds no number, or its lock is never released.
+            OSError: the storage refuses.
+        """
+        with raised_fence_file(self.job_folder, self.attempt):
+            for leftover in self._leftovers():
+                # What cannot be removed now is removed by the next attempt.
+                shutil.rmtree(leftover, ignore_errors=True)
+
+    def fence_is_raised(self) -> bool:
+        """Return whether rank 0 of this attempt has raised the fence.
+
+        Raises:
+            FencedOffError: a newer attempt has begun.
+            FenceError: the fence holds no number.
+            OSError: the storage refuses.
+        """
+        highest = read_fence_file(self.job_folder)
+        check_fence(highest, self.attempt, self.job_folder / FENCE)
+        return highest == self.attempt
+
+    def resume_folder(self) -> Path | None:
+        """Return the folder of the parent checkpoint, checked but for the files' content.
+
+        Raises:
+            UnusableCheckpointError: it is not committed, another one, or a file is missing.
+            OSError: the storage refuses.
+        """
+        if self.parent is None or self.parent_path is None:
+            return None
+        folder = self.root / self.parent_path
+        check_committed(folder, self.parent)
+        return folder
+
+    def create(self, step: int) -> Path | None:
+        """Make the folder of a checkpoint; None where this attempt has committed the step.
+
+        Raises:
+            OSError: the storage refuses.
+        """
+        folder = self.root / checkpoint_path(self.job_id, self.attempt, step)
+        if (folder / COMMITTED).exists():
+            return None
+        for failed in self._half_written(self.folder):
+            # A rank that is still in the block of that save meets errors: it has failed already.
+            shutil.rmtree(failed, ignore_errors=True)
+        folder.mkdir(parents=True)
+        # A name is durable only when its folder is synced.
+        for parent in (folder.parent, self.job_folder, self.root):
+            sync_folder(parent)
+        return folder
+
+    def commit(self, folder: Path, manifest: ProgramManifest) -> None:
+        """Write manifest and marker, while the fence shows that no newer attempt has begun.
+
+        Raises:
+            FencedOffError: a newer attempt of the job has begun.
+            FenceError: the fence holds no number, or its lock is never released.
+            ValueError: the manifest is not legal.
+            OSError: the storage refuses.
+        """
+        text = f"{to_json(manifest)}\n".encode()
+        if (problem := manifest.disagreement) is not None:
+            raise ValueError(problem)
+        if len(text) > MOST_MANIFEST_BYTES:
+            raise ValueError(
+                f"the manifest has {len(text):,} bytes; legal: up to {MOST_MANIFEST_BYTES:,}, with "
+                "fewer files or shorter names"
+            )
+        replace_file(folder / MANIFEST, text, mode=0o666)
+        sync_folder(folder)
+        with raised_fence_file(self.job_folder, self.attempt):
+            replace_file(folder / COMMITTED, marker_of(text), mode=0o666)
+            sync_folder(folder)
+
+    def _leftovers(self) -> Iterator[Path]:
+        """Yield folders without a marker, and messages, of attempts up to this one."""
+        for attempt in _plain_folders(self.job_folder):
+            number = attempt.name.removeprefix("a")
+            if not (attempt.name.startswith("a") and number.isdecimal()):
+                continue
+            if int(number) > self.attempt:
+                continue
+            yield from self._half_written(attempt)
+            for folder in _plain_folders(attempt):
+                if folder.name.startswith(CONTROL):
+                    yield folder
+
+    @staticmethod
+    def _half_written(attempt: Path) -> Iterator[Path]:
+        for folder in _plain_folders(attempt):
+            if folder.name.startswith("step-") and not (folder / COMMITTED).exists():
+                yield folder
+
+
+@dataclass(frozen=True)
+class LocalStorage:
+    """Checkpoints of a script that runs without a job: a folder `step-<n>` each, and no more."""
+
+    folder: Path
+    """Everything that a save writes lies below it."""
+    run: str
+    """Part of the names of messages, by which they differ from those of other processes."""
+
+    def create(self, step: int) -> Path:
+        """Make an empty folder, which `name` renames.
+
+        Raises:
+            OSError: the storage refuses.
+        """
+        for control in _plain_folders(self.folder):  # of former runs of the script
+            if control.name.startswith(CONTROL) and not control.name.startswith(CONTROL + self.run):
+                shutil.rmtree(control, ignore_errors=True)
+        folder = self.folder / f".step-{step}.partial"
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        return folder
+
+    def name(self, folder: Path, step: int) -> None:
+        """Rename a complete folder, in place of an earlier one of this step."""
+        target, old = self.folder / f"step-{step}", self.folder / f".step-{step}.old"
+        if target.exists():
+            target.rename(old)
+        folder.rename(target)
+        sync_folder(self.folder)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+SaveStorage = JobStorage | LocalStorage
+
+
+def check_committed(folder: Path, identifier: str) -> None:
+    """Refuse a folder that is not the committed checkpoint of this id, with all of its files.
+
+    Raises:
+        UnusableCheckpointError: it is not.
+        OSError: the storage refuses.
+    """
+    try:
+        text = _content(folder / MANIFEST)
+        marker = _content(folder / COMMITTED)
+        if marker.decode(errors="replace").strip() != marker_of(text):
+            raise UnusableCheckpointError(
+                f"{folder}: {MANIFEST} was changed after the commit",
+                CheckpointFault.MANIFEST_DAMAGED,
+            )
+        found = json.loads(text)
+        if found["checkpoint_id"] != identifier:
+            raise UnusableCheckpointError(
+                f"{folder} is another checkpoint: its id is {found['checkpoint_id']}, expected "
+                f"{identifier}",
+                CheckpointFault.ANOTHER_CHECKPOINT,
+            )
+        for file in found["files"]:
+            descriptor = open_plain(folder / file["path"])
+            size = os.fstat(descriptor).st_size
+            os.close(descriptor)
+            if size != file["size"]:
+                raise UnusableCheckpointError(
+                    f"{folder / file['path']} has {size:,} bytes instead of {file['size']:,}",
+                    CheckpointFault.FILE_SIZE,
+                )
+    except FileNotFoundError as error:
+        is_marker = Path(str(error.filename)).name == COMMITTED
+        fault = CheckpointFault.NOT_COMMITTED if is_marker else CheckpointFault.FILE_MISSING
+        raise UnusableCheckpointError(f"{folder} is incomplete: {error}", fault) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnusableCheckpointError(
+            f"{folder} is no checkpoint of a program: {error}", CheckpointFault.MANIFEST_DAMAGED
+        ) from error
+
+
+def remove_messages(folder: Path, *, run: str, before: int) -> None:
+    """Remove the messages of earlier saves: every rank has left them."""
+    for control in _plain_folders(folder):
+        number = control.name.removeprefix(CONTROL + run)
+        if control.name.startswith(CONTROL + run) and number.isdecimal() and int(number) < before:
+            shutil.rmtree(control, ignore_errors=True)
+
+
+def _content(path: Path) -> bytes:
+    with os.fdopen(open_plain(path), "rb") as file:
+        content = file.read(2 * MOST_MANIFEST_BYTES + 1)
+    if len(content) > 2 * MOST_MANIFEST_BYTES:
+        raise ValueError(f"{path} has more than {2 * MOST_MANIFEST_BYTES:,} bytes")
+    return content
+
+
+def _plain_folders(folder: Path) -> list[Path]:
+    """Return the folders in a folder, links left out: what they lead to is not of this job."""
+    with suppress(FileNotFoundError), os.scandir(folder) as found:
+        return [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    return []

@@ -1,0 +1,108 @@
+"""What the ranks of a program exchange during a save: small files, opened by name.
+
+```
+<job>/a<attempt>/.save-<k>/    of the attempt's save k, counted from 0; removed after later saves
+  begun.json       rank 0: step and folder
+  seen-<r>.json    rank r, at the end of its block: the paths that it sees there, or its error
+  shares.json      rank 0, once every rank has left its block: which rank describes which file
+  done-<r>.json    rank r: size and checksum of each file of its share, or its error
+  ended.json       rank 0: committed, or why not
+```
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.run.atomic import replace_file
+from trainyard.run.checkpoints.saved_files import open_plain
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Most bytes of one message: 10,000 paths of 1,000 characters, with their checksums."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.005, 0.25
+BEGUN, SHARES, ENDED = "begun", "shares", "ended"
+
+Message = dict[str, Any]
+
+
+class CheckpointSaveError(RuntimeError):
+    """A checkpoint was not committed; the same on every rank that takes part."""
+
+
+@dataclass(frozen=True)
+class SaveMessages:
+    """The messages of one save, in a folder that all of its ranks see."""
+
+    folder: Path
+
+    def post(self, name: str, message: Message) -> None:
+        """Write a message.
+
+        Raises:
+            OSError: the storage refuses.
+        """
+        text = json.dumps(message, separators=(",", ":"))
+        replace_file(self.folder / f"{name}.json", text, mode=0o666, durable=False)
+
+    def read(self, name: str) -> Message | None:
+        """Return a message, or None before it is written.
+
+        Raises:
+            CheckpointSaveError: what has its name is no message.
+            OSError: the storage refuses.
+        """
+        path = self.folder / f"{name}.json"
+        try:
+            with os.fdopen(open_plain(path), "rb") as file:
+                content = file.read(MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+            message = json.loads(content)
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError) as error:
+            raise CheckpointSaveError(f"{path} is no message of a rank: {error}") from None
+        if not isinstance(message, dict):
+            raise CheckpointSaveError(f"{path} is no message of a rank")
+        return message
+
+    def wait(self, look: Callable[[], Any], *, until: float, missing: Callable[[], str]) -> Any:
+        """Return what `look` returns, once that is not None.
+
+        Args:
+            look: reads what is awaited.
+            until: moment of the monotonic clock at which the wait ends.
+            missing: returns what is awaited, for the error.
+
+        Raises:
+            CheckpointSaveError: it did not come in time.
+        """
+        pause = FIRST_PAUSE_SECONDS
+        while (found := look()) is None:
+            if time.monotonic() >= until:
+                raise CheckpointSaveError(f"no answer in time: {missing()}")
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        return found
+
+
+def seen(rank: int) -> str:
+    """Return the name of the message of a rank at the end of its block."""
+    return f"seen-{rank}"
+
+
+def done(rank: int) -> str:
+    """Return the name of the message of a rank that has described its share."""
+    return f"done-{rank}"
+
+
+def error_of(message: Message) -> str | None:
+    """Return the error that a message carries."""
+    error = message.get("error")
+    return None if error is None else str(error)[:2000]

@@ -1,0 +1,130 @@
+"""The files below a checkpoint's folder: listed, made durable, described by their checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from trainyard.run.atomic import sync_folder
+from trainyard.run.checkpoints.checkpoint_names import COMMITTED, MANIFEST
+from trainyard.run.checkpoints.program_manifest import (
+    ALGORITHM,
+    MOST_FILES,
+    SavedFile,
+    name_problem,
+)
+
+READ_SIZE = 4 * 2**20
+"""Bytes of one read: large enough that the disk, not Python, is the limit."""
+
+
+def sync_files(folder: Path) -> tuple[str, ...]:
+    """Make every file that this process sees below a folder durable, and return their paths.
+
+    A rank sees its own files for certain. It may see files of other ranks too: syncing them costs
+    little, and one that disappears meanwhile was renamed by its own rank.
+
+    Raises:
+        ValueError: something else than a regular file lies there, a name is not legal, or there
+            are too many files.
+        OSError: the storage refuses.
+    """
+    names = []
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        if (problem := name_problem(name)) is not None:
+            raise ValueError(problem)
+        with suppress(FileNotFoundError):
+            descriptor = open_plain(path)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            names.append(name)
+        if len(names) > MOST_FILES:
+            raise ValueError(
+                f"{folder} holds more than {MOST_FILES:,} files; legal: up to {MOST_FILES:,}"
+            )
+    return tuple(sorted(names))
+
+
+def sync_folders(folder: Path) -> None:
+    """Make the names below a folder durable.
+
+    Raises:
+        OSError: the storage refuses.
+    """
+    for path, _, _ in os.walk(folder, topdown=False):
+        with suppress(FileNotFoundError):  # a folder of another rank that was removed
+            sync_folder(Path(path))
+
+
+def describe(folder: Path, names: Iterable[str]) -> Iterator[SavedFile]:
+    """Yield size and checksum of files; one that is gone is left out.
+
+    Raises:
+        ValueError: one is no regular file.
+        OSError: the storage refuses.
+    """
+    for name in names:
+        with suppress(FileNotFoundError):
+            descriptor = open_plain(folder / name)
+            with os.fdopen(descriptor, "rb", buffering=0) as file:
+                hasher, size = hashlib.new(ALGORITHM), 0
+                while chunk := file.read(READ_SIZE):
+                    hasher.update(chunk)
+                    size += len(chunk)
+            yield SavedFile(path=name, size=size, checksum=hasher.hexdigest())
+
+
+def shares(named: Mapping[int, Iterable[str]], ranks: int) -> list[list[str]]:
+    """Divide files over the ranks that see them, each once and as evenly as that allows.
+
+    Args:
+        named: the paths that each rank names.
+        ranks: number of ranks.
+
+    Returns:
+        The paths of each rank, by rank.
+    """
+    seen: dict[str, list[int]] = {}
+    for rank in sorted(named):
+        for name in named[rank]:
+            seen.setdefault(name, []).append(rank)
+    given: list[list[str]] = [[] for _ in range(ranks)]
+    # Files that few ranks see come first: the others fill up what these leave uneven.
+    for name in sorted(seen, key=lambda each: (len(seen[each]), each)):
+        given[min(seen[name], key=lambda rank: len(given[rank]))].append(name)
+    return given
+
+
+def open_plain(path: Path) -> int:
+    """Open a regular file for reading, through no link, and without waiting for a pipe.
+
+    Raises:
+        ValueError: it is something else.
+        OSError: the system refuses.
+    """
+    if path.is_symlink():
+        raise ValueError(f"{path} is a symbolic link; legal: regular files in folders")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{path} is no regular file; legal: regular files in folders")
+    return descriptor
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path, folders, files in os.walk(folder):
+        linked: Sequence[str] = [name for name in folders if Path(path, name).is_symlink()]
+        if linked:
+            raise ValueError(
+                f"{Path(path, linked[0])} is a symbolic link; legal: regular files in folders"
+            )
+        for name in files:
+            if path != str(folder) or name not in (MANIFEST, COMMITTED):
+                yield Path(path, name)

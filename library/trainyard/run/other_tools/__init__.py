@@ -1,0 +1,1 @@
+"""Formats of other tools that programs and imports have in common."""

@@ -1,0 +1,196 @@
+"""Images, histograms and artifacts as scripts of wandb make them, turned into calls of a run."""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainyard.run.artifacts.artifact_records import FILE, LONGEST_NAME, OWN_KINDS
+from trainyard.run.session.script_run import Run
+
+NOT_LEGAL = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]+")
+NO_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
+Warn = Callable[[str, str], None]
+"""Warns about a call of wandb, once by its name: the name, and what is the matter."""
+
+
+class Image:
+    """`wandb.Image`: a path, an image of PIL, a figure of matplotlib, an array or a tensor.
+
+    Floats of an array are taken as 0 to 1, or -1 to 1 where some are negative, and other numbers as
+    0 to 255. Tensors have their channels first, arrays last, as in wandb.
+    """
+
+    def __init__(
+        self, data_or_path: Any, mode: str | None = None, caption: str | None = None, **_: object
+    ) -> None:
+        self.caption = caption or ""
+        self.image = _pixels(data_or_path)
+        if mode is not None and hasattr(self.image, "convert"):
+            self.image = self.image.convert(mode)
+
+    def log_to(self, run: Run, name: str, step: int) -> None:
+        """Log the image."""
+        run.log_image(legal_path(name), self.image, step=step, caption=self.caption)
+
+
+class Histogram:
+    """`wandb.Histogram` of a sequence; `np_histogram` is refused, because values are folded here.
+
+    Raises:
+        ValueError: no sequence is given.
+    """
+
+    def __init__(
+        self, sequence: Any = None, np_histogram: object = None, num_bins: int = 64
+    ) -> None:
+        if sequence is None or np_histogram is not None:
+            raise ValueError("wandb.Histogram takes a sequence here, not np_histogram")
+        self.sequence = sequence
+        self.num_bins = min(num_bins, 512)
+
+    def log_to(self, run: Run, name: str, step: int) -> None:
+        """Log the histogram."""
+        run.log_histogram(legal_path(name), self.sequence, step=step, bins=self.num_bins)
+
+
+class Artifact:
+    """`wandb.Artifact`: files that are logged together, as `<name>/<file>`."""
+
+    def __init__(self, name: str, type: str, **_: object) -> None:  # noqa: A002 - wandb's name
+        self.name = name
+        self.type = type
+        self._files: list[tuple[Path, str]] = []
+
+    def add_file(self, local_path: str, name: str | None = None, **_: object) -> None:
+        """Add a file.
+
+        Raises:
+            ValueError: there is no such file.
+        """
+        if not Path(local_path).is_file():
+            raise ValueError(f"local_path={os.fspath(local_path)!r}: a file is legal")
+        self._files.append((Path(local_path), name or Path(local_path).name))
+
+    def add_dir(self, local_path: str, name: str | None = None, **_: object) -> None:
+        """Add the files of a folder.
+
+        Raises:
+            ValueError: there is no such folder.
+        """
+        if not Path(local_path).is_dir():
+            raise ValueError(f"local_path={os.fspath(local_path)!r}: a folder is legal")
+        self._files.append((Path(local_path), name or ""))
+
+    def wait(self, *_: object, **__: object) -> Artifact:
+        """Return the artifact; its upload continues."""
+        return self
+
+    def log_to(self, run: Run, step: int, warn: Warn) -> None:
+        """Log the files that were added; those that cannot be stored are left out."""
+        for path, name in self._files:
+            whole = legal_path(f"{self.name}/{name}")
+            try:
+                run.log_artifact(path, name=whole, kind=legal_kind(self.type), step=step)
+            except (OSError, ValueError) as error:
+                warn(f"log_artifact({whole!r})", f"is left out: {error}")
+
+
+class SavedFiles:
+    """What `wandb.save` named: copied at once, or at the end, or both where it changed.
+
+    A file that cannot be stored is left out with a warning.
+    """
+
+    def __init__(self, warn: Warn) -> None:
+        self._warn = warn
+        self._later: dict[Path, tuple[str, int | None]] = {}
+
+    def save(
+        self, run: Run, pattern: str, base_path: str | None, policy: str, step: int
+    ) -> list[str]:
+        """Log the files of a pattern now, unless `policy` is `end`; return their paths."""
+        names = sorted(glob.glob(pattern))  # noqa: PTH207 - a pattern may be absolute
+        found = [Path(path) for path in names if Path(path).is_file()]
+        for path in found:
+            name = _relative(path, base_path)
+            written = None
+            if policy != "end":
+                written = self._log(run, path, name, step)
+            if policy != "now":
+                self._later[path.resolve()] = (name, written)
+        return [str(path) for path in found]
+
+    def finish(self, run: Run, step: int) -> None:
+        """Log what was to be logged at the end, and what has changed since it was logged."""
+        later, self._later = self._later, {}
+        for path, (name, written) in later.items():
+            if path.is_file():
+                self._log(run, path, name, step, logged=written)
+
+    def _log(
+        self, run: Run, path: Path, name: str, step: int, *, logged: int | None = None
+    ) -> int | None:
+        """Log a file, unless it is as when it was `logged`; return when it was written."""
+        written = None
+        try:
+            written = path.stat().st_mtime_ns
+            if written != logged:
+                run.log_artifact(path, name=name, step=step)
+        except (OSError, ValueError) as error:
+            self._warn(f"save({name!r})", f"is left out: {error}")
+        return written
+
+
+def legal_path(name: str) -> str:
+    """Return the legal name of an artifact that is closest to one of wandb."""
+    parts = (part.strip() for part in NOT_LEGAL.sub("_", name).split("/"))
+    legal = "/".join(part for part in parts if part not in ("", ".", ".."))
+    return legal[:LONGEST_NAME].rstrip("/ ") or "unnamed"
+
+
+def legal_kind(kind: str) -> str:
+    """Return the legal kind of an artifact that is closest to a type of wandb."""
+    legal = NO_KIND.sub("_", kind).lstrip("_.-")[:64]
+    return FILE if not legal or legal in OWN_KINDS else legal
+
+
+def _relative(path: Path, base_path: str | None) -> str:
+    base = Path(base_path) if base_path is not None else Path.cwd()
+    try:
+        return legal_path(str(path.resolve().relative_to(base.resolve())))
+    except ValueError:
+        return legal_path(path.name)
+
+
+def _pixels(given: Any) -> Any:
+    """Return what `Run.log_image` takes."""
+    if callable(getattr(given, "savefig", None)):  # a figure of matplotlib
+        file = io.BytesIO()
+        given.savefig(file, format="png")
+        return file.getvalue()
+    if callable(getattr(given, "detach", None)):  # a tensor: channels first
+        given = given.detach().cpu()
+        if len(given.shape) == 3:
+            given = given.permute(1, 2, 0)
+        low, scaled = float(given.min()), given.is_floating_point()
+        if not scaled:
+            return given.clamp(0, 255).byte().contiguous()
+        return (_unit(given, low) * 255).clamp(0, 255).byte().contiguous()
+    if hasattr(given, "astype") and hasattr(given, "clip"):  # an array
+        if given.dtype.kind == "f":
+            given = _unit(given, float(given.min())) * 255
+        return given.clip(0, 255).astype("uint8")
+    return given
+
+
+def _unit(values: Any, low: float) -> Any:
+    """Return floats as 0 to 1; those beyond 1 count as 0 to 255."""
+    if float(values.max()) > 1 or low < -1:
+        return values / 255
+    return (values + 1) / 2 if low < 0 else values

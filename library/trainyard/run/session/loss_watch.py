@@ -1,0 +1,110 @@
+"""Guards on logged losses: the limit of a spike, and the verdict on what a program logs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.run.failures import BadWindow, Failure, FailureReason
+from trainyard.run.record_files import create_record
+
+WINDOW = 50
+"""Logged losses of the running mean and deviation."""
+WARM_UP = 10
+"""Logged losses of the attempt before the first check."""
+LEAST_DEVIATION = 0.01
+"""Lower bound of the standard deviation as a share of the mean. Without it, the deviation of a
+plateau approaches zero, and noise would count as a spike."""
+LOSS, GRAD_NORM = "train/loss", "train/grad_norm"
+
+
+class BadLossError(RuntimeError):
+    """A guard of the job found a bad loss: the attempt is to end."""
+
+
+class RecentLosses:
+    """The last losses of an attempt, and the limit that follows from them."""
+
+    def __init__(self, spike_factor: float) -> None:
+        self._factor = spike_factor
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+
+    @property
+    def limit(self) -> float | None:
+        """Loss above which the next one is a spike; None during warm-up."""
+        if len(self._recent) < WARM_UP:
+            return None
+        mean = statistics.fmean(self._recent)
+        deviation = max(statistics.pstdev(self._recent, mean), LEAST_DEVIATION * abs(mean))
+        return mean + self._factor * deviation
+
+    def add(self, loss: float) -> None:
+        """Add the loss of a good step; one that is not finite would make the mean NaN."""
+        if math.isfinite(loss):
+            self._recent.append(loss)
+
+
+class LossWatch:
+    """The guards of a program's job, applied to `train/loss` and `train/grad_norm` of rank 0."""
+
+    def __init__(
+        self, guard: Mapping[str, Any], *, start: int = 0, error: Path | None = None
+    ) -> None:
+        """Begin after step `start`, which counts as good.
+
+        Args:
+            guard: the section `guard` of the job's spec; without it nothing is judged.
+            start: step of the parent checkpoint, or 0.
+            error: file for the failure of a bad step, which the server acts on.
+        """
+        self._error = error
+        self._non_finite = guard.get("non_finite_loss", "ignore")
+        self._spike = guard.get("loss_spike", "ignore")
+        self._recent = RecentLosses(float(guard.get("spike_factor", 3.0)))
+        self._good = start
+
+    def check(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the failure of a bad step, and raise it.
+
+        Raises:
+            BadLossError: the step is bad.
+            OSError: the failure could not be written.
+        """
+        if (failure := self.judge(step, values)) is None:
+            return
+        if self._error is not None:
+            create_record(self._error, failure)
+        raise BadLossError(failure.message)
+
+    def judge(self, step: int, values: Mapping[str, float]) -> Failure | None:
+        """Return the failure of a bad step, or None; values of other names are not judged."""
+        measured = {name: values[name] for name in (LOSS, GRAD_NORM) if name in values}
+        bad = next((name for name, value in measured.items() if not math.isfinite(value)), None)
+        if bad is not None and self._non_finite != "ignore":
+            what = f"{bad} is {measured[bad]} at step {step}"
+            return self._failure(FailureReason.NON_FINITE_LOSS, self._non_finite, what, bad, step)
+        if LOSS not in measured:
+            return None
+        limit = self._recent.limit if self._spike != "ignore" else None
+        if limit is not None and measured[LOSS] > limit:
+            what = f"{LOSS} is {measured[LOSS]:.6g}, above the limit {limit:.6g} at step {step}"
+            return self._failure(FailureReason.LOSS_SPIKE, self._spike, what, LOSS, step)
+        self._recent.add(measured[LOSS])
+        self._good = max(self._good, step)
+        return None
+
+    def _failure(
+        self, reason: FailureReason, action: str, what: str, metric: str, step: int
+    ) -> Failure:
+        window = None
+        if action == "rollback" and step > self._good:
+            # A program names no positions in its data: steps take their place.
+            window = BadWindow(start=self._good, end=step, first_step=self._good + 1)
+            what += f"; step {self._good} was good"
+        return Failure(
+            reason=reason, message=what, rank=0, step=step, metric=metric, bad_window=window
+        )

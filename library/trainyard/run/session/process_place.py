@@ -1,0 +1,48 @@
+"""The place of a process among those of its job, from the variables of its launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainyard.run.records import MAX_RANKS
+
+
+@dataclass(frozen=True)
+class ProcessPlace:
+    """Which process of a job this one is."""
+
+    rank: int = 0
+    """Its number among all."""
+    world_size: int = 1
+    """How many there are."""
+    local_rank: int = 0
+    """Its number among those of its node."""
+
+    @classmethod
+    def of(cls, variables: Mapping[str, str]) -> ProcessPlace:
+        """Return the place that the variables of torchrun name, else those of a node's command.
+
+        Without `RANK` and `WORLD_SIZE`, and without `NODE_RANK` and `NNODES`, it is the only one.
+
+        Raises:
+            ValueError: a variable is no whole number, or is outside of its range.
+        """
+        if "RANK" in variables and "WORLD_SIZE" in variables:
+            size = _whole(variables, "WORLD_SIZE", first=1, last=MAX_RANKS)
+            rank = _whole(variables, "RANK", first=0, last=size - 1)
+            local = 0
+            if "LOCAL_RANK" in variables:
+                local = _whole(variables, "LOCAL_RANK", first=0, last=size - 1)
+            return cls(rank, size, local)
+        if "NODE_RANK" in variables and "NNODES" in variables:
+            size = _whole(variables, "NNODES", first=1, last=MAX_RANKS)
+            return cls(_whole(variables, "NODE_RANK", first=0, last=size - 1), size)
+        return cls()
+
+
+def _whole(variables: Mapping[str, str], name: str, *, first: int, last: int) -> int:
+    text = variables[name]
+    if not text.isascii() or not text.isdecimal() or not first <= int(text) <= last:
+        raise ValueError(f"{name}={text[:40]!r}: a whole number from {first} to {last} is legal")
+    return int(text)

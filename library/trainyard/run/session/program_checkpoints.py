@@ -1,0 +1,122 @@
+"""The checkpoints of a script's run: where they lie, and how a commit reaches the server."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
+from trainyard.run.checkpoints.program_save import ProgramCheckpoints
+from trainyard.run.checkpoints.program_storage import (
+    JobStorage,
+    LocalStorage,
+    UnusableCheckpointError,
+)
+from trainyard.run.failures import Failure, FailureReason, LoadFailure
+from trainyard.run.record_files import append_record, create_record
+from trainyard.run.records import EventRecord
+from trainyard.run.session.process_place import ProcessPlace
+
+LOCAL_FOLDER = "checkpoints"
+"""Folder of checkpoints without a job, in the working directory."""
+
+
+def job_checkpoints(
+    spec: Mapping[str, Any],
+    attempt: Mapping[str, Any],
+    place: ProcessPlace,
+    *,
+    events: Path,
+    before_report: Callable[[], None],
+) -> ProgramCheckpoints:
+    """Return the checkpoints of an attempt.
+
+    Args:
+        spec: the job's spec, as `spec.json` holds it.
+        attempt: the launch, as `attempt.json` holds it.
+        place: this process among all.
+        events: file to which rank 0 appends each commit.
+        before_report: called on rank 0 before that: a commit follows the metrics up to its step.
+
+    Raises:
+        ValueError: the files name no folder of this node for checkpoints.
+    """
+    section = (attempt.get("overrides") or {}).get("checkpoint") or spec.get("checkpoint") or {}
+    name = section.get("root", "checkpoints")
+    root = (attempt.get("roots") or {}).get(name)
+    if not isinstance(root, str):
+        raise ValueError(f"checkpoint.root={name!r}: this node has no root of that name")
+    if "://" in root:
+        raise ValueError(
+            f"checkpoint.root={name!r} is the bucket {root}, and a program saves into a folder; "
+            "legal: a root that is a folder on each node"
+        )
+    resume = attempt.get("resume") or {}
+
+    def report(manifest: ProgramManifest) -> None:
+        before_report()
+        line = EventRecord(
+            time=time.time(),
+            kind="checkpoint_committed",
+            step=manifest.step,
+            data=vars(manifest),
+        )
+        append_record(events, line)
+
+    storage = JobStorage(
+        Path(root),
+        attempt["job_id"],
+        attempt["attempt"],
+        parent=resume.get("checkpoint_id"),
+        parent_path=resume.get("path"),
+    )
+    return ProgramCheckpoints(storage, place.rank, place.world_size, report)
+
+
+def local_checkpoints(place: ProcessPlace, variables: Mapping[str, str]) -> ProgramCheckpoints:
+    """Return the checkpoints of a script without a job, in the working directory.
+
+    Raises:
+        RuntimeError: its processes are on several machines.
+    """
+    if place.world_size > 1 and variables.get("LOCAL_WORLD_SIZE") != str(place.world_size):
+        raise RuntimeError(
+            f"{place.world_size} processes that are not all of one torchrun on one machine save "
+            "together only in a job; legal: trainyard submit, or one machine"
+        )
+    # Ranks of one torchrun are children of one process; a former run had another one.
+    storage = LocalStorage(Path.cwd() / LOCAL_FOLDER, f"{os.getppid()}-")
+    return ProgramCheckpoints(storage, place.rank, place.world_size, lambda _: None)
+
+
+def resume_folder(
+    checkpoints: ProgramCheckpoints, attempt: Mapping[str, Any], *, error: Path | None
+) -> Path | None:
+    """Return the folder of the parent checkpoint; None without one.
+
+    Args:
+        checkpoints: those of this process.
+        attempt: the launch, as `attempt.json` holds it.
+        error: file for the cause where the checkpoint cannot be used, by which the server takes an
+            older one; None without a job.
+
+    Raises:
+        UnusableCheckpointError: the checkpoint is missing, changed or incomplete.
+        OSError: the storage refuses; `ProgramCheckpoints.resume_from` has the other errors.
+    """
+    try:
+        return checkpoints.resume_from()
+    except UnusableCheckpointError as found:
+        if error is not None:
+            parent = (attempt.get("resume") or {}).get("checkpoint_id", "")
+            failure = Failure(
+                reason=FailureReason.CHECKPOINT_ERROR,
+                message=str(found),
+                rank=checkpoints.rank,
+                load=LoadFailure(checkpoint_id=parent, fault=found.fault),
+            )
+            create_record(error, failure)
+        raise

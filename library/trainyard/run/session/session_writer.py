@@ -1,0 +1,154 @@
+"""Writes the records of one process of a program, from a thread of its own.
+
+A call costs an append to a list. The thread starts with the first record; a process that this one
+forks, such as a worker of a loader, has none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard.run.record_base import to_json
+from trainyard.run.record_files import replace_record
+from trainyard.run.records import Heartbeat, MetricRecord
+
+logger = logging.getLogger("trainyard")
+
+PAUSE_SECONDS = 0.2
+"""Shortest time between two writes: what comes in between is written together."""
+RETRY_SECONDS = 2.0
+"""The same after a write that failed."""
+CLOSE_SECONDS = 10.0
+"""Longest time for which the end of the process waits for its last records."""
+MOST_VALUES = 200_000
+"""Values that wait to be written, some 30 MB; further records are dropped."""
+RECORDS_AT_ONCE = 500
+
+
+class SessionWriter:
+    """The queue of one process, and the thread that empties it.
+
+    Args:
+        metrics: file that metrics are appended to.
+        heartbeat: file that heartbeats replace; None on processes that write none.
+    """
+
+    def __init__(self, metrics: Path, heartbeat: Path | None) -> None:
+        self._metrics = metrics
+        self._heartbeat = heartbeat
+        self._queue: list[MetricRecord] = []
+        self._waiting_values = 0
+        self._beat: Heartbeat | None = None
+        # Held for some microseconds: a call waits for no write.
+        self._lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._warned = False
+        self.dropped = 0
+        """Records that were dropped: the queue was full."""
+
+    def add(self, record: MetricRecord) -> None:
+        """Queue a record; drop it where the queue is full."""
+        size = len(record.values) + 1
+        with self._lock:
+            if self._waiting_values + size > MOST_VALUES:
+                self.dropped += 1
+                return
+            self._waiting_values += size
+            self._queue.append(record)
+        self._start()
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Have this heartbeat written, in place of one that still waits."""
+        if self._heartbeat is not None:
+            self._beat = heartbeat
+            self._start()
+
+    def flush(self) -> None:
+        """Write what waits, in the calling thread.
+
+        A write that fails leaves the rest in the queue.
+        """
+        with self._write_lock:
+            try:
+                self._write()
+            except OSError as error:
+                if not self._warned:
+                    logger.warning("metrics wait for the disk, and training goes on: %s", error)
+                self._warned = True
+
+    def close(self) -> None:
+        """Write what waits and end the thread; give up after `CLOSE_SECONDS`."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
+        if self.dropped:
+            logger.warning(
+                "%d records of metrics were dropped: more came than the disk took", self.dropped
+            )
+
+    def _start(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    # A daemon: a thread that the interpreter waits for would end before `atexit`.
+                    self._thread = threading.Thread(
+                        target=self._work, name="trainyard-writer", daemon=True
+                    )
+                    self._thread.start()
+        self._wake.set()
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            self.flush()
+            if self._queue:  # a write failed
+                self._closing.wait(RETRY_SECONDS)
+                self._wake.set()
+            else:
+                self._closing.wait(PAUSE_SECONDS)
+        self.flush()
+
+    def _write(self) -> None:
+        """Write heartbeat and records.
+
+        Raises:
+            OSError: the system refuses; what is not written stays in the queue.
+        """
+        beat = self._beat
+        if beat is not None and self._heartbeat is not None:
+            replace_record(self._heartbeat, beat)
+            if self._beat is beat:
+                self._beat = None
+        while batch := self._queue[:RECORDS_AT_ONCE]:
+            append_whole(self._metrics, batch)
+            with self._lock:
+                del self._queue[: len(batch)]
+                self._waiting_values -= sum(len(record.values) + 1 for record in batch)
+
+
+def append_whole(path: Path, records: Sequence[MetricRecord]) -> None:
+    """Append records as lines, all or none: on a full disk no half line is left.
+
+    Raises:
+        OSError: the system refuses, or has no room for all.
+    """
+    content = b"".join(to_json(record).encode() + b"\n" for record in records)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        written = os.write(descriptor, content)
+        if written != len(content):
+            os.ftruncate(descriptor, size)
+            raise OSError(f"{path}: only {written} of {len(content)} bytes could be appended")
+    finally:
+        os.close(descriptor)

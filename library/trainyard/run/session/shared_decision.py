@@ -1,0 +1,63 @@
+"""Flags of rank 0 that all ranks receive, by a broadcast that no step waits for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from trainyard.run.session.process_place import ProcessPlace
+
+
+class SharedDecision:
+    """Two flags, equal on all ranks: those that rank 0 had at the call before.
+
+    Every rank makes the same calls in the same order, `receive` and then `send`. Several processes
+    use a group of gloo, made at the first call; torch must have been imported by the script.
+    """
+
+    def __init__(self, place: ProcessPlace) -> None:
+        self._leads = place.rank == 0
+        self._alone = place.world_size == 1
+        self._size = place.world_size
+        self._group: Any = None
+        self._flags: Any = None
+        self._work: Any = None
+
+    def receive(self, own: Callable[[], tuple[bool, bool]]) -> tuple[bool, bool]:
+        """Return the flags of the call before, once they are here; at first false ones.
+
+        A single process has its present ones instead, from `own`.
+
+        Raises:
+            RuntimeError: there are several processes, and torch.distributed is not initialised.
+        """
+        if self._alone:
+            return own()
+        if self._group is None:
+            self._group = self._distributed().new_group(backend="gloo")
+        if self._work is None:
+            return False, False
+        self._work.wait()
+        first, second = self._flags.tolist()
+        return bool(first), bool(second)
+
+    def send(self, flags: tuple[bool, bool]) -> None:
+        """Begin to send these flags; of ranks other than 0 they are ignored."""
+        if self._alone:
+            return
+        torch = sys.modules["torch"]
+        self._flags = torch.tensor(flags if self._leads else (False, False), dtype=torch.uint8)
+        self._work = self._distributed().broadcast(
+            self._flags, src=0, group=self._group, async_op=True
+        )
+
+    def _distributed(self) -> Any:
+        found = sys.modules.get("torch.distributed")
+        if found is None or not found.is_available() or not found.is_initialized():
+            raise RuntimeError(
+                f"{self._size} processes need one answer, and torch.distributed is not "
+                "initialised: call torch.distributed.init_process_group before should_stop and "
+                "should_save, or start one process"
+            )
+        return found

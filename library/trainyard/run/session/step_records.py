@@ -1,0 +1,130 @@
+"""What one process of a program logs of its steps, checked and turned into records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import SupportsFloat, SupportsIndex
+
+from trainyard.data import order_digest
+from trainyard.run.limits import check_step
+from trainyard.run.metric_names import legal_name
+from trainyard.run.records import MetricRecord
+from trainyard.run.session.process_place import ProcessPlace
+from trainyard.run.session.session_writer import SessionWriter
+
+MOST_NAMES = 2000
+"""Most values of one call of `Run.log`."""
+MOST_SERIES = 4000
+"""Names of a process; values of further ones are dropped. The server keeps 2,000 and reports it."""
+
+
+class StepRecords:
+    """The records of one process: a name has one value a step, and its steps rise."""
+
+    def __init__(self, place: ProcessPlace) -> None:
+        """Begin without records."""
+        self._place = place
+        self._last_steps: dict[str, int] = {}
+        self._consumed = -1
+
+    def log(
+        self,
+        writer: SessionWriter | None,
+        values: Mapping[str, SupportsFloat],
+        *,
+        step: int,
+        per_rank: bool,
+    ) -> Mapping[str, float]:
+        """Check values and queue those that are new; return these.
+
+        Args:
+            writer: queues them; None where nothing is written.
+            values: by name.
+            step: completed optimizer steps.
+            per_rank: whether the names get the number of this process.
+
+        Raises:
+            ValueError: a name has no legal form, there are too many values, or the step is not
+                legal.
+            TypeError: a value is no number.
+        """
+        check_step(step)
+        if len(values) > MOST_NAMES:
+            raise ValueError(f"{len(values):,} values in one call; at most {MOST_NAMES:,}")
+        ending = f"/rank-{self._place.rank}" if per_rank else ""
+        numbers: dict[str, float] = {}
+        for name, value in values.items():
+            legal = legal_name(name) + ending
+            try:
+                numbers[legal] = float(value)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise TypeError(
+                    f"the value of {name[:120]!r} is no number but {type(value).__name__}: {error}"
+                ) from None
+        if writer is None:
+            return {}
+        # Only now, when no value was refused: a name that has risen takes no other value.
+        new = {name: value for name, value in numbers.items() if self._rises(name, step)}
+        if new:
+            self._add(writer, step, new)
+        return new
+
+    def consume(
+        self,
+        writer: SessionWriter | None,
+        step: int,
+        ids: Iterable[SupportsIndex | str | bytes],
+        positions: Iterable[int] | None,
+    ) -> None:
+        """Queue the digest of the samples of a step.
+
+        Raises:
+            ValueError: `step` is not above that of the call before, or there are more of ids or
+                of positions.
+            TypeError: an id is neither a whole number, nor text, nor bytes.
+        """
+        check_step(step)
+        if step <= self._consumed:
+            raise ValueError(
+                f"step={step}: step {self._consumed} was given already; all ids of a step go into "
+                "one call, and steps rise"
+            )
+        listed = list(ids)
+        digest = order_digest([step] * len(listed) if positions is None else positions, listed)
+        self._consumed = step
+        if writer is not None:
+            self._add(writer, step, {}, digest)
+
+    def mark(self, writer: SessionWriter, step: int) -> None:
+        """Queue a record without values, by which the server knows that it has all up to here.
+
+        The values of a single process follow each other in one file: it needs none.
+        """
+        if self._place.world_size > 1:
+            self._add(writer, step, {})
+
+    def _add(
+        self,
+        writer: SessionWriter,
+        step: int,
+        values: dict[str, float],
+        digest: str | None = None,
+    ) -> None:
+        writer.add(
+            MetricRecord(
+                step=step,
+                time=time.time(),
+                values=values,
+                data_digest=digest,
+                ranks=self._place.world_size,
+            )
+        )
+
+    def _rises(self, name: str, step: int) -> bool:
+        """Return whether a name has no value yet of this step or a later one."""
+        last = self._last_steps.get(name, -1)
+        if step <= last or (last < 0 and len(self._last_steps) >= MOST_SERIES):
+            return False
+        self._last_steps[name] = step
+        return True

@@ -1,0 +1,93 @@
+"""Rules of a job that runs a program in place of the built-in trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from trainyard.base.problems import Problem, named
+from trainyard.spec.job import TRAINER_SECTIONS, JobSpec
+from trainyard.spec.sections.checkpoint import CheckpointSection
+
+KEPT = ("root", "keep_latest_k", "keep_every_steps", "keep_best_k", "keep_best_metric")
+"""Fields of the section `checkpoint` that do not belong to the built-in trainer alone."""
+
+
+def sections(spec: JobSpec) -> Iterator[Problem]:
+    """A section of the built-in trainer has no effect on a program."""
+    for name in TRAINER_SECTIONS:
+        if getattr(spec, name) != JobSpec.model_fields[name].default:
+            yield _left_out(name)
+
+
+def given_sections(spec: JobSpec) -> Iterator[Problem]:
+    """Nor may a new job name such a section with its defaults, by which nothing would happen.
+
+    A document that a program wrote names all of them, and is legal: `show --json` gives such a one.
+    """
+    given = spec.model_fields_set & {*TRAINER_SECTIONS}
+    if given == {*TRAINER_SECTIONS}:
+        return
+    for name in TRAINER_SECTIONS:
+        if name in given and getattr(spec, name) == JobSpec.model_fields[name].default:
+            yield _left_out(name)
+
+
+def _left_out(name: str) -> Problem:
+    return Problem(
+        pointer=f"/{name}",
+        detail=f"{name} belongs to the built-in trainer, and the job has a program; legal: no "
+        f"{name}, or no program",
+    )
+
+
+def saving(spec: JobSpec) -> Iterator[Problem]:
+    """The program decides itself when and how it saves."""
+    section, default = spec.checkpoint, CheckpointSection()
+    for name in CheckpointSection.model_fields:
+        value = getattr(section, name)
+        if name not in KEPT and value != getattr(default, name):
+            yield Problem(
+                pointer=f"/checkpoint/{name}",
+                detail=f"{named(name, value)}, but a program saves when and as it decides itself; "
+                f"legal: no {name}",
+            )
+
+
+def retention(spec: JobSpec) -> Iterator[Problem]:
+    """What is kept in addition to the newest goes with a number of the newest."""
+    section = spec.checkpoint
+    for name in ("keep_every_steps", "keep_best_k"):
+        value = getattr(section, name)
+        if value and not section.keep_latest_k:
+            yield Problem(
+                pointer=f"/checkpoint/{name}",
+                detail=f"{name}={value} goes with keep_latest_k, without which every checkpoint "
+                "is kept; legal: 0, or keep_latest_k from 1 on",
+            )
+
+
+def resuming(spec: JobSpec) -> Iterator[Problem]:
+    """A range of sizes, and words for a resume, need a program that can resume."""
+    program = spec.program
+    assert program is not None, "the rules of programs apply to programs"
+    if spec.resources.size_range is not None and program.resume != "any_world_size":
+        yield Problem(
+            pointer="/program/resume",
+            detail=f"resume={program.resume!r}, but a job with min_world_size or max_world_size "
+            "changes its number of slots; legal: any_world_size, or no range",
+        )
+    if program.resume_arguments and program.resume == "never":
+        yield Problem(
+            pointer="/program/resume_arguments",
+            detail="resume_arguments do nothing with resume='never'; legal: no resume_arguments, "
+            "or resume='same_world_size' or 'any_world_size'",
+        )
+
+
+PROGRAM: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
+    sections,
+    saving,
+    retention,
+    resuming,
+)
+"""Rules of every job with a program."""

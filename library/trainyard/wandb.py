@@ -1,0 +1,398 @@
+"""In place of `import wandb`: what a script logs becomes metrics and artifacts of its job.
+
+Only the standard library is imported. What this module lacks warns once by its name and does
+nothing, or raises where a script cannot go on without it. The table of calls: docs/wandb.md.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, Self
+
+import trainyard.run.session as session
+from trainyard.run.other_tools.wandb_media import Artifact as Artifact
+from trainyard.run.other_tools.wandb_media import Histogram as Histogram
+from trainyard.run.other_tools.wandb_media import Image as Image
+from trainyard.run.other_tools.wandb_media import SavedFiles
+
+logger = logging.getLogger("trainyard")
+
+INERT = frozenset(
+    {
+        *("Audio", "Graph", "Html", "JoinedTable", "Molecule", "Object3D", "Plotly", "Settings"),
+        *("Table", "Video", "alert", "log_code", "mark_preempting", "plot", "restore"),
+        *("termerror", "termlog", "termwarn", "unwatch", "watch"),
+    }
+)
+"""Names of wandb that are accepted and do nothing."""
+ABSENT = frozenset({"Api", "agent", "controller", "sweep", "use_artifact"})
+"""Names of wandb whose result a script needs."""
+DEEPEST = 10
+"""Levels of a nested value that are logged."""
+
+_warned: set[str] = set()
+
+
+class Error(Exception):
+    """A call that cannot be carried out, by the name that it has in wandb."""
+
+
+class Inert:
+    """Stands for an object of wandb that does nothing here: any call of it does nothing either."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *_: object, **__: object) -> Inert:
+        """Warn once, and do nothing."""
+        _warn(self._name, "does nothing: Trainyard stores numbers, images, histograms and files")
+        return self
+
+    def __getattr__(self, name: str) -> Inert:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Inert(f"{self._name}.{name}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class Fields(MutableMapping[str, Any]):
+    """`config` or `summary`: values that are items and attributes alike."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_values", {})
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._values[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._values:
+            raise AttributeError(f"no value {name!r}; there are: {', '.join(self) or 'none'}")
+        return self._values[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._values[name] = value
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+    def update(self, *given: Any, allow_val_change: bool = True, **named: Any) -> None:
+        """Set several values: of a mapping, or of an object such as that of argparse."""
+        del allow_val_change  # a value may change here
+        for one in given:
+            self._values.update(one if isinstance(one, Mapping) else vars(one))
+        self._values.update(named)
+
+    def setdefaults(self, given: Mapping[str, Any]) -> None:
+        """Set those values that are not set."""
+        for key, value in given.items():
+            self._values.setdefault(key, value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values."""
+        return dict(self._values)
+
+
+class TrackedRun:
+    """What `init` returns; it logs to the run of this process (`trainyard.init`)."""
+
+    def __init__(self, config: object) -> None:
+        self._run = session.init()
+        self._row: dict[str, float] = {}
+        self._step = 0
+        self._saved = SavedFiles(_warn)
+        self.config = Fields()
+        self.config.update(self._run.config)
+        if config is not None:
+            self.config.update(config)
+        self.summary = Fields()
+        self.ended = False
+
+    @property
+    def step(self) -> int:
+        """The step that the next `log` without `step` belongs to."""
+        return self._step
+
+    @property
+    def id(self) -> str:
+        """Id of the job; `none` outside of one."""
+        return self._run.job_id or "none"
+
+    @property
+    def name(self) -> str:
+        """Name of the job; `none` outside of one."""
+        return self._run.name or "none"
+
+    @property
+    def dir(self) -> str:
+        """The run directory; the working directory outside of a job."""
+        return str(self._run.directory or ".")
+
+    @property
+    def url(self) -> str | None:
+        """None: a script does not know the address of the dashboard."""
+        return None
+
+    def log(
+        self,
+        data: Mapping[str, Any],
+        step: int | None = None,
+        commit: bool | None = None,
+        **_: object,
+    ) -> None:
+        """Log numbers, images and histograms of a step; nested ones by `a.b`.
+
+        Without `step` each call is one step, from 0 on, unless `commit=False`. With it, values of a
+        step are collected until a later step comes, or the end. A step before the last one is left
+        out, with a warning.
+
+        Raises:
+            Error: the run has ended.
+            ValueError: `step` is no whole number from 0 to 1,000,000,000.
+        """
+        if self.ended:
+            raise Error("wandb.log after wandb.finish: call wandb.init first")
+        if step is not None:
+            if step < self._step:
+                _warn("log(step=...)", f"is left out: step {step} is before {self._step}")
+                return
+            if step > self._step:
+                self._write()
+                self._step = int(step)
+        numbers: dict[str, float] = {}
+        for name, value in _flat(data, "", DEEPEST):
+            if isinstance(value, Image | Histogram):
+                self._log_media(name, value)
+            elif (number := _number(name, value)) is not None:
+                numbers[name] = number
+        self._row |= numbers
+        self.summary.update(numbers)
+        if commit or (commit is None and step is None):
+            self._write()
+            self._step += 1
+
+    def save(self, glob_str: str, base_path: str | None = None, policy: str = "live") -> list[str]:
+        """Store the files of a pattern: now, at the `end`, or with `live` both if they change.
+
+        A file that cannot be stored is left out, and warns once by name.
+        """
+        found = self._saved.save(self._run, glob_str, base_path, policy, self._step)
+        if not found:
+            _warn(f"save({glob_str!r})", "finds no file")
+        return found
+
+    def log_artifact(
+        self,
+        artifact_or_path: Artifact | str,
+        name: str | None = None,
+        type: str | None = None,  # noqa: A002 - wandb's name
+        **_: object,
+    ) -> Artifact:
+        """Store the files of an artifact, or of a path; what cannot be stored warns once by name.
+
+        Raises:
+            ValueError: there is no such path.
+        """
+        artifact = artifact_or_path
+        if not isinstance(artifact, Artifact):
+            path = Path(artifact)
+            artifact = Artifact(name or path.resolve().name, type or "file")
+            (artifact.add_dir if path.is_dir() else artifact.add_file)(str(path))
+        artifact.log_to(self._run, self._step, _warn)
+        return artifact
+
+    def define_metric(self, name: str, *_: object, **options: object) -> Inert:
+        """Accept the name; charts run over steps, and lists show the last values."""
+        if options:
+            _warn("define_metric", f"knows no {', '.join(options)}: charts run over steps")
+        return Inert(f"define_metric({name!r})")
+
+    def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
+        """Write what is left; the exit code of the script decides how the job ends."""
+        del exit_code, quiet
+        if not self.ended:
+            self._write()
+            self._saved.finish(self._run, self._step)
+            self._run.flush()
+            self.ended = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _finish(self)
+
+    def __getattr__(self, name: str) -> Inert:
+        return _lacking(f"run.{name}", name)
+
+    def _log_media(self, name: str, value: Image | Histogram) -> None:
+        try:
+            value.log_to(self._run, name, self._step)
+        except (OSError, TypeError, ValueError) as error:
+            _warn(f"log({name!r})", f"is left out: {error}")
+
+    def _write(self) -> None:
+        row, self._row = self._row, {}
+        if row:
+            self._run.log(row, step=self._step)
+
+
+run: TrackedRun | None = None
+"""The run that `init` began; None before it and after `finish`."""
+
+
+def init(*_: object, config: object = None, **options: Any) -> TrackedRun:
+    """Return the run of this process; a second call returns the same one until `finish`.
+
+    Name, project and tags are those of the job, so that other options do nothing. `config` has the
+    `program.arguments` of the job, and the values given here.
+    """
+    global run
+    without = {"mode", "dir", "reinit", "settings", "anonymous", "resume", "save_code", "force"}
+    if named := sorted(options.keys() - without):
+        _warn("init", f"takes no {', '.join(named)}: the job has its own")
+    if run is None:
+        run = TrackedRun(config)
+        atexit.register(run.finish)
+    elif config is not None:
+        run.config.update(config)
+    return run
+
+
+def log(
+    data: Mapping[str, Any],
+    step: int | None = None,
+    commit: bool | None = None,
+    **_: object,
+) -> None:
+    """Log numbers of a step: `TrackedRun.log`.
+
+    Raises:
+        Error: there is no run.
+    """
+    _present("log").log(data, step=step, commit=commit)
+
+
+def define_metric(name: str, *_: object, **options: object) -> Inert:
+    """Accept the name of a metric: `TrackedRun.define_metric`.
+
+    Raises:
+        Error: there is no run.
+    """
+    return _present("define_metric").define_metric(name, **options)
+
+
+def save(glob_str: str, base_path: str | None = None, policy: str = "live") -> list[str]:
+    """Store the files of a pattern: `TrackedRun.save`.
+
+    Raises:
+        Error: there is no run.
+    """
+    return _present("save").save(glob_str, base_path, policy)
+
+
+def log_artifact(artifact_or_path: Artifact | str, **options: Any) -> Artifact:
+    """Store the files of an artifact, or of a path: `TrackedRun.log_artifact`.
+
+    Raises:
+        Error: there is no run.
+    """
+    return _present("log_artifact").log_artifact(artifact_or_path, **options)
+
+
+def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
+    """End the run, if there is one."""
+    del exit_code, quiet
+    if run is not None:
+        _finish(run)
+
+
+def login(*_: object, **__: object) -> bool:
+    """Return True: the job needs no login."""
+    return True
+
+
+def _finish(ended: TrackedRun) -> None:
+    global run
+    ended.finish()
+    if run is ended:
+        run = None
+
+
+def _present(name: str) -> TrackedRun:
+    if run is None:
+        raise Error(f"wandb.{name} before wandb.init")
+    return run
+
+
+def _flat(data: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings, and the media of lists by their index."""
+    for key, value in data.items():
+        name = f"{path}{key}"
+        if isinstance(value, Mapping) and depth > 0:
+            yield from _flat(value, f"{name}.", depth - 1)
+        elif isinstance(value, list | tuple) and any(isinstance(each, Image) for each in value):
+            yield from ((f"{name}/{index}", each) for index, each in enumerate(value))
+        else:
+            yield name, value
+
+
+def _number(name: str, value: Any) -> float | None:
+    """Return a number, or None for what is left out with a warning."""
+    if isinstance(value, Inert | str | bytes) or not hasattr(value, "__float__"):
+        _warn(f"log({name!r})", f"is no number but {_kind(value)}, and is left out")
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:  # a tensor of several numbers
+        _warn(f"log({name!r})", f"is no number, and is left out: {error}")
+        return None
+
+
+def _kind(value: object) -> str:
+    return value._name if isinstance(value, Inert) else type(value).__name__
+
+
+def _lacking(shown: str, name: str) -> Inert:
+    if name in ABSENT:
+        raise Error(f"wandb.{shown} does not exist in trainyard.wandb; docs/wandb.md has what does")
+    if name in INERT:
+        return Inert(shown)
+    raise AttributeError(f"trainyard.wandb has no {shown!r}")
+
+
+def _warn(name: str, what: str) -> None:
+    if name not in _warned:
+        _warned.add(name)
+        logger.warning("wandb.%s %s", name, what)
+
+
+def __getattr__(name: str) -> Any:
+    """Return `config`, `summary`, or something that does nothing.
+
+    Raises:
+        Error: a script cannot go on without it.
+        AttributeError: wandb has no such name, or it is not known here.
+    """
+    if name in ("config", "summary"):
+        return getattr(_present(name), name)
+    return _lacking(name, name)

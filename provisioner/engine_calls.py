@@ -1,0 +1,289 @@
+"""One call of an engine for the server: claim, call, report what was learned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from provisioner.api import ProvisionerApi, persevere
+from provisioner.base import LoginNeeded, NodeSource, Shape, SourceError, Submission, printable
+from provisioner.request_folders import Busy, RequestFolders, hashes
+from provisioner.settings import SourceConfig
+from trainyard.protocol.node_sources.messages import (
+    MAX_CANCELS,
+    MAX_JOBS,
+    EngineJob,
+    NeedsLogin,
+    RequestClaim,
+    RequestOrder,
+    SourceMessage,
+    SourceReport,
+    SourceReportReply,
+)
+from trainyard.protocol.rest.errors import ApiError, ConnectionFailedError
+from trainyard.protocol.worker_messages import PROTOCOL
+
+logger = logging.getLogger(__name__)
+
+SERVER_SECONDS = 30.0
+"""Time for which a call waits for the server. What was not reported is listed within a minute."""
+REFUSED_CLAIM = frozenset({409, 422})
+"""Statuses of a claim whose cause is here, such as lost secrets: the request shows it as its
+reason. One that is unknown to the server (404) has none to show it."""
+PART_BYTES = 512 * 1024
+"""Largest part of a report: half of a body that the server accepts by default."""
+MOST_CANCELS = 100
+"""Most jobs that one listing cancels; the next one cancels more."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a call of the engine returned."""
+
+    jobs: Sequence[EngineJob] = ()
+    complete: bool = False
+    explanation: str | None = None
+    login: LoginNeeded | None = None
+
+
+class EngineCalls:
+    """The calls of one source."""
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        engine: NodeSource,
+        folders: RequestFolders,
+        api: ProvisionerApi,
+        *,
+        url: str,
+    ) -> None:
+        """Use an engine for a source.
+
+        Args:
+            config: the source.
+            engine: its engine.
+            folders: folders of its requests.
+            api: connection to the server with the source's token.
+            url: the provisioner's own URL of the server, for pilots where nothing names another.
+        """
+        self._config = config
+        self._engine = engine
+        self._folders = folders
+        self._api = api
+        self._url = url
+
+    def carry_out(self, message: SourceMessage) -> None:
+        """Call the engine and report; errors of engine and server are logged.
+
+        A message that is lost with its call is sent again by the server: every call can be
+        repeated.
+        """
+        try:
+            try:
+                if message.request_id is None:
+                    self._list()
+                elif message.call != "cancel" or self._is_withdrawn(message.request_id):
+                    self._call(message.call, message.request_id)
+            except OSError as error:  # such as a full disk, on which no lock can be made
+                logger.exception("%r failed", message)
+                failed = SourceError(f"the provisioner's folder: {error}")
+                self._send(Learned(), failed, request_id=message.request_id)
+        except Busy as busy:
+            logger.info("%r is left to the call that runs: %s", message, busy)
+        except (ApiError, ConnectionFailedError) as error:
+            logger.warning("%r: the server: %s", message, error)
+
+    def _is_withdrawn(self, request_id: str) -> bool:
+        """Return whether a request was withdrawn, by the server: a message alone cancels no job.
+
+        A claim without secrets is refused while the request is wanted, and changes nothing.
+        """
+        claim = RequestClaim(protocol=PROTOCOL, source=self._config.name, secret_hashes=())
+        try:
+            order = persevere(
+                lambda: self._api.claim(request_id, claim), for_seconds=SERVER_SECONDS
+            )
+        except ApiError as refusal:
+            if refusal.status not in REFUSED_CLAIM:
+                raise
+            logger.warning("request %s is wanted, and not cancelled: %s", request_id, refusal)
+            return False
+        return not order.wanted
+
+    def _list(self) -> None:
+        """Report every job of the source, and cancel those that the reply names.
+
+        A job of a name and source like ours that was not submitted from this folder may be another
+        server's: it stays, unless the server orders its end by a message of its own.
+        """
+
+        def listed() -> Learned:
+            found = self._engine.list()
+            self._folders.sweep({job.request_id for job in found.jobs})
+            return Learned(found.jobs, complete=True, login=found.login)
+
+        reply = self._report(listed, request_id=None)
+        foreign = [each for each in reply.cancel if not self._folders.has(each)]
+        if foreign:
+            logger.warning("not submitted from here, and not cancelled: %s", ", ".join(foreign))
+        for request_id in [each for each in reply.cancel if each not in foreign][:MOST_CANCELS]:
+            try:
+                self._call("cancel", request_id)
+            except Busy as busy:
+                logger.info("not cancelled in this listing: %s", busy)
+
+    def _call(self, call: str, request_id: str) -> None:
+        """Make a call for one request, and report.
+
+        Calls for one request exclude each other; the server repeats one that is left out.
+
+        Raises:
+            Busy: another call for the request runs.
+        """
+        calls: dict[str, Callable[[], Learned]] = {
+            "submit": lambda: self._submit(request_id),
+            "cancel": lambda: self._cancel(request_id),
+            "status": lambda: Learned(self._status(request_id)),
+            "explain": lambda: Learned(explanation=self._engine.explain(request_id)[:2000]),
+        }
+        with self._folders.locked(request_id):
+            self._report(calls[call], request_id=request_id)
+
+    def _submit(self, request_id: str) -> Learned:
+        order, submission = self._claim(request_id)
+        if not order.wanted:
+            return self._cancel(request_id)
+        self._folders.note_submission(request_id)
+        ref = self._engine.submit(submission)
+        try:
+            jobs = [job for job in self._engine.status([request_id]) if job.ref == ref]
+        except SourceError as error:
+            logger.warning("request %s is %s; its state is unknown: %s", request_id, ref, error)
+            jobs = []
+        return Learned(jobs or [EngineJob(request_id=request_id, ref=ref, state="unknown")])
+
+    def _claim(self, request_id: str) -> tuple[RequestOrder, Submission]:
+        config = self._config
+        path = self._folders.secrets(request_id, count=config.limits.nodes_per_request)
+        claim = RequestClaim(protocol=PROTOCOL, source=config.name, secret_hashes=hashes(path))
+        order = persevere(lambda: self._api.claim(request_id, claim), for_seconds=SERVER_SECONDS)
+        urls = (config.url, *order.urls, self._url)
+        submission = Submission(
+            request_id=request_id,
+            purpose=order.purpose,
+            shape=Shape(nodes=order.nodes, slots=config.slots, device=config.device),
+            seconds=order.seconds,
+            secrets=path,
+            environment=config.pilot_environment(
+                url=next(url for url in urls if url),
+                request_id=request_id,
+                purpose=order.purpose,
+            ),
+        )
+        return order, submission
+
+    def _cancel(self, request_id: str) -> Learned:
+        if not self._folders.was_never_submitted(request_id):
+            self._engine.cancel(request_id)
+        return Learned(self._status(request_id))
+
+    def _status(self, request_id: str) -> Sequence[EngineJob]:
+        """Return the job of a request; without one, the proof that there is none if there is one.
+
+        The engine was never called for a request that was claimed here and not submitted here, so
+        that no job of it exists. Whatever else the engine does not know is left unknown.
+        """
+        if self._folders.was_never_submitted(request_id):
+            reason = "withdrawn before it was submitted"
+            return [
+                EngineJob(
+                    request_id=request_id, ref="none", state="ended", gone=True, reason=reason
+                )
+            ]
+        return self._engine.status([request_id])
+
+    def _report(self, call: Callable[[], Learned], *, request_id: str | None) -> SourceReportReply:
+        """Make a call, and report what it returned or why it failed.
+
+        Raises:
+            ApiError: the server refuses the report, or has no such request.
+            ConnectionFailedError: the server does not answer.
+        """
+        error: SourceError | None = None
+        learned = Learned()
+        try:
+            learned = call()
+        except SourceError as raised:
+            error = raised
+        except ApiError as refusal:
+            if refusal.status not in REFUSED_CLAIM:
+                raise
+            error = SourceError(f"the server refuses the claim: {refusal}")
+        except ConnectionFailedError:
+            raise
+        except Exception as raised:
+            logger.exception("a call of source %s failed", self._config.name)
+            error = SourceError(f"{type(raised).__name__}: {raised}")
+        return self._send(learned, error, request_id=request_id)
+
+    def _send(
+        self, learned: Learned, error: SourceError | None, *, request_id: str | None
+    ) -> SourceReportReply:
+        """Report in as many parts as the server's limit of a body demands."""
+        *first, last = _parts(tuple(_printable(learned.jobs)))
+        earlier: list[str] = []
+        cancel: dict[str, None] = {}
+        for jobs in first:
+            part = SourceReport(protocol=PROTOCOL, source=self._config.name, jobs=tuple(jobs))
+            cancel |= dict.fromkeys(self._post(part).cancel)
+            earlier += [job.request_id for job in jobs]
+        report = SourceReport(
+            protocol=PROTOCOL,
+            source=self._config.name,
+            jobs=tuple(last),
+            earlier=tuple(earlier[:MAX_JOBS]),
+            complete=learned.complete and len(earlier) <= MAX_JOBS,
+            asked=request_id,
+            explanation=None if learned.explanation is None else clean(learned.explanation),
+            error=None if error is None else clean(str(error)),
+            refused=error is not None and error.refused,
+            needs_login=_login(error if learned.login is None else learned.login),
+        )
+        cancel |= dict.fromkeys(self._post(report).cancel)
+        return SourceReportReply(cancel=tuple(cancel)[:MAX_CANCELS])
+
+    def _post(self, report: SourceReport) -> SourceReportReply:
+        return persevere(lambda: self._api.report(report), for_seconds=SERVER_SECONDS)
+
+
+def _parts(jobs: Sequence[EngineJob]) -> Sequence[Sequence[EngineJob]]:
+    """Return the jobs in parts of at most `PART_BYTES`, or of one job; the last may be empty."""
+    parts: list[list[EngineJob]] = [[]]
+    size = 0
+    for job in jobs:
+        own = len(job.model_dump_json().encode())
+        if parts[-1] and size + own > PART_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(job)
+        size += own
+    return parts
+
+
+def _login(error: SourceError | None) -> NeedsLogin | None:
+    if not isinstance(error, LoginNeeded):
+        return None
+    return NeedsLogin(reason=clean(str(error)), command=clean(error.command, longest=500))
+
+
+def _printable(jobs: Iterable[EngineJob]) -> Iterable[EngineJob]:
+    for job in jobs:
+        yield job.model_copy(update={"reason": clean(job.reason)})
+
+
+def clean(text: str, *, longest: int = 2000) -> str:
+    """Return a text of an engine without control characters, of bounded length."""
+    shown = printable(text.strip())
+    return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."

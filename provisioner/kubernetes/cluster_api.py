@@ -1,0 +1,227 @@
+"""Calls of the Kubernetes API in one namespace, by kr8s: with time limits, retries and paging."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import httpx
+import kr8s
+import kr8s.asyncio
+
+from provisioner.base import LoginNeeded, SourceError
+from provisioner.kubernetes.manifest import KubernetesOptions, Manifest
+from trainyard.base.backoff import Backoff, Retries, retry
+
+Result = TypeVar("Result")
+Verb = Literal["get", "list", "create", "patch", "delete"]
+METHODS = {"get": "GET", "list": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"}
+REQUEST_SECONDS = 20.0
+"""Longest time of one request, the credentials included."""
+RETRY_SECONDS = 15.0
+"""Time from the first failure of a request to its last repeat."""
+PAGE = 500
+MOST_PAGES = 400
+"""Most pages of a listing: a broken server could name a next one for ever."""
+RESTARTS = 3
+"""Times that a listing begins anew because the server has forgotten where it was."""
+GONE = httpx.codes.GONE
+SHOWN = 1000
+"""Most characters of the server's message that an error repeats."""
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind of object, as the path of the API has it."""
+
+    version: str
+    plural: str
+
+    def __str__(self) -> str:
+        group = self.version.rpartition("/")[0]
+        return f"{self.plural}.{group}" if group else self.plural
+
+
+JOBS, PODS = Resource("batch/v1", "jobs"), Resource("v1", "pods")
+SECRETS, EVENTS = Resource("v1", "secrets"), Resource("v1", "events")
+WORKLOADS = Resource("kueue.x-k8s.io/v1beta1", "workloads")
+
+
+class ClusterError(SourceError):
+    """The API server refused a request, or its answer could not be had or read."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """Status of the answer; None without one."""
+
+
+class Cluster:
+    """One namespace of a cluster. Its calls block and may be made by any thread, one at a time."""
+
+    def __init__(self, options: KubernetesOptions) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._runner: asyncio.Runner | None = None
+        self._api: kr8s.asyncio.Api | None = None
+
+    def close(self) -> None:
+        """Close the event loop; the next call opens another one."""
+        with self._lock:
+            self._api = None
+            if self._runner is not None:
+                self._runner.close()
+                self._runner = None
+
+    def call(
+        self,
+        verb: Verb,
+        resource: Resource,
+        name: str = "",
+        *,
+        body: Manifest | None = None,
+        params: dict[str, str] | None = None,
+    ) -> Manifest:
+        """Return the answer to one request; repeated while the server is busy or away.
+
+        Raises:
+            ClusterError: with the status of a refusal; `refused` where a repeat is useless.
+            LoginNeeded: the credentials have ended and a person has to renew them.
+        """
+        what = f"{verb} {resource} in namespace {self._options.namespace}"
+        return retry(
+            lambda: self._answer(self._request(verb, resource, name, body, params), what),
+            when=_may_pass,
+            retries=Retries(Backoff(first=0.2, longest=2.0), for_seconds=RETRY_SECONDS),
+        )
+
+    def items(self, resource: Resource, params: dict[str, str]) -> list[Manifest]:
+        """Return all objects that the parameters select, of one state of the cluster."""
+        for _ in range(RESTARTS):
+            try:
+                return self._pages(resource, params)
+            except ClusterError as error:
+                if error.status != GONE:
+                    raise
+        raise ClusterError(
+            f"list {resource}: the pages expired {RESTARTS} times; the API server forgets faster"
+            " than it answers"
+        )
+
+    def _pages(self, resource: Resource, params: dict[str, str]) -> list[Manifest]:
+        items: list[Manifest] = []
+        following = ""
+        for _ in range(MOST_PAGES):
+            asked = params | {"limit": str(PAGE)}
+            page = self.call(
+                "list", resource, params=asked | ({"continue": following} if following else {})
+            )
+            if "items" not in page:
+                raise ClusterError(f"list {resource}: the answer is no list")
+            items += page["items"] or ()
+            following = (page.get("metadata") or {}).get("continue") or ""
+            if not following:
+                return items
+        raise ClusterError(f"list {resource}: the answer has more than {MOST_PAGES} pages")
+
+    def _answer(self, request: Coroutine[Any, Any, httpx.Response], what: str) -> Manifest:
+        """Make a request and return its answer."""
+        response = self._run(request, what)
+        try:
+            answer = response.json()
+        except ValueError:
+            answer = None
+        if response.is_success and isinstance(answer, dict):
+            return answer
+        text = answer.get("message") if isinstance(answer, dict) else response.text
+        if response.is_success:
+            raise ClusterError(f"{what}: the answer is no JSON object: {str(text)[:SHOWN]}")
+        raise self._refusal(what, response.status_code, str(text))
+
+    def _run(self, request: Coroutine[Any, Any, httpx.Response], what: str) -> httpx.Response:
+        """Run a request in the event loop of this cluster."""
+        with self._lock:
+            if self._runner is None:
+                self._runner = asyncio.Runner()
+            try:
+                return self._runner.run(request)
+            except (TimeoutError, kr8s.APITimeoutError) as error:
+                raise ClusterError(f"{what}: no answer in {REQUEST_SECONDS:.0f} s") from error
+            except httpx.TransportError as error:
+                raise ClusterError(f"{what}: {error or type(error).__name__}") from error
+            except kr8s.ServerError as error:  # of the first look at the server's version
+                status = error.response.status_code if error.response is not None else None
+                raise self._refusal(what, status, str(error)) from error
+            except json.JSONDecodeError as error:
+                raise ClusterError(f"{what}: the version of the server is no JSON") from error
+            except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
+                raise self._unusable(f"the credentials cannot be used: {error}") from error
+
+    async def _request(
+        self,
+        verb: Verb,
+        resource: Resource,
+        name: str,
+        body: Manifest | None,
+        params: dict[str, str] | None,
+    ) -> httpx.Response:
+        # No connection is kept: calls are a minute apart, and a balancer forgets idle ones.
+        headers = {"Connection": "close"}
+        if verb == "patch":
+            headers["Content-Type"] = "application/merge-patch+json"
+        async with asyncio.timeout(REQUEST_SECONDS):
+            for again in (False, True):
+                api = await self._connected(again=again)
+                if api.auth.token:
+                    headers["Authorization"] = f"Bearer {api.auth.token}"
+                async with api.call_api(
+                    METHODS[verb],
+                    version=resource.version,
+                    namespace=self._options.namespace,
+                    url=f"{resource.plural}/{name}" if name else resource.plural,
+                    raise_for_status=False,
+                    params=params,
+                    content=json.dumps(body) if body is not None else None,
+                    headers=headers,
+                ) as response:
+                    pass
+                if response.status_code != httpx.codes.UNAUTHORIZED:
+                    break
+            answer: httpx.Response = response
+        return answer
+
+    async def _connected(self, *, again: bool) -> kr8s.asyncio.Api:
+        """Return kr8s's client; `again` reads the credentials anew, which tokens need hourly."""
+        if self._api is None:
+            self._api = await kr8s.asyncio.api(
+                kubeconfig=self._options.kubeconfig,
+                context=self._options.context,
+                namespace=self._options.namespace,
+            )
+        elif again:
+            await self._api.reauthenticate()
+        return self._api
+
+    def _refusal(self, what: str, status: int | None, message: str) -> SourceError:
+        if status == httpx.codes.UNAUTHORIZED:
+            return self._unusable(f"{what}: the server does not accept the credentials: {message}")
+        error = ClusterError(f"{what}: {status} {message[:SHOWN]}", status=status)
+        # A full quota empties again; a missing right, a wrong field or namespace stay.
+        error.refused = status in (400, 403, 404, 422) and "exceeded quota" not in message
+        return error
+
+    def _unusable(self, message: str) -> SourceError:
+        if self._options.login is not None:
+            return LoginNeeded(message, command=self._options.login)
+        return ClusterError(message, status=httpx.codes.UNAUTHORIZED)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Return whether a repeat may succeed: the server is away, busy or broken."""
+    return isinstance(error, ClusterError) and (
+        error.status is None or error.status == 429 or error.status >= 500
+    )

@@ -1,0 +1,36 @@
+"""Notes of when something was first seen of an object, in files: a provisioner has processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from trainyard.run.atomic import create_file
+
+
+class FirstTimes:
+    """When something was first seen of each object, for all processes of the provisioner."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
+        """Use a folder, with one file for each object."""
+        self._folder = folder
+        self._clock = clock
+
+    def note(self, uid: str) -> float:
+        """Note an object unless it is noted; return the seconds since its note."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_file(self._folder / uid, repr(self._clock()))
+        return self.seconds(uid)
+
+    def seconds(self, uid: str) -> float:
+        """Return the seconds since the note of an object; negative without one."""
+        try:
+            return self._clock() - float((self._folder / uid).read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return -1.0
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Forget all other objects."""
+        for path in self._folder.glob("[!.]*"):  # not the drafts of others
+            if path.name not in uids:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,346 @@
+"""The objects of one request: an indexed Job with the operator's pod template, and its Secret.
+
+What the source relies on (the pilot's command, the restarts, the join secrets, labels, finalizers)
+is added last, and a template that sets one of these fields is refused with the field's name.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field
+
+from provisioner.base import EngineOptions, Place, Shape, SourceError, Submission
+from trainyard.protocol.node_sources.messages import job_name
+
+Manifest = dict[str, Any]
+"""An object of the Kubernetes API, as JSON."""
+
+SOURCE_LABEL_KEY, REQUEST_LABEL_KEY = "trainyard.dev/source", "trainyard.dev/request"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+FINALIZER = "trainyard.dev/proof"
+"""Keeps a Job or a pod that was deleted, with the states of its containers, until the server has
+had them: a pod that merely vanished may have been deleted by force, and may still run."""
+CONTAINER = "pilot"
+DEVICES: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
+SECRETS_FOLDER, DATA_FOLDER = "/run/trainyard/join", "/var/lib/trainyard/pilot"
+USER, SECRETS_GROUP = 10002, 10003
+"""User of the worker's image, and the group by which it reads the join secrets: another one than
+the user's, so that ranks with users of their own are not in it."""
+KEYS = {
+    **dict.fromkeys(("containers", "initContainers", "env", "volumes"), "name"),
+    "volumeMounts": "mountPath",
+    "imagePullSecrets": "name",
+}
+"""Field by which Kubernetes merges the items of a list; other lists are one value."""
+OURS = {
+    "spec": ("activeDeadlineSeconds",),
+    f"spec.containers[{CONTAINER}]": ("args", "restartPolicy", "restartPolicyRules", "workingDir"),
+}
+"""Fields that stay unset, as they would defeat what the source relies on."""
+
+
+class KubernetesOptions(EngineOptions):
+    """Options of a source of kind `kubernetes`."""
+
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+    """Namespace of the Jobs."""
+    image: Annotated[str, Field(min_length=1)]
+    """Image of the worker and the trainer (`deploy/worker.Dockerfile`)."""
+    kubeconfig: str | None = None
+    """Path of a kubeconfig; `KUBECONFIG`, `~/.kube/config` or the pod's service account when
+    absent, in this order."""
+    context: str | None = None
+    """Context of the kubeconfig; its current one when absent."""
+    login: str | None = None
+    """Command that renews the credentials, where a person has to."""
+    queue: Annotated[str, Field(min_length=1)] | None = None
+    """Kueue's LocalQueue; the Job is created suspended, and Kueue admits it."""
+    grace_seconds: Annotated[int, Field(ge=30, le=86_400)] = 300
+    """Time that a deleted pod has to save and leave, in seconds."""
+    restarts: Annotated[int, Field(ge=0, le=100)] = 3
+    """Failed pods of one index that are replaced; disruptions (evictions, drained nodes) do not
+    count."""
+    gpu_resource: Annotated[str, Field(pattern="/")] = "nvidia.com/gpu"
+    """Resource of which a slot of kind `cuda` takes one."""
+    shared_memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)?$")] | None = None
+    """Limit of `/dev/shm`, such as `16Gi`; it counts as memory of the pod. The pod's memory limit,
+    or half of the node's memory, when absent."""
+    pod_template: str | None = None
+    """Path of a YAML file with a pod template (`metadata` and `spec`) that is merged in: volumes,
+    node selector, tolerations, memory, ..."""
+
+
+def job_manifest(
+    place: Place, options: KubernetesOptions, submission: Submission, command: list[str]
+) -> Manifest:
+    """Return the Job of a request.
+
+    Raises:
+        SourceError: a final refusal: the operator's pod template cannot be read or conflicts.
+    """
+    name = job_name(submission.request_id)
+    labels = {SOURCE_LABEL_KEY: place.name, REQUEST_LABEL_KEY: submission.request_id}
+    queue = {QUEUE_LABEL: options.queue} if options.queue else {}
+    spec: Manifest = {
+        "completions": submission.shape.nodes,
+        "parallelism": submission.shape.nodes,
+        "completionMode": "Indexed",
+        "backoffLimitPerIndex": options.restarts,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "Ignore",
+                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                }
+            ]
+        },
+        "podReplacementPolicy": "Failed",  # never two live pods of an index
+        "suspend": options.queue is not None,
+        "template": pod_template(options, submission, command, labels),
+    }
+    if submission.seconds is not None:
+        spec["activeDeadlineSeconds"] = max(1, int(submission.seconds))
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": options.namespace,
+            "labels": labels | queue,
+            "finalizers": [FINALIZER],
+        },
+        "spec": spec,
+    }
+
+
+def secret_manifest(
+    place: Place, options: KubernetesOptions, submission: Submission, job_uid: str
+) -> Manifest:
+    """Return the Secret with the join secrets of a request; it is removed with its Job."""
+    name = job_name(submission.request_id)
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "namespace": options.namespace,
+            "labels": {SOURCE_LABEL_KEY: place.name, REQUEST_LABEL_KEY: submission.request_id},
+            "ownerReferences": [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job_uid}
+            ],
+        },
+        "type": "Opaque",
+        "immutable": True,
+        "data": {"secrets": base64.b64encode(submission.secrets.read_bytes()).decode()},
+    }
+
+
+def check_template(options: KubernetesOptions) -> None:
+    """Merge the operator's pod template as requests will.
+
+    Raises:
+        SourceError: a final refusal, with the name of the field.
+    """
+    for device in DEVICES:
+        submission = Submission(
+            request_id="check",
+            purpose="nodes",
+            shape=Shape(nodes=1, slots=1, device=device),
+            seconds=None,
+            secrets=Path("secrets"),
+            environment={},
+        )
+        pod_template(options, submission, ["pilot"], {SOURCE_LABEL_KEY: "", REQUEST_LABEL_KEY: ""})
+
+
+def pod_template(
+    options: KubernetesOptions,
+    submission: Submission,
+    command: list[str],
+    labels: Mapping[str, str],
+) -> Manifest:
+    """Return the template of the pods: defaults, the operator's over them, then what is fixed."""
+    operators = _operators_template(options)
+    return overlay(
+        overlay(_defaults(submission), operators),
+        _fixed(options, submission, command, labels),
+        refuse=True,
+    )
+
+
+def overlay(base: Manifest, top: Manifest, *, refuse: bool = False, path: str = "") -> Manifest:
+    """Return `base` with `top` merged in, as Kubernetes merges: some lists by the key of an item.
+
+    Args:
+        base: what is merged into.
+        top: what is merged; its values win.
+        refuse: whether another value in `base` for a field of `top` is an error.
+        path: where the two lie, for errors.
+
+    Raises:
+        SourceError: a final refusal, with the name of the field.
+    """
+    result = dict(base)
+    for name, value in top.items():
+        where = f"{path}.{name}" if path else name
+        if name not in base or base[name] == value:
+            result[name] = value
+        elif isinstance(value, dict) and isinstance(base[name], dict):
+            result[name] = overlay(base[name], value, refuse=refuse, path=where)
+        elif isinstance(value, list) and isinstance(base[name], list) and name in KEYS:
+            result[name] = _overlay_list(base[name], value, refuse=refuse, path=where)
+        elif refuse:
+            raise _refusal(where, base[name], f"the source sets it to {value!r}")
+        else:
+            result[name] = value
+    return result
+
+
+def _overlay_list(base: list[Any], top: list[Any], *, refuse: bool, path: str) -> list[Any]:
+    field = path.rpartition(".")[2]
+    key = KEYS[field]
+    result = list(base)
+    at = {_keyed(item, key, path): place for place, item in enumerate(base)}
+    for item in top:
+        place = at.get(_keyed(item, key, path))
+        if place is None:
+            result.append(item)
+        elif field in ("containers", "initContainers"):
+            where = f"{path}[{item[key]}]"
+            result[place] = overlay(result[place], item, refuse=refuse, path=where)
+        elif refuse and result[place] != item:
+            raise _refusal(f"{path}[{item[key]}]", result[place], "the source sets it")
+        else:
+            result[place] = item
+    return result
+
+
+def _keyed(item: Any, key: str, path: str) -> str:
+    if not isinstance(item, dict) or not isinstance(item.get(key), str):
+        raise SourceError.refusal(f"pod_template: each item of {path} needs the field {key!r}")
+    return str(item[key]).rstrip("/")
+
+
+def _refusal(field: str, value: object, why: str) -> SourceError:
+    return SourceError.refusal(f"pod_template: {field} cannot be {value!r}: {why}; leave it out")
+
+
+def _operators_template(options: KubernetesOptions) -> Manifest:
+    if options.pod_template is None:
+        return {}
+    try:
+        template = yaml.safe_load(Path(options.pod_template).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SourceError.refusal(
+            f"pod_template={options.pod_template!r} cannot be read: {error}"
+        ) from error
+    if not isinstance(template, dict) or not template.keys() <= {"metadata", "spec"}:
+        raise SourceError.refusal(
+            f"pod_template={options.pod_template!r} needs the fields metadata and spec alone, as"
+            " the template of a Job has them"
+        )
+    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
+    if not isinstance(metadata, dict) or not metadata.keys() <= {"labels", "annotations"}:
+        raise SourceError.refusal("pod_template: metadata may have labels and annotations alone")
+    if not isinstance(spec, dict):
+        raise SourceError.refusal(f"pod_template: spec={spec!r} needs fields of a pod")
+    for item in spec.get("containers") or ():
+        if _keyed(item, "name", "spec.containers") == CONTAINER:
+            _check_unset(item, f"spec.containers[{CONTAINER}]")
+    _check_unset(spec, "spec")
+    return {"metadata": metadata, "spec": spec}
+
+
+def _check_unset(fields: Manifest, path: str) -> None:
+    for name in OURS[path]:
+        if name in fields:
+            raise _refusal(f"{path}.{name}", fields[name], "the source leaves it unset")
+
+
+def _defaults(submission: Submission) -> Manifest:
+    """Return what an operator's template may set otherwise."""
+    pilot: Manifest = {
+        "name": CONTAINER,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    if submission.shape.device == "cpu":
+        pilot["resources"] = {"requests": {"cpu": str(submission.shape.slots)}}
+    return {
+        "spec": {
+            "automountServiceAccountToken": False,  # ranks run the code of users
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": SECRETS_GROUP,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [pilot],
+        }
+    }
+
+
+def _fixed(
+    options: KubernetesOptions,
+    submission: Submission,
+    command: list[str],
+    labels: Mapping[str, str],
+) -> Manifest:
+    """Return what the source relies on."""
+    memory: Manifest = {"medium": "Memory"}
+    if options.shared_memory:
+        memory["sizeLimit"] = options.shared_memory
+    pilot: Manifest = {
+        "name": CONTAINER,
+        "image": options.image,
+        "command": command,
+        "env": _environment(options, submission),
+        "volumeMounts": [
+            {"name": "trainyard-join", "mountPath": SECRETS_FOLDER, "readOnly": True},
+            {"name": "trainyard-data", "mountPath": DATA_FOLDER},
+            {"name": "trainyard-shm", "mountPath": "/dev/shm"},
+        ],
+    }
+    if submission.shape.device == "cuda":
+        pilot["resources"] = {"limits": {options.gpu_resource: str(submission.shape.slots)}}
+    secret = {"secretName": job_name(submission.request_id), "defaultMode": 0o400}
+    return {
+        "metadata": {"labels": dict(labels), "finalizers": [FINALIZER]},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": options.grace_seconds,
+            "containers": [pilot],
+            "volumes": [
+                {"name": "trainyard-join", "secret": secret},
+                {"name": "trainyard-data", "emptyDir": {}},
+                {"name": "trainyard-shm", "emptyDir": memory},
+            ],
+        },
+    }
+
+
+def _environment(options: KubernetesOptions, submission: Submission) -> list[Manifest]:
+    """Return the variables of the pilot; JOB_COMPLETION_INDEX comes with the indexed Job."""
+    values = {
+        **submission.environment,
+        "TRAINYARD_JOIN_TOKEN_FILE": f"{SECRETS_FOLDER}/secrets",
+        "TRAINYARD_NOTICE_SECONDS": str(options.grace_seconds),
+        "TMPDIR": DATA_FOLDER,
+    }
+    fields = {"TRAINYARD_ADDRESS": "status.podIP", "TRAINYARD_PILOT_INSTANCE": "metadata.uid"}
+    return [
+        *({"name": name, "value": value} for name, value in values.items() if name not in fields),
+        *(
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+            for name, path in fields.items()
+        ),
+    ]

@@ -1,0 +1,268 @@
+"""What the source reads of Jobs and pods, and what their states prove."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from provisioner.kubernetes.manifest import FINALIZER, REQUEST_LABEL_KEY
+from trainyard.protocol.node_sources.messages import EngineNode
+
+INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+BY_THE_CONTROL_PLANE = ("DeletionByPodGC", "DeletionByTaintManager")
+"""Reasons of `DisruptionTarget` by which the control plane ends a pod whose node may be away."""
+
+
+OVERDUE_SECONDS = 600.0
+"""Time after the grace of a deleted pod, whose kubelet then is away; clocks may differ by less."""
+
+
+class _Part(BaseModel):
+    """A part of an object; fields that the source does not read are left out."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class Metadata(_Part):
+    """Metadata of any object."""
+
+    name: str
+    uid: str = Field(pattern=r"^[0-9A-Za-z-]{1,100}$")  # it names a file
+    resource_version: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    finalizers: tuple[str, ...] = ()
+    creation_timestamp: str = ""
+    deletion_timestamp: datetime | None = None
+    deletion_grace_period_seconds: int | None = None
+
+    @property
+    def request_id(self) -> str:
+        """The request; empty where the label is missing."""
+        return self.labels.get(REQUEST_LABEL_KEY, "")
+
+    @property
+    def kept(self) -> bool:
+        """Whether the object is deleted and kept by our finalizer."""
+        return self.deletion_timestamp is not None and FINALIZER in self.finalizers
+
+
+class Condition(_Part):
+    """A condition of a Job, a pod or a Workload."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerEnd(_Part):
+    """How a container waits or has ended."""
+
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+
+
+class ContainerState(_Part):
+    """State of a container: one of the three is present."""
+
+    waiting: ContainerEnd | None = None
+    running: dict[str, object] | None = None
+    terminated: ContainerEnd | None = None
+
+
+class ContainerStatus(_Part):
+    """Status of a container."""
+
+    name: str
+    state: ContainerState = ContainerState()
+
+
+class _PodSpec(_Part):
+    node_name: str = ""
+
+
+class _PodIp(_Part):
+    ip: str
+
+
+class _PodStatus(_Part):
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    pod_ips: tuple[_PodIp, ...] = Field(default=(), alias="podIPs")
+
+
+class Pod(_Part):
+    """A pod of a request."""
+
+    metadata: Metadata
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+    @property
+    def index(self) -> int:
+        """Index of its pilot."""
+        return int(self.metadata.annotations[INDEX_ANNOTATION])
+
+    @property
+    def indexed(self) -> bool:
+        """Whether it is a pod of an indexed Job."""
+        return self.metadata.annotations.get(INDEX_ANNOTATION, "").isdecimal()
+
+    @property
+    def begun(self) -> bool:
+        """Whether a process of it may run or have run."""
+        return bool(self.spec.node_name)
+
+    @property
+    def running(self) -> bool:
+        """Whether its containers were started."""
+        return self.begun and self.status.phase != "Pending"
+
+    @property
+    def gone(self) -> bool:
+        """Whether the cluster proves that no process of the pod is left.
+
+        The kubelet's word counts: it reports a container as terminated once it has ended. The
+        phase alone does not, which the control plane sets for a node that it cannot reach.
+        """
+        deleted = self.metadata.deletion_timestamp is not None
+        if not self.begun:
+            return deleted  # no pod that is deleted is bound to a node any more
+        if not deleted and self.status.phase not in ("Succeeded", "Failed"):
+            return False
+        statuses = self.status.container_statuses
+        if not statuses:  # refused by the kubelet, before a container was made
+            return self.status.phase == "Failed" and not self._ended_from_afar
+        inits = self.status.init_container_statuses
+        return all(s.state.terminated for s in statuses) and not any(s.state.running for s in inits)
+
+    def lost(self, now: float) -> bool:
+        """Return whether its end is due for the control plane, without a proof of it.
+
+        Args:
+            now: Unix time.
+        """
+        if not self.begun or self.gone:
+            return False
+        deleted = self.metadata.deletion_timestamp  # for a pod, the end of its grace
+        overdue = deleted is not None and now > deleted.timestamp() + OVERDUE_SECONDS
+        forced = self.metadata.deletion_grace_period_seconds == 0
+        return forced or overdue or self.status.phase == "Failed"
+
+    @property
+    def _ended_from_afar(self) -> bool:
+        return any(
+            c.type == "DisruptionTarget" and c.reason in BY_THE_CONTROL_PLANE
+            for c in self.status.conditions
+        )
+
+    def reason(self, now: float) -> str:
+        """Return in the cluster's words why it waits or how it ended; empty while it runs."""
+        where = self.metadata.name
+        if self.lost(now):
+            node = self.spec.node_name
+            return f"{where}: its end is not proved; node {node} has not reported its containers"
+        for status in self.status.container_statuses:
+            end = status.state.waiting or status.state.terminated
+            if end is not None and not (end.exit_code == 0 and not end.message):
+                code = "" if end.exit_code is None else f" (exit code {end.exit_code})"
+                return _sentence(f"{where}: {status.name}", end.reason + code, end.message)
+        if self.status.phase == "Failed":
+            return _sentence(where, self.status.reason, self.status.message)
+        for condition in self.status.conditions:
+            if condition.type == "PodScheduled" and condition.status == "False":
+                return _sentence(where, condition.reason, condition.message)
+        return ""
+
+    def node(self) -> EngineNode:
+        """Return the node as reports describe it."""
+        return EngineNode(
+            index=self.index,
+            instance=self.metadata.uid,
+            host=self.spec.node_name,
+            addresses=tuple(address.ip for address in self.status.pod_ips),
+            gone=self.gone,
+        )
+
+
+class _JobSpec(_Part):
+    suspend: bool = False
+    active_deadline_seconds: int | None = None
+
+
+class _JobStatus(_Part):
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
+
+
+class IndexedJob(_Part):
+    """The Job of a request."""
+
+    metadata: Metadata
+    spec: _JobSpec = _JobSpec()
+    status: _JobStatus = _JobStatus()
+
+    @property
+    def finished(self) -> Condition | None:
+        """Condition by which the Job is over or begins to end; None while it goes on."""
+        ends = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
+        return next((c for c in self.status.conditions if c.type in ends and holds(c)), None)
+
+    @property
+    def ends_at(self) -> float | None:
+        """Unix time of its deadline or of its end."""
+        if self.status.completion_time is not None:
+            return self.status.completion_time.timestamp()
+        if self.status.start_time is None or self.spec.active_deadline_seconds is None:
+            return None
+        return self.status.start_time.timestamp() + self.spec.active_deadline_seconds
+
+
+class Workload(_Part):
+    """Kueue's object for a Job."""
+
+    metadata: Metadata
+    status: _JobStatus = _JobStatus()
+
+
+class ClusterEvent(_Part):
+    """An event of an object."""
+
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    last_timestamp: datetime | None = None
+    event_time: datetime | None = None
+
+    @property
+    def at(self) -> float:
+        """Unix time of the last occurrence; 0 when it is not known."""
+        time = self.last_timestamp or self.event_time
+        return time.timestamp() if time else 0.0
+
+    def __str__(self) -> str:
+        return _sentence("", self.reason, self.message)
+
+
+def holds(condition: Condition) -> bool:
+    """Return whether the condition is true."""
+    return condition.status == "True"
+
+
+def in_words(conditions: Sequence[Condition]) -> str:
+    """Return the reasons of conditions that have one."""
+    return "; ".join(_sentence("", c.reason, c.message) for c in conditions if c.reason)
+
+
+def _sentence(where: str, reason: str, message: str) -> str:
+    return ": ".join(part.strip() for part in (where, reason, message) if part.strip())

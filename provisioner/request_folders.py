@@ -1,0 +1,128 @@
+"""Folders of requests: join secrets of the pilots, and the lock that excludes doubled calls.
+
+```
+<state_dir>/sources/<name>/token                    token of the source, 0600
+<state_dir>/sources/<name>/requests/<id>/secrets    one join secret a line, by index; 0600
+<state_dir>/sources/<name>/requests/<id>/submitted  exists before the engine is first called for it
+<state_dir>/sources/<name>/requests/<id>.lock       locked while a call for the request runs
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from trainyard.base.ids import is_id
+from trainyard.run.atomic import create_file, sync_folder
+
+KEPT_SECONDS = 86_400.0
+"""Time that a folder is kept after its job was last seen in a complete listing."""
+
+
+class Busy(Exception):  # noqa: N818 - a condition, not a mistake
+    """Another call for the same request runs."""
+
+
+class RequestFolders:
+    """The folders of all requests of one source."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the folder of the source, with mode 0700."""
+        self._folder = folder / "requests"
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self, request_id: str) -> Iterator[None]:
+        """Hold the lock of a request while the block runs.
+
+        It is not waited for: a submission may hold it for an hour, and a wait would take a process
+        of the provisioner that long. The server repeats its calls.
+
+        Raises:
+            Busy: another call holds it.
+        """
+        path = self._folder / f"{request_id}.lock"
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise Busy(f"another call for request {request_id} runs") from error
+                if not _is_file(fd, path):  # the sweep has removed it meanwhile
+                    continue
+                yield
+                return
+            finally:
+                os.close(fd)
+
+    def secrets(self, request_id: str, *, count: int) -> Path:
+        """Return the file of the join secrets of a request; it is drawn at the first call.
+
+        Its content never changes: the server has the hashes, and pilots may have the secrets.
+        """
+        folder = self._folder / request_id
+        folder.mkdir(mode=0o700, exist_ok=True)
+        os.utime(folder)  # the sweep keeps what is still claimed, as while an engine is away
+        path = folder / "secrets"
+        if not path.exists():
+            drawn = "".join(f"ty_pilot_{secrets.token_urlsafe(32)}\n" for _ in range(count))
+            create_file(path, drawn, mode=0o600)
+            sync_folder(folder)
+            sync_folder(self._folder)
+        return path
+
+    def note_submission(self, request_id: str) -> None:
+        """Note, before the engine is called, that it may have a job of the request from now on."""
+        folder = self._folder / request_id
+        create_file(folder / "submitted", b"", mode=0o600)
+        sync_folder(folder)
+
+    def has(self, request_id: str) -> bool:
+        """Return whether the engine may have been called for a request from here."""
+        return (self._folder / request_id / "submitted").exists()
+
+    def was_never_submitted(self, request_id: str) -> bool:
+        """Return whether no job of a request can exist; call it under the request's lock.
+
+        False where nothing is known: the folder may have been lost, or be another provisioner's.
+        """
+        folder = self._folder / request_id
+        return (folder / "secrets").exists() and not (folder / "submitted").exists()
+
+    def sweep(self, listed: Collection[str]) -> None:
+        """Remove folders whose jobs no complete listing has had for a day.
+
+        Args:
+            listed: ids of the requests whose jobs the engine has; their folders stay.
+        """
+        for folder in self._folder.iterdir():
+            if not is_id(folder.name):
+                continue
+            if folder.name in listed:
+                os.utime(folder)
+            elif folder.stat().st_mtime < time.time() - KEPT_SECONDS:
+                with contextlib.suppress(Busy), self.locked(folder.name):
+                    shutil.rmtree(folder, ignore_errors=True)
+                    (self._folder / f"{folder.name}.lock").unlink(missing_ok=True)
+
+
+def _is_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def hashes(path: Path) -> tuple[str, ...]:
+    """Return the SHA-256 of each secret of a file, in hexadecimal."""
+    lines = path.read_text(encoding="ascii").splitlines()
+    return tuple(hashlib.sha256(line.encode()).hexdigest() for line in lines)

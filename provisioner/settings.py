@@ -1,0 +1,205 @@
+"""Settings of the provisioner: environment variables for it, a TOML file for its sources."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from trainyard.base.labels import Labels, in_words
+from trainyard.base.problems import Problem, SpecError, problems_of
+from trainyard.protocol.node_sources.messages import (
+    LONGEST_SECONDS,
+    USEFUL_SECONDS,
+    NodeShape,
+    SourceKind,
+    SourceLimits,
+    SourceName,
+    SourceRegistration,
+)
+from trainyard.protocol.worker_messages import PROTOCOL
+from trainyard.spec.storage_uri import ROOT_PATTERN
+
+Url = Annotated[str, Field(pattern=r"^https?://[^\s@]+$", max_length=300)]
+Root = Annotated[str, Field(pattern=ROOT_PATTERN.pattern)]
+Place = Annotated[str, Field(pattern=r"^(/|s3://)[^,\s]*$", max_length=500)]
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+
+class Settings(BaseSettings):
+    """What a provisioner needs to know; every field is one environment variable."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TRAINYARD_", frozen=True, use_attribute_docstrings=True
+    )
+
+    url: str = "http://127.0.0.1:8470"
+    """URL of the server."""
+    broker_url: str = "redis://127.0.0.1:6379/0"
+    """Redis URL of the Celery broker; pilots never see it."""
+    join_token: str = ""
+    """Join tokens, separated by commas: one for each source that has not joined yet."""
+    ca_file: Path | None = None
+    """File of CA certificates that the server's is verified with; the system's when absent."""
+    state_dir: Path = Path("trainyard-provisioner")
+    """Folder for the tokens of the sources and the join secrets of their pilots."""
+
+
+class _Table(BaseModel):
+    """A table of the file. Unknown keys and values of another type are rejected."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+
+class PilotSettings(_Table):
+    """Settings of the worker that pass through to pilots (docs/worker.md)."""
+
+    allow_code: bool = False
+    """Whether the nodes run code that a job brings."""
+    run_as: str | None = None
+    """Users as whom ranks run."""
+    ca_file: Annotated[str, Field(pattern="^/")] | None = None
+    """File of CA certificates on the nodes."""
+    notice_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)] | None = None
+    """Time between the notice that a pilot gets of its end and its end, such as Slurm's `KillWait`
+    or the grace of a pod; no save begins that does not fit."""
+
+
+class SourceConfig(_Table):
+    """One source of nodes: a table `[[sources]]`."""
+
+    name: SourceName
+    """Name of the source; the names of its nodes begin with it."""
+    kind: SourceKind
+    """Kind of engine."""
+    slots: Annotated[int, Field(ge=1, le=1024)]
+    """Slots of a node."""
+    device: Literal["cpu", "cuda"] = "cuda"
+    """Kind of its slots."""
+    labels: Labels = Field(default_factory=dict)
+    """Labels of its nodes, besides `source=<name>`."""
+    roots: Annotated[dict[Root, Place], Field(min_length=1, max_length=64)]
+    """Path on the nodes, or `s3://bucket/prefix`, of each storage root."""
+    limits: SourceLimits = Field(default_factory=SourceLimits)
+    """What may be asked of it."""
+    request_seconds: Annotated[float, Field(ge=60, le=LONGEST_SECONDS)] | None = None
+    """Length of an allocation; without an end when absent."""
+    idle_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)] = 300.0
+    """Time without an attempt after which nodes are released."""
+    leave_seconds: Annotated[float, Field(ge=30, le=LONGEST_SECONDS)] = 300.0
+    """Time before the end of an allocation at which its attempts save and leave."""
+    check_addresses: bool = True
+    """Whether a pilot must join from an address that the engine names for it; off behind NAT."""
+    url: Url | None = None
+    """URL at which pilots reach the server; the server's own answer when absent."""
+    python: Annotated[str, Field(min_length=1, max_length=500)] = "python3"
+    """Interpreter on the nodes that has the worker and the trainer."""
+    worker: PilotSettings = PilotSettings()
+    """Settings of the worker that pass through to pilots."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Options of the engine."""
+
+    @model_validator(mode="after")
+    def _must_leave_time_to_work(self) -> Self:
+        least = self.leave_seconds + USEFUL_SECONDS
+        if self.request_seconds is not None and self.request_seconds <= least:
+            raise ValueError(
+                f"request_seconds={self.request_seconds:g} needs to be above {least:g}: "
+                f"attempts leave leave_seconds={self.leave_seconds:g} before the end, and in the "
+                f"last {USEFUL_SECONDS:g} s before that nothing is placed on a node"
+            )
+        if self.labels.get("source", self.name) != self.name:
+            raise ValueError(f"labels.source={self.labels['source']!r} needs to be {self.name!r}")
+        return self
+
+    def registration(self, *, version: str) -> SourceRegistration:
+        """Return the registration of the source."""
+        return SourceRegistration(
+            protocol=PROTOCOL,
+            name=self.name,
+            kind=self.kind,
+            shape=NodeShape(
+                slots=self.slots,
+                device=self.device,
+                labels=self.labels | {"source": self.name},
+                roots=tuple(self.roots),
+            ),
+            limits=self.limits,
+            request_seconds=self.request_seconds,
+            idle_seconds=self.idle_seconds,
+            leave_seconds=self.leave_seconds,
+            check_addresses=self.check_addresses,
+            version=version,
+        )
+
+    def pilot_environment(self, *, url: str, request_id: str, purpose: str) -> dict[str, str]:
+        """Return the environment of the pilots of a request (docs/sources.md); without secrets."""
+        environment = {
+            "TRAINYARD_URL": url,
+            "TRAINYARD_INBOX": "server",
+            "TRAINYARD_ROOTS": ",".join(f"{name}={place}" for name, place in self.roots.items()),
+            "TRAINYARD_LABELS": in_words(self.labels | {"source": self.name}),
+            "TRAINYARD_SLOTS": str(self.slots),
+            "TRAINYARD_DEVICE": self.device,
+            "TRAINYARD_PILOT_KIND": self.kind,
+            "TRAINYARD_PILOT_SOURCE": self.name,
+            "TRAINYARD_PILOT_REQUEST": request_id,
+            "TRAINYARD_PILOT_PURPOSE": purpose,
+        }
+        passed = self.worker.model_dump(exclude_none=True, exclude_defaults=True)
+        for name, value in passed.items():
+            shown = str(value).lower() if isinstance(value, bool) else str(value)
+            environment[f"TRAINYARD_{name.upper()}"] = shown
+        return environment
+
+
+class _File(_Table):
+    sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1, max_length=64)]
+    """The sources of one provisioner."""
+
+    @model_validator(mode="after")
+    def _names_must_differ(self) -> Self:
+        names = [source.name for source in self.sources]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"sources have the name {twice[0]!r} twice; each needs its own")
+        return self
+
+
+def read_sources(path: Path) -> tuple[SourceConfig, ...]:
+    """Return the sources of a TOML file.
+
+    Raises:
+        ValueError: the file cannot be read, or naming each field that is wrong, and its value.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    try:
+        return parse_table(_File, document).sources
+    except SpecError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def parse_table(model: type[Parsed], table: Any, *, pointer: str = "") -> Parsed:
+    """Return a table of TOML as a model.
+
+    Raises:
+        SpecError: naming each field that is wrong, its value, and what is legal.
+    """
+    text = json.dumps(table, default=str)  # strict models accept JSON's arrays for tuples
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        raise SpecError(
+            Problem(pointer=pointer + each.pointer, detail=each.detail)
+            for each in problems_of(error, json.loads(text))
+        ) from error

@@ -1,0 +1,1 @@
+"""Nodes from machines that the system's `ssh` reaches."""

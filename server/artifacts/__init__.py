@@ -1,0 +1,1 @@
+"""Images, histograms and files that programs log."""

@@ -1,0 +1,1 @@
+"""Messages that workers fetch by long polls, in place of the broker."""

@@ -1,0 +1,1 @@
+"""Packs: the code of programs, uploaded by people and fetched by nodes."""

@@ -1,0 +1,1 @@
+"""Commands in running attempts: requested by people, started by supervisors."""

@@ -1,0 +1,1 @@
+"""Sources of nodes: requests for nodes, what their engines report, and pilots that join."""

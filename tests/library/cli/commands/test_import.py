@@ -1,0 +1,93 @@
+"""`trainyard import` against the real API: runs of each tool, a repeat, an interruption."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from server.jobs.queries import job_view
+from server.metrics.charts import chart
+from tests.library.conftest import Run, Yard
+from trainyard.client.past_runs.past_run import PastRun
+from trainyard.client.past_runs.runs import ImportOptions, import_run
+from trainyard.client.sdk import Client
+from trainyard.protocol.past_runs.views import MAX_BATCH_POINTS, ImportedPoints, ImportView
+
+RECORDED = Path(__file__).parents[2] / "client/imports/recorded"
+
+
+@pytest.mark.parametrize(("tool", "number"), [("wandb", 2), ("mlflow", 3), ("tensorboard", 2)])
+def test_each_run_becomes_a_job_once(yard: Yard, run: Run, tool: str, number: int) -> None:
+    words = ("import", tool, str(RECORDED / tool), "--tag", "past")
+    first = run(*words)
+    assert first.exit_code == 0, first.stderr
+    assert first.stdout.count("series") == number
+    again = run(*words, "--json")
+    views = json.loads(again.stdout)
+    assert len({view["job_id"] for view in views}) == number
+    assert all(view["received"] == view["run"]["points"] for view in views)
+    listed = json.loads(run("ps", "--tag", "past", "--json").stdout)
+    assert {job["id"] for job in listed} == {view["job_id"] for view in views}
+    assert {job["imported_from"] for job in listed} == {tool}
+    assert "imported" in run("ps", "--imported").stdout
+    assert "No jobs" in run("ps", "--own").stdout
+    shown = run("show", views[0]["job_id"])
+    assert f"imported from {tool}" in shown.stdout
+    assert f" of {tool}, " in shown.stdout
+    assert "runs as" not in shown.stdout
+    assert "Attempts" not in shown.stdout
+
+
+def test_a_name_that_is_not_legal_is_reported(yard: Yard, run: Run) -> None:
+    told = run("import", "tensorboard", str(RECORDED / "tensorboard"), "--name", "old")
+    assert "'accuracy 1' becomes accuracy_1" in told.stderr
+    assert told.stdout.count("old") == 0  # the line names the run, not the job
+    (first, second) = json.loads(run("ps", "--json").stdout)
+    assert first["name"] == second["name"] == "old"
+
+
+def test_what_cannot_be_imported_is_explained(yard: Yard, run: Run, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused = run("import", "mlflow", str(empty))
+    assert refused.exit_code == 2
+    assert "holds no run of mlflow" in refused.stderr
+    assert "mlruns" in refused.stderr
+    assert run("import", "comet", str(tmp_path)).exit_code == 2
+    wrong = run("import", "wandb", str(RECORDED / "wandb"), "--project", "none")
+    assert (wrong.exit_code, "no project" in wrong.stderr) == (2, True)
+
+
+def past_run(points: int) -> PastRun:
+    made = PastRun("wandb", "long", "long")
+    for step in range(points):
+        made.add("loss", step, 1.7e9 + step, float(step))
+        made.add("lr", step, 1.7e9 + step, 0.1)
+    return made
+
+
+def test_an_import_that_was_interrupted_continues(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = MAX_BATCH_POINTS + 1_700
+    send, calls = Client.add_points, []
+
+    def fails_later(client: Client, job_id: str, batch: ImportedPoints) -> ImportView:
+        calls.append(batch.start)
+        if len(calls) == 2:
+            raise ConnectionError
+        return send(client, job_id, batch)
+
+    monkeypatch.setattr(Client, "add_points", fails_later)
+    with Client() as client:
+        with pytest.raises(ConnectionError):
+            import_run(client, past_run(number), ImportOptions())
+        result = import_run(client, past_run(number), ImportOptions())
+    assert calls == [MAX_BATCH_POINTS * batch for batch in (0, 1, 1, 2, 3)]
+    assert (result.view.received, result.sent) == (2 * number, 2 * number - MAX_BATCH_POINTS)
+    context, job_id = yard.harness.context, result.view.job_id
+    assert "incomplete" not in (job_view(context, job_id).reason or "")
+    for curve in chart(context, job_id, ["loss", "lr"], max_points=100).curves:
+        assert (sum(curve.count), curve.steps[-1]) == (number, number - 1)

@@ -1,0 +1,125 @@
+"""The tail of events and notices, without HTTP: clients that are slow, many, or not there."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import Connection
+
+from server.context import Context
+from server.events.notices import notify_all
+from server.events.stream import follow
+from server.events.tail import QUEUE, StreamMessage, Subscription, Tail, read_frames
+from server.subject import Subject
+from tests.server.api.serving import until
+from tests.server.events.appended import append_many
+from trainyard.protocol.rest.event_data import Waiting
+
+
+def test_a_slow_client_is_dropped_with_a_reset_and_delays_no_other(context: Context) -> None:
+    tail = Tail(context)
+    tail.start()
+    try:
+        asyncio.run(_one_slow_one_quick(context, tail))
+    finally:
+        tail.stop()
+
+
+async def _one_slow_one_quick(context: Context, tail: Tail) -> None:
+    slow = follow(context, tail, last_event_id=None, job_id=None)
+    quick = follow(context, tail, last_event_id=None, job_id=None)
+    for stream in (slow, quick):
+        assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
+    waiting = asyncio.ensure_future(anext(slow))  # it waits once, takes one, and then no more
+    await asyncio.to_thread(append_many, context, 10)
+    assert (await waiting).startswith(b"id: 1\n")
+    for number in range(1, 11):
+        assert (await anext(quick)).startswith(b"id: %d\n" % number)
+    heard = 10
+    for _ in range(4):  # the last of them may not have been handed to both when one has it
+        await asyncio.to_thread(append_many, context, QUEUE // 2)
+        for _ in range(QUEUE // 2):
+            assert (await anext(quick)).startswith(b"id: %d\n" % (heard + 1))
+            heard += 1
+    assert tail.clients == 2
+    left = [frame async for frame in slow]
+    assert left[-1] == b"event: reset\nid: %d\ndata: {}\n\n" % heard
+    assert len(left) == 10  # the nine that it had taken, and the reset
+    assert tail.clients == 1
+    await quick.aclose()
+    assert tail.clients == 0
+
+
+def test_without_a_client_nothing_is_read_and_the_first_one_misses_nothing(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+
+    def counted(connection: Connection, *, after: int) -> list[StreamMessage]:
+        reads.append(after)
+        return read_frames(connection, after=after)
+
+    monkeypatch.setattr("server.events.tail.read_frames", counted)
+    append_many(context, 3)
+    tail = Tail(context)
+    tail.start()
+    try:
+        append_many(context, 20)
+        until(lambda: tail.position == 23)
+        assert reads == []
+        asyncio.run(_reads_from(context, tail, 23))
+    finally:
+        tail.stop()
+    assert min(reads) == 23
+
+
+async def _reads_from(context: Context, tail: Tail, position: int) -> None:
+    stream = follow(context, tail, last_event_id=None, job_id=None)
+    begin = [await anext(stream) for _ in range(2)]
+    assert begin == [b"retry: 1000\n\n", b"id: %d\n\n" % position]
+    await asyncio.to_thread(append_many, context, 2)
+    for number in (1, 2):
+        assert (await anext(stream)).startswith(b"id: %d\n" % (position + number))
+    await stream.aclose()
+
+
+def test_many_notices_at_once_reset_no_client(context: Context) -> None:
+    tail = Tail(context)
+    tail.start()
+    try:
+        asyncio.run(_reads_many_notices(context, tail))
+    finally:
+        tail.stop()
+
+
+async def _reads_many_notices(context: Context, tail: Tail) -> None:
+    jobs = [f"{number:026d}" for number in range(QUEUE + 1)]
+    stream = follow(context, tail, last_event_id=None, job_id=None)
+    assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
+    await asyncio.to_thread(wait_for, context, jobs, "needs 1 slot")
+    read = [await anext(stream) for _ in jobs]
+    # The notices of one transaction have no order.
+    assert [job for job in jobs if not any(job.encode() in content for content in read)] == []
+    await stream.aclose()
+
+
+def test_of_each_notice_the_newest_waits_after_what_it_overtook() -> None:
+    async def received() -> list[bytes]:
+        subscription = Subscription(position=0, job_id="a")
+        first = StreamMessage(None, ("a", "waiting", ""), "a", b"old")
+        other = StreamMessage(None, ("b", "waiting", ""), "b", b"another job's")
+        subscription.hand_over([first, other])
+        subscription.hand_over([StreamMessage(1, 1, "a", b"event")])
+        subscription.hand_over([replace(first, content=b"new")])
+        await asyncio.sleep(0)  # each is added by the loop
+        return [message.content for message in await subscription.take()]
+
+    assert asyncio.run(received()) == [b"event", b"new"]
+
+
+def wait_for(context: Context, jobs: list[str], reason: str) -> None:
+    """Commit a notice of each job."""
+    with context.database.write() as connection:
+        notify_all(context, connection, [(Subject(job), Waiting(reason=reason)) for job in jobs])

@@ -1,0 +1,198 @@
+"""The way to the server: certificates of an own authority, and a proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.worker.conftest import Place
+from tests.worker.fake_server import NODE_TOKEN
+from trainyard.protocol.node_sources.messages import MessagesReply, MessagesRequest
+from trainyard.protocol.worker_messages import PROTOCOL
+from worker.api import ServerAway, WorkerApi
+from worker.node.node_store import NodeStore
+
+POLL = MessagesRequest(protocol=PROTOCOL, node="node-1", wait_seconds=0)
+
+
+@dataclass
+class Tunnel:
+    """A proxy that opens tunnels (CONNECT), and no more."""
+
+    port: int
+    targets: list[str] = field(default_factory=list)
+
+
+def listening() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+    except OSError:
+        pass
+    finally:
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def couple(one: socket.socket, other: socket.socket) -> None:
+    """Pass bytes both ways until one end closes."""
+
+    def run() -> None:
+        back = threading.Thread(target=pump, args=(other, one))
+        back.start()
+        pump(one, other)
+        back.join()
+        one.close()
+        other.close()
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+@pytest.fixture
+def proxy() -> Iterator[Tunnel]:
+    """A proxy on a port of its own."""
+    listener = listening()
+    made = Tunnel(listener.getsockname()[1])
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                head += client.recv(1)
+            method, target, _ = head.decode().split(" ", 2)
+            assert method == "CONNECT"
+            made.targets.append(target)
+            host, _, port = target.rpartition(":")
+            server = socket.create_connection((host, int(port)))
+            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            couple(client, server)
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield made
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of 127.0.0.1 that signs itself; its key lies next to it."""
+    folder = tmp_path_factory.mktemp("tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "ca.pem"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    path.with_suffix(".key").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return path
+
+
+@pytest.fixture
+def url(place: Place, certificate: Path) -> Iterator[str]:
+    """The `https` URL of the fake server, behind an end of TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    listener = listening()
+    port = int(place.server.url.rpartition(":")[2])
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                wrapped = context.wrap_socket(client, server_side=True)
+            except OSError:  # the client does not trust the certificate
+                client.close()
+                continue
+            couple(wrapped, socket.create_connection(("127.0.0.1", port)))
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def poll(url: str, ca_file: Path | None) -> MessagesReply:
+    with WorkerApi(url, NODE_TOKEN, ca_file=ca_file) as api:
+        return api.messages(POLL)
+
+
+def test_only_the_named_authority_is_trusted(url: str, certificate: Path) -> None:
+    assert poll(url, certificate) == MessagesReply()
+    with pytest.raises(ServerAway, match="CERTIFICATE_VERIFY_FAILED"):
+        poll(url, None)
+
+
+def test_a_proxy_is_used_but_for_the_hosts_that_it_is_not_for(
+    url: str, certificate: Path, proxy: Tunnel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+    for name in ("NO_PROXY", "no_proxy", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert poll(url, certificate) == MessagesReply()
+    assert proxy.targets == [url.removeprefix("https://")]
+    with pytest.raises(ServerAway, match="CERTIFICATE_VERIFY_FAILED"):
+        poll(url, None)  # the proxy is no end of the encryption
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert poll(url, certificate) == MessagesReply()
+    assert len(proxy.targets) == 2
+
+
+@pytest.mark.parametrize("content", [None, "", "no certificate"])
+def test_a_file_without_certificates_is_named(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=f"TRAINYARD_CA_FILE={path} is no file of certificates"):
+        WorkerApi("https://127.0.0.1:1", None, ca_file=path)
+
+
+def test_supervisors_trust_what_the_worker_trusts(tmp_path: Path, certificate: Path) -> None:
+    store = NodeStore(tmp_path)
+    store.remember_server("https://127.0.0.1:1", ca_file=certificate)
+    assert store.server_ca is not None
+    assert store.server_ca.read_text() == certificate.read_text()
+    store.remember_server("https://127.0.0.1:1")
+    assert store.server_ca is None

@@ -1,0 +1,34 @@
+// Artifacts of a job, by kind and by pages, the newest first.
+import { infiniteQueryOptions } from "@tanstack/react-query";
+import { api, ask } from "@/shared/api/client";
+import { keys, pageOf } from "@/shared/api/queries";
+import type { Artifact } from "@/shared/api/types";
+import { at } from "@/shared/job/api";
+
+const PAGE = 200;
+const SHOWN = ["image", "histogram"];
+
+/** Images, histograms, or `files`: all that is neither. */
+export const artifactsQuery = (id: string, kind: "image" | "histogram" | "files") =>
+  infiniteQueryOptions({
+    queryKey: keys.jobPart(id, "artifacts", kind),
+    queryFn: ({ pageParam, signal }) =>
+      ask(
+        api.GET("/api/v1/jobs/{job_id}/artifacts", {
+          params: {
+            ...at(id),
+            query: {
+              ...pageOf(pageParam, PAGE),
+              ...(kind === "files" ? { without: SHOWN } : { kind }),
+            },
+          },
+          signal,
+        }),
+      ),
+    initialPageParam: "",
+    getNextPageParam: (last) => last.next_page_token,
+  });
+
+export function contentAddress(jobId: string, artifact: Artifact): string {
+  return `/api/v1/jobs/${jobId}/artifacts/${artifact.id}/content`;
+}

@@ -1,0 +1,117 @@
+// Where nodes come from: each source with its state, limits and requests.
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { sessionQuery, sourcesQuery } from "@/shared/api/queries";
+import type { Source } from "@/shared/api/types";
+import { count, plural } from "@/shared/format/numbers";
+import { Badge } from "@/shared/ui/Badge";
+import { Button } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { Absent, EmptyState } from "@/shared/ui/Notice";
+import { AddSource } from "./AddSource";
+import { Requests } from "./Requests";
+import { type Action, SourceDialog } from "./SourceDialog";
+import { standingOf } from "./state";
+import "./sources.css";
+
+const REFRESH_MILLISECONDS = 5_000;
+const HOURS = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
+
+export function SourcesPage() {
+  const sources = useQuery({ ...sourcesQuery, refetchInterval: REFRESH_MILLISECONDS });
+  const isAdmin = useQuery(sessionQuery).data?.kind === "admin";
+  return (
+    <>
+      <title>Sources · Trainyard</title>
+      <header className="page-header">
+        <h1>Sources</h1>
+        <AddSource />
+      </header>
+      {sources.data ? (
+        <div className="stack">
+          {sources.data.length === 0 && (
+            <EmptyState title="No sources">
+              <p>A provisioner registers a Slurm cluster, a Kubernetes namespace or machines.</p>
+            </EmptyState>
+          )}
+          {sources.data.map((source) => (
+            <SourceCard key={source.name} source={source} isAdmin={isAdmin} />
+          ))}
+          <CommandLine command="trainyard sources" label="Lists the same sources" />
+        </div>
+      ) : (
+        <Absent query={sources} />
+      )}
+    </>
+  );
+}
+
+function SourceCard({ source, isAdmin }: { source: Source; isAdmin: boolean }) {
+  const [action, setAction] = useState<Action | null>(null);
+  const { name, limits, shape, needs_login: login } = source;
+  const { word, tone, why } = standingOf(source);
+  const quota = limits.node_hours_per_month;
+  return (
+    <section className="source panel" aria-label={name}>
+      <header className="source-header">
+        <h2>{name}</h2>
+        <Badge tone={tone}>{word}</Badge>
+        <span className="muted">
+          {source.kind} · {plural(shape.slots, `${shape.device} slot`)} a node
+        </span>
+        {isAdmin && (
+          <span className="source-actions">
+            <Button small onClick={() => setAction("check")}>
+              Check
+            </Button>
+            <Button small onClick={() => setAction(source.paused ? "unpause" : "pause")}>
+              {source.paused ? "Unpause" : "Pause"}
+            </Button>
+            <Button small disabled={source.paused} onClick={() => setAction("request")}>
+              Request nodes
+            </Button>
+            <Button small look="quiet" onClick={() => setAction("delete")}>
+              Delete
+            </Button>
+          </span>
+        )}
+      </header>
+      {why && (
+        <p className="source-why">
+          {why}
+          {login && ". Run this on the machine of the provisioner:"}
+        </p>
+      )}
+      {login && <CommandLine command={login.command} label="Renews the login" isText />}
+      <dl className="source-facts">
+        <Fact
+          name="Nodes running"
+          value={`${count(source.nodes_running)} / ${count(limits.nodes)}`}
+        />
+        <Fact name="Nodes waiting" value={count(source.nodes_asked)} />
+        <Fact
+          name="Requests waiting"
+          value={`${count(source.pending_requests)} / ${count(limits.pending)}`}
+        />
+        <Fact
+          name="Node-hours this month"
+          value={
+            HOURS.format(source.node_hours_this_month) +
+            (quota == null ? "" : ` / ${HOURS.format(quota)}`)
+          }
+        />
+      </dl>
+      <Requests source={name} isAdmin={isAdmin} />
+      {action && <SourceDialog source={source} action={action} onClose={() => setAction(null)} />}
+    </section>
+  );
+}
+
+function Fact({ name, value }: { name: string; value: string }) {
+  return (
+    <div>
+      <dt className="small muted">{name}</dt>
+      <dd>{value}</dd>
+    </div>
+  );
+}

@@ -1,0 +1,1 @@
+"""Images, histograms and files of programs: from the run directory to the server."""

@@ -1,0 +1,108 @@
+"""Reads the records of artifacts that the processes of a program append to their files."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from trainyard.protocol.record_parser import parse_record
+from trainyard.run.artifacts.artifact_records import ArtifactRecord, check_record
+from worker.node.files import open_regular
+
+logger = logging.getLogger(__name__)
+
+TURN_BYTES = 256 * 1024
+"""Bytes of records that are read at once; no line of ours is as long."""
+MOST_WARNINGS = 100
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class ArtifactTail:
+    """The folder `artifacts/` of a share, which ranks own: no link is followed there.
+
+    Args:
+        folder: the folder.
+        writer: user id of the ranks.
+    """
+
+    def __init__(self, folder: Path, *, writer: int) -> None:
+        self._folder = folder
+        self._writer = writer
+        self._warnings = 0
+        self._refused: set[int] = set()
+
+    def records(self, process: int, start: int) -> Iterator[tuple[int, ArtifactRecord | None]]:
+        """Yield the records of a process from an offset on, each with the offset after it.
+
+        None stands for a line that is no record. What follows a line that is too long is never
+        read.
+        """
+        if process in self._refused:
+            return
+        try:
+            with self.open(f"rank-{process}.jsonl") as file:
+                file.seek(start)
+                content = file.read(TURN_BYTES)
+        except FileNotFoundError:
+            return
+        except OSError as error:  # a link, a pipe, or of another user
+            self._refuse(process, str(error))
+            return
+        whole = content[: content.rfind(b"\n") + 1]
+        if not whole and len(content) == TURN_BYTES:
+            self._refuse(process, f"the line at byte {start} is too long")
+        for line in whole.splitlines(keepends=True):
+            start += len(line)
+            try:
+                record = parse_record(ArtifactRecord, line)
+                check_record(record)
+            except ValueError as error:
+                self._warn(f"a record of process {process} before byte {start}: {error}")
+                yield start, None
+            else:
+                yield start, record
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a regular file of the ranks in the folder.
+
+        Raises:
+            OSError: there is none.
+        """
+        folder = os.open(self._folder, FOLDER)
+        try:
+            return open_regular(Path(name), owner=self._writer, parent=folder)
+        finally:
+            os.close(folder)
+
+    def remove(self, name: str) -> None:
+        """Remove a content file; one that is not there is no error."""
+        try:
+            folder = os.open(self._folder, FOLDER)
+        except OSError:
+            return
+        try:
+            os.unlink(name, dir_fd=folder)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                self._warn(f"{name} cannot be removed: {error}")
+        finally:
+            os.close(folder)
+
+    def content_files(self) -> list[str]:
+        """Return the names of content files that are there."""
+        try:
+            return [file.name for file in self._folder.iterdir() if file.suffix != ".jsonl"]
+        except OSError:
+            return []
+
+    def _refuse(self, process: int, why: str) -> None:
+        self._refused.add(process)
+        self._warn(f"artifacts of process {process} are not reported: {why}")
+
+    def _warn(self, message: str) -> None:
+        self._warnings += 1
+        if self._warnings <= MOST_WARNINGS:
+            logger.warning("%s", message)

@@ -1,0 +1,149 @@
+"""Finds the files that `program.artifacts` names, after the ranks of a share have ended.
+
+Folders may be written by ranks, so that no link is followed, and only regular files of the ranks'
+user are opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from trainyard.run.artifacts.artifact_records import check_name
+from worker.artifacts.artifact_tail import FOLDER
+from worker.launchers.base import Share
+from worker.launchers.program_launcher import folder_at
+from worker.node.files import open_regular
+
+logger = logging.getLogger(__name__)
+
+MOST_ENTRIES, DEEPEST = 20_000, 16
+"""Files and folders that are looked at in one folder of outputs, and levels of folders."""
+ANY_DEPTH = "**"
+Tail = tuple[str, ...]
+"""The parts of a pattern that are not matched yet."""
+
+
+def outputs_of(share: Share) -> Iterator[tuple[str, BinaryIO | None]]:
+    """Yield the name of each file that the spec names, and the file; None if it cannot be opened.
+
+    They lie in the working folder, or in `outputs` of the run directory, which comes first. Of a
+    folder that all nodes see, the node of global rank 0 yields them alone.
+    """
+    program = share.spec.program
+    if program is None or not program.artifacts:
+        return
+    patterns = frozenset(PurePosixPath(each).parts for each in program.artifacts)
+    folders: list[tuple[Path, Tail]] = [(share.run.outputs, ())]
+    code = None if program.code is None else program.code.folder
+    working = PurePosixPath(program.working_dir).parts
+    if code is None:
+        folders.append((share.run.code, working))
+    elif share.launch.node_rank == 0:
+        try:
+            folders.append((folder_at(share.attempt.roots, code), working))
+        except ValueError as error:  # it was there when the share began
+            logger.warning("no artifacts of the code: %s", error)
+    found: set[str] = set()
+    for base, inner in folders:
+        for name, file in matching(base, inner, patterns, owner=share.run.writer):
+            with nullcontext() if file is None else file:
+                if name not in found:
+                    found.add(name)
+                    yield name, file
+
+
+def matching(
+    base: Path, inner: Tail, patterns: frozenset[Tail], *, owner: int
+) -> Iterator[tuple[str, BinaryIO | None]]:
+    """Yield the files below a folder that patterns match, in the order of their names.
+
+    Each is open, or None where the system refuses that.
+
+    Args:
+        base: a folder that is trusted.
+        inner: parts of the folder below it in which the patterns begin; no link among them.
+        patterns: parts of each; `**` stands for any number of folders, and no other part matches a
+            name that begins with a dot, unless it does so itself.
+        owner: user who owns the files.
+    """
+    try:
+        fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for part in inner:
+            fd = _open_in(fd, part)
+    except OSError as error:
+        logger.warning("no artifacts of %s: %s", base, error)
+        return
+    left = [MOST_ENTRIES]
+    yield from _walk(fd, "", patterns, owner, left)
+    if left[0] <= 0:
+        logger.warning("%s has more than %d files: the rest is not looked at", base, MOST_ENTRIES)
+
+
+def _walk(
+    fd: int, prefix: str, tails: frozenset[Tail], owner: int, left: list[int]
+) -> Iterator[tuple[str, BinaryIO | None]]:
+    """Yield the matching files of an open folder, which is closed."""
+    try:
+        with os.scandir(fd) as entries:
+            seen = list(islice(entries, max(left[0], 0)))
+        left[0] -= len(seen)
+        for entry in sorted(seen, key=lambda each: each.name):
+            following = _after(tails, entry.name)
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if following - {()} and prefix.count("/") < DEEPEST:
+                        inner = os.open(entry.name, FOLDER, dir_fd=fd)
+                        yield from _walk(inner, f"{prefix}{entry.name}/", following, owner, left)
+                elif entry.is_file(follow_symlinks=False) and _is_match(following):
+                    name = check_name(prefix + entry.name)
+                    yield name, _open_entry(entry, owner=owner, parent=fd)
+            except (OSError, ValueError) as error:
+                logger.warning("%s%s is no artifact: %s", prefix, entry.name, error)
+    finally:
+        os.close(fd)
+
+
+def _open_entry(entry: os.DirEntry[str], *, owner: int, parent: int) -> BinaryIO | None:
+    """Return a file of the owner open, or None where the system refuses that.
+
+    Raises:
+        OSError: it is of another user, or gone.
+    """
+    try:
+        return open_regular(Path(entry.name), owner=owner, parent=parent)
+    except OSError as error:
+        if entry.stat(follow_symlinks=False).st_uid != owner:
+            raise
+        logger.warning("%s cannot be opened: %s", entry.name, error)
+        return None
+
+
+def _after(tails: Iterable[Tail], name: str) -> frozenset[Tail]:
+    """Return what is left of patterns once they have matched a name."""
+    found: set[Tail] = set()
+    for tail in tails:
+        if tail and tail[0] == ANY_DEPTH:
+            if not name.startswith("."):
+                found.add(tail)
+            found |= _after([tail[1:]], name)
+        elif tail and fnmatchcase(name, tail[0]) and not (name[0] == "." != tail[0][0]):
+            found.add(tail[1:])
+    return frozenset(found)
+
+
+def _is_match(tails: frozenset[Tail]) -> bool:
+    return () in tails or (ANY_DEPTH,) in tails
+
+
+def _open_in(fd: int, name: str) -> int:
+    try:
+        return os.open(name, FOLDER, dir_fd=fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,320 @@
+"""Sends the content of artifacts to the server, then names them in what reports send.
+
+A thread of its own: an upload delays neither reports nor the lease. An artifact is appended to
+`artifacts.jsonl` once the server has its content, and reports bring that file like metrics.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from trainyard.protocol.job_artifacts.messages import BLOCK_BYTES, UploadReply
+from trainyard.protocol.rest.errors import ApiError
+from trainyard.run.artifacts.artifact_records import (
+    MAX_FILE_BYTES,
+    OUTPUT,
+    ArtifactLine,
+    ArtifactRecord,
+    DropReason,
+)
+from worker.api import BACKOFF, ServerAway, WorkerApi
+from worker.artifacts.artifact_lines import COLLECTED, ArtifactLines
+from worker.artifacts.artifact_tail import ArtifactTail
+from worker.artifacts.outputs import outputs_of
+from worker.launchers.base import Share
+from worker.node.node_store import NodeStore
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 1.0
+OUTPUT_LOST = "output"
+MOST_OUTPUTS, OUTPUT_BYTES = 1000, 1024 * 1024 * 1024
+"""Files that are collected at the end of a share, and their bytes."""
+UNKNOWN = 401
+"""Perhaps the answer of a stranger on the port of our server, which is away."""
+MOST_REPEATS = 5
+"""Answers in a row without a byte more, after which the server counts as away."""
+OVER = frozenset({404, 405, 409})
+"""Refusals of a server that takes no artifacts of this attempt: it is over, or the server older."""
+
+
+class ArtifactUploader:
+    """All artifacts of one share.
+
+    `upload_until_over` is the thread; the other methods are called from outside.
+    """
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._processes = sorted(share.processes_of_program)
+        self.lines = ArtifactLines(share.run.artifact_lines)
+        """What reports send."""
+        self._tail = ArtifactTail(share.run.artifacts, writer=share.run.writer)
+        self._wake = threading.Event()
+        self._ending = self._stopped = False
+        self._collected = False
+        self._made_room = False
+        self._done = threading.Event()
+        self._noted: set[DropReason | str] = set()
+        if not self._processes:
+            self._done.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether everything that the share will ever log is in the file of lines, or dropped."""
+        return self._done.is_set()
+
+    def finish(self, *, wait_seconds: float = 0.5) -> None:
+        """Upload the rest: no process of the share runs any more.
+
+        Args:
+            wait_seconds: so long an upload that is short is waited for.
+        """
+        self._ending = True
+        self._wake.set()
+        self._done.wait(wait_seconds)
+
+    def stop(self) -> None:
+        """Have the thread end: the server takes nothing more."""
+        self._stopped = True
+        self._wake.set()
+
+    def drop_waiting(self) -> bool:
+        """Remove content that the server does not have: the disk is full. Return whether any was.
+
+        The next records of such content are dropped with that reason.
+        """
+        names = self._tail.content_files() if self._processes else []
+        self._made_room |= bool(names)
+        for name in names:
+            self._tail.remove(name)
+        return bool(names)
+
+    def note_lost_output(self) -> None:
+        """Have the server append the event that output of ranks was given up."""
+        if OUTPUT_LOST in self._noted:
+            return
+        try:
+            self.lines.append(
+                ArtifactLine(process=COLLECTED, end=0, record=None, dropped="disk_full")
+            )
+            self._noted.add(OUTPUT_LOST)
+        except OSError as error:
+            logger.warning("lost output is noted later: %s", error)
+
+    def upload_until_over(self) -> None:
+        """Upload until the share has ended and all is sent, or `stop` is called."""
+        if self.done:
+            return
+        try:
+            self._upload()
+        finally:
+            self._done.set()  # the exit must not wait for a thread that has ended
+
+    def _upload(self) -> None:
+        token = self._share.run.secret.read_text(encoding="ascii").strip()
+        node = NodeStore(Path(self._share.launch.data_dir))
+        waits = BACKOFF.pauses()
+        with WorkerApi(node.server_url or "", token, ca_file=node.server_ca) as api:
+            while not (self._stopped or self.done):
+                ending = self._ending  # read first: all that there will be is seen afterwards
+                try:
+                    more = self._turn(api)
+                    waits, pause = BACKOFF.pauses(), 0.0 if more else PAUSE_SECONDS
+                except ServerAway as error:
+                    logger.info("artifacts wait: %s", error)
+                    api.url = node.server_url or api.url
+                    more, pause = True, next(waits)
+                except ApiError as refusal:
+                    logger.warning("the server takes no artifacts: %s", refusal)
+                    break
+                except Exception:  # a full disk: reports must go on
+                    logger.exception("artifacts wait")
+                    more, pause = True, next(waits)
+                if ending and not more:
+                    break
+                if pause:
+                    self._wake.wait(pause)
+                    self._wake.clear()
+
+    def _turn(self, api: WorkerApi) -> bool:
+        """Upload what one read of each process' records names; return whether there was any.
+
+        Once no process of the share runs, files that `program.artifacts` names follow.
+        """
+        more, ending = False, self._ending
+        for process in self._processes:
+            start = self.lines.offsets.get(process, 0)
+            for end, record in self._tail.records(process, start):
+                if self._stopped:
+                    return True
+                more = True
+                self._take(api, process, end, record)
+        if ending and not more and not self._collected:
+            self._collect(api)
+            self._collected = True
+        return more
+
+    def _collect(self, api: WorkerApi) -> None:
+        """Upload the files that the spec names, those first that come first.
+
+        Raises:
+            ServerAway, ApiError: of the server; a repeat continues.
+            OSError: a line cannot be appended.
+        """
+        total = 0
+        for count, (name, file) in enumerate(outputs_of(self._share)):
+            size = 0 if file is None else os.fstat(file.fileno()).st_size
+            if name in self.lines.collected:
+                total += size
+                continue
+            digest, dropped = None, self._excess(count, total + size)
+            if dropped is None:
+                digest, size, dropped = self._send_open(api, name, file)
+                total += size
+            if dropped is None or dropped not in self._noted:
+                record = ArtifactRecord(time=time.time(), kind=OUTPUT, name=name)
+                self.lines.append(
+                    ArtifactLine(
+                        process=COLLECTED,
+                        end=0,
+                        record=record,
+                        digest=digest,
+                        size=size,
+                        dropped=dropped,
+                    )
+                )
+            if dropped is not None:
+                self._noted.add(dropped)
+
+    def _excess(self, count: int, total: int) -> DropReason | None:
+        if count >= MOST_OUTPUTS or self.lines.is_full:
+            return "too_many"
+        return "too_large" if total > OUTPUT_BYTES else None
+
+    def _take(self, api: WorkerApi, process: int, end: int, record: ArtifactRecord | None) -> None:
+        """Upload one artifact and append its line.
+
+        Raises:
+            ServerAway, ApiError: of the server.
+            OSError: the line cannot be appended.
+        """
+        digest, size, dropped = None, 0, None if record is None else record.dropped
+        if self.lines.is_full:
+            dropped = "too_many"
+        elif record is not None and record.file is not None and dropped is None:
+            digest, size, dropped = self._send(api, record.file)
+        if record is None or (dropped is not None and dropped in self._noted):
+            self.lines.offsets[process] = end  # one event for each reason is enough
+        else:
+            self.lines.append(
+                ArtifactLine(
+                    process=process,
+                    end=end,
+                    record=record,
+                    digest=digest,
+                    size=size,
+                    dropped=dropped,
+                )
+            )
+            if dropped is not None:
+                self._noted.add(dropped)
+        if record is not None and record.file is not None:
+            self._tail.remove(record.file)  # last: until the line is written it may be sent again
+
+    def _send(self, api: WorkerApi, name: str) -> tuple[str | None, int, DropReason | None]:
+        """Return digest and size of a content file that the server has, or why it does not."""
+        try:
+            with self._tail.open(name) as file:
+                return self._send_open(api, name, file)
+        except FileNotFoundError:
+            return None, 0, "disk_full" if self._made_room else "unreadable"
+        except OSError as error:
+            logger.warning("artifact %s cannot be opened: %s", name, error)
+            return None, 0, "unreadable"
+
+    def _send_open(
+        self, api: WorkerApi, name: str, file: BinaryIO | None
+    ) -> tuple[str | None, int, DropReason | None]:
+        """Return digest and size of an open file that the server has, or why it does not."""
+        if file is None:
+            return None, 0, "unreadable"
+        attempt_id = self._share.launch.attempt_id
+        try:
+            return send_file(api, attempt_id, file, stopped=lambda: self._stopped)
+        except OSError as error:
+            logger.warning("artifact %s cannot be read: %s", name, error)
+            return None, 0, "unreadable"
+
+
+def send_file(
+    api: WorkerApi, attempt_id: str, file: BinaryIO, *, stopped: Callable[[], bool]
+) -> tuple[str | None, int, DropReason | None]:
+    """Upload an open file in blocks, from where the server has it; return its digest and size.
+
+    The file is what it holds up to its size at the call: a rank may append to it meanwhile.
+
+    Args:
+        api: the connection to the server.
+        attempt_id: the attempt.
+        file: the file.
+        stopped: whether the upload is to be given up.
+
+    Raises:
+        ServerAway: the server does not answer, or the upload is given up.
+        ApiError: it takes no artifacts of this attempt.
+        OSError: the file cannot be read.
+    """
+    size = file.seek(0, 2)
+    if size > MAX_FILE_BYTES:
+        return None, 0, "too_large"
+    file.seek(0)
+    sha256, left = hashlib.sha256(), size
+    while part := file.read(min(BLOCK_BYTES, left)):
+        sha256.update(part)
+        left -= len(part)
+    if left:  # it has become shorter
+        return None, 0, "unreadable"
+    digest = f"sha256:{sha256.hexdigest()}"
+    stored, repeats = 0, 0
+    while True:
+        if stopped():
+            raise ServerAway("the share is over")
+        file.seek(stored)
+        block = file.read(min(BLOCK_BYTES, size - stored))
+        reply = _send_block(api, attempt_id, digest, offset=stored, size=size, block=block)
+        if reply.refused is not None:
+            return None, 0, reply.refused
+        if reply.stored >= size:
+            return digest, size, None
+        repeats = repeats + 1 if reply.stored <= stored else 0
+        if repeats > MOST_REPEATS:
+            raise ServerAway(f"{digest}: the server stays at byte {stored}")
+        stored = reply.stored
+
+
+def _send_block(
+    api: WorkerApi, attempt_id: str, digest: str, *, offset: int, size: int, block: bytes
+) -> UploadReply:
+    """Upload a block; a refusal that concerns this content alone becomes a reply.
+
+    Raises:
+        ServerAway: the server does not answer.
+        ApiError: it takes no artifacts of this attempt.
+    """
+    try:
+        return api.upload_artifact(attempt_id, digest, offset=offset, size=size, block=block)
+    except ApiError as refusal:
+        if refusal.status in OVER:
+            raise
+        if refusal.status == UNKNOWN:
+            raise ServerAway(str(refusal)) from refusal
+        logger.warning("an artifact is dropped: %s", refusal)
+        return UploadReply(stored=0, refused="unreadable")

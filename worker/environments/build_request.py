@@ -1,0 +1,75 @@
+"""What an environment is built from: the files of a lock, read from a job's code, and the node."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from trainyard.base.model_base import RecordModel
+from trainyard.spec.sections.program import UV_LOCK
+from worker.environments.interpreters import PythonFacts, cuda_version, python_facts
+from worker.node.files import LARGEST_RECORD, read_beneath
+
+PROJECT = "pyproject.toml"
+LARGEST_LOCK = 4 * 2**20
+
+
+class BuildRequest(RecordModel):
+    """All that an environment depends on; its digest names the environment."""
+
+    python: PythonFacts
+    """The interpreter that runs it, on the node that needs it."""
+    cuda: str
+    """Version of CUDA there."""
+    lock: str
+    """Text of the `uv.lock`, or of the requirements."""
+    project: str | None = None
+    """Text of the `pyproject.toml` next to a `uv.lock`."""
+
+    @property
+    def text(self) -> str:
+        """The request as it is stored."""
+        return self.model_dump_json()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def request_of(base: Path, folder: Sequence[str], lock: str, *, python: str | None) -> BuildRequest:
+    """Return what this node needs for a lock.
+
+    Args:
+        base: a trusted folder.
+        folder: names below it that lead to the code.
+        lock: relative path inside the code.
+        python: version of the interpreter; that of the worker when absent.
+
+    Raises:
+        ValueError: a file is missing or unfit, or the node lacks the interpreter.
+    """
+    path = PurePosixPath(lock)
+    project = None
+    if path.name == UV_LOCK:
+        project = _text(base, (*folder, *path.parent.parts, PROJECT), str(path.parent / PROJECT))
+    text = _text(base, (*folder, *path.parts), lock)
+    facts = python_facts(python)
+    request = BuildRequest(python=facts, cuda=cuda_version(), lock=text, project=project)
+    if len(request.text.encode()) > LARGEST_RECORD:
+        raise ValueError(f"environment.lock={lock!r} takes more than {LARGEST_RECORD:,} bytes")
+    return request
+
+
+def _text(base: Path, parts: Sequence[str], shown: str) -> str:
+    try:
+        return read_beneath(base, parts, limit=LARGEST_LOCK).decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"environment.lock: {shown} is not text in UTF-8") from None
+    except OSError as error:
+        why = error.strerror or error
+        raise ValueError(
+            f"environment.lock: {shown} of the code cannot be read: {why}. Legal: a regular file "
+            f"of at most {LARGEST_LOCK:,} bytes, in folders that are no links"
+        ) from None

@@ -1,0 +1,264 @@
+"""The environments of a storage root: found, requested, put in place, and removed when unused.
+
+```
+<root>/environments/<digest>/              an environment; only the worker's user can change it
+<root>/environments/<digest>/environment.json    its size; the folder's own time is its last use
+<root>/environments/requests/<digest>.json       the BuildRequest, until it is built (0600)
+<root>/environments/.<digest>.<random>.partial/  one that is being built, or removed
+```
+Ranks may write into the root: what lies at these names counts only if it belongs to the worker.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from trainyard.base.model_base import RecordModel
+from trainyard.run.atomic import TARGET_EXISTS, replace_file, sync_folder
+from trainyard.spec.sections.program import ENVIRONMENTS
+from worker.environments.build_request import BuildRequest
+from worker.node.files import read_record
+from worker.node.users import RankUser
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+PARTIAL = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}\.partial")
+USED_EVERY = 3600.0
+"""Pause between two notes that an environment is in use."""
+IN_USE_SECONDS = 3 * USED_EVERY
+"""Time since its last use within which an environment is not removed to make room."""
+LEFT_SECONDS = 86_400.0
+"""Age from which a request, or what an interrupted build left, is removed."""
+MOST_BYTES = 200 * 2**30
+"""Room of all environments of a storage root, and of a single one."""
+MOST_ENTRIES = 2_000_000
+OTHERS_WRITE = 0o022
+
+
+class BuiltEnvironment(RecordModel):
+    """`environment.json` of an environment."""
+
+    size: int
+    """Bytes of all its files."""
+
+
+class EnvironmentStore:
+    """The folder `environments` of one storage root."""
+
+    def __init__(self, root: Path) -> None:
+        """Describe the folder, which need not exist."""
+        self.folder = root / ENVIRONMENTS
+
+    def prepare(self) -> None:
+        """Make the folder, before a rank can make one of this name.
+
+        One that is there stays as it is: `find` and `request` refuse that of another user.
+
+        Raises:
+            OSError: the storage refuses, such as one that is read-only.
+        """
+        _make(self.folder, 0o755)
+
+    def find(self, digest: str) -> Path | None:
+        """Return an environment, and note that it is used; None where there is none.
+
+        Raises:
+            ValueError: what has its name can be changed by others than the worker.
+        """
+        path = self.folder / digest
+        try:
+            self._check_root()
+            self._check(self.folder)
+            self._check(path)
+            self.touch(path)
+            self._check(path)  # it may have been removed in between: from now on it is not
+        except FileNotFoundError:
+            return None
+        return path
+
+    def touch(self, path: Path) -> None:
+        """Note that an environment is used; without effect on storage that is read-only."""
+        with suppress(OSError):
+            os.utime(path)
+
+    def request(self, request: BuildRequest) -> None:
+        """Write down what is to be built.
+
+        Raises:
+            OSError: the storage refuses.
+            ValueError: others than the worker can change the folder.
+        """
+        self._check_root()
+        _make(self.folder, 0o755)
+        _make(self.folder / "requests", 0o700)
+        self._check(self.folder)
+        self._check(self.folder / "requests")
+        replace_file(self._request(request.digest), request.text, mode=0o600)
+
+    def read_request(self, digest: str) -> BuildRequest | None:
+        """Return what is to be built, if it was requested and is intact."""
+        request = read_record(self._request(digest), BuildRequest)
+        return request if request is not None and request.digest == digest else None
+
+    def begin(self, digest: str, *, user: RankUser | None) -> Path:
+        """Return a new folder for a build, into which its user may write.
+
+        Raises:
+            OSError: the storage refuses.
+        """
+        partial = self._partial(digest)
+        partial.mkdir(mode=0o700)
+        if user is not None:
+            user.give(partial, 0o1770)
+        return partial
+
+    def publish(self, partial: Path, digest: str, *, most_bytes: int) -> int:
+        """Put a build in place, once no process of its user is left; return its size in bytes.
+
+        Raises:
+            OSError: the storage refuses.
+            ValueError: it holds more than files, folders and links, or is too large.
+        """
+        size = _seal(partial, group=self.folder.stat().st_gid, most_bytes=most_bytes)
+        replace_file(partial / "environment.json", BuiltEnvironment(size=size).model_dump_json())
+        sync_folder(partial)
+        os.utime(partial)
+        try:
+            partial.rename(self.folder / digest)
+        except OSError as error:
+            if error.errno not in TARGET_EXISTS:
+                raise
+            shutil.rmtree(partial, ignore_errors=True)  # an equal one came first
+        sync_folder(self.folder)
+        self._request(digest).unlink(missing_ok=True)
+        return size
+
+    def clean(self, *, unused_days: float, most_bytes: int, now: float | None = None) -> list[str]:
+        """Remove unused environments, and those used least recently while all take too much room.
+
+        Args:
+            unused_days: time since its last use after which one is removed.
+            most_bytes: of all environments together.
+            now: the present Unix time.
+
+        Returns:
+            The digests of those that were removed.
+        """
+        now = time.time() if now is None else now
+        found = sorted(self._environments())
+        total = sum(size for _, size, _ in found)
+        removed = []
+        for used_at, size, path in found:
+            idle = now - used_at
+            unused = idle > unused_days * 86_400
+            crowded = total > most_bytes and idle > IN_USE_SECONDS
+            if (unused or crowded) and self._remove(path, used_at):
+                removed.append(path.name)
+                total -= size
+        self._remove_leftovers(now)
+        return removed
+
+    def _environments(self) -> Iterator[tuple[float, int, Path]]:
+        """Yield last use, size and folder of each environment."""
+        for path in self.folder.iterdir():
+            if DIGEST.fullmatch(path.name):
+                with suppress(FileNotFoundError):
+                    built = read_record(path / "environment.json", BuiltEnvironment)
+                    yield path.lstat().st_mtime, built.size if built else 0, path
+
+    def _remove(self, path: Path, used_at: float) -> bool:
+        """Remove an environment unless it is used at this moment; return whether it is gone."""
+        away = self._partial(path.name)
+        with suppress(OSError):
+            path.rename(away)  # first the name: who looks now finds none, and has it built again
+            if away.lstat().st_mtime > used_at:
+                away.rename(path)
+                return False
+            shutil.rmtree(away, ignore_errors=True)
+            return True
+        return False
+
+    def _remove_leftovers(self, now: float) -> None:
+        requests = self.folder / "requests"
+        old = [path for path in self.folder.iterdir() if PARTIAL.fullmatch(path.name)]
+        for path in [*old, *(requests.iterdir() if requests.is_dir() else ())]:
+            with suppress(OSError):
+                if now - path.lstat().st_mtime < LEFT_SECONDS:
+                    continue
+                if path in old:
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
+
+    def _request(self, digest: str) -> Path:
+        return self.folder / "requests" / f"{digest}.json"
+
+    def _partial(self, digest: str) -> Path:
+        return self.folder / f".{digest}.{secrets.token_hex(8)}.partial"
+
+    def _check_root(self) -> None:
+        """Refuse a root in which another user can put a folder in place of the environments."""
+        root = self.folder.parent
+        mode = root.stat().st_mode
+        if mode & OTHERS_WRITE and not mode & stat.S_ISVTX:
+            raise ValueError(
+                f"{root} has mode {stat.filemode(mode)}: others can replace its folder "
+                f"{ENVIRONMENTS}; legal: with the sticky bit (chmod +t {root}), or writable for "
+                "its owner alone"
+            )
+
+    def _check(self, path: Path) -> None:
+        found = path.lstat()
+        mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if not mine or found.st_mode & OTHERS_WRITE:
+            raise ValueError(
+                f"{path} has to be a folder of the worker's user {os.geteuid()} that no other user "
+                f"can change; it has owner {found.st_uid} and mode {stat.filemode(found.st_mode)}"
+            )
+
+
+def _make(folder: Path, mode: int) -> None:
+    with suppress(FileExistsError):
+        folder.mkdir(mode=mode)
+        folder.chmod(mode)  # whatever the umask
+
+
+def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
+    """Give a build to the worker, readable for all users and writable for one; return its size.
+
+    The mode of the folder keeps other users out meanwhile.
+    """
+    size = entries = 0
+    for folder, folders, files in os.walk(partial, followlinks=False):
+        _own(Path(folder), group)
+        Path(folder).chmod(0o700 if folder == str(partial) else 0o755)
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            found = path.lstat()
+            entries, size = entries + 1, size + found.st_size
+            if entries > MOST_ENTRIES or size > most_bytes:
+                raise ValueError(
+                    f"it holds {entries:,} files of {size:,} bytes or more; legal: at most "
+                    f"{MOST_ENTRIES:,} and {most_bytes:,}"
+                )
+            if stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode):
+                continue  # a link has no rights of its own, and the walk comes to a folder
+            # A hard link could lead to a file of another job, whose rights would change here.
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                raise ValueError(f"{path} is neither a file of its own, a folder nor a link")
+            _own(path, group)
+            path.chmod(0o755 if found.st_mode & 0o100 else 0o644)
+    partial.chmod(0o755)
+    return size
+
+
+def _own(path: Path, group: int) -> None:
+    if path.stat().st_uid != os.geteuid():
+        os.chown(path, os.geteuid(), group, follow_symlinks=False)

@@ -1,0 +1,112 @@
+"""The part of a build that its code has no hand in: before its command starts, and after it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from trainyard.protocol.operations import BuildTask, OperationOutcome
+from trainyard.run.atomic import create_file
+from worker.environments.build_request import BuildRequest
+from worker.environments.environment_store import MOST_BYTES, EnvironmentStore
+from worker.environments.interpreters import cuda_version, python_facts
+from worker.environments.uv_build import ORDER, BuildOrder
+from worker.node.users import RankUser
+
+COMMAND = (sys.executable, "-m", "worker.environments")
+
+
+class NodeBuild:
+    """One build of an environment on this node."""
+
+    def __init__(self, root: Path, task: BuildTask) -> None:
+        """Describe the build; nothing is read.
+
+        Args:
+            root: the storage root.
+            task: what is built.
+        """
+        self._store, self._digest = EnvironmentStore(root), task.digest
+
+    def prepare(self, folder: Path, *, user: RankUser | None) -> None:
+        """Write the order of the command.
+
+        Args:
+            folder: that of the operation.
+            user: who runs the command; the worker when absent.
+
+        Raises:
+            OSError: the storage refuses.
+            ValueError: nothing was requested, or this node differs from the one that needs it.
+        """
+        order = BuildOrder()
+        if self._store.find(self._digest) is None:
+            request = self._store.read_request(self._digest)
+            if request is None:
+                raise ValueError(
+                    f"{self._store.folder} has no request for environment {self._digest[:12]}; "
+                    "resume the job, which requests it again"
+                )
+            _check(request)
+            target = self._store.begin(self._digest, user=user)
+            order = BuildOrder(request=request, target=str(target))
+        create_file(folder / ORDER, order.model_dump_json(indent=1) + "\n", mode=0o640)
+        if user is not None:
+            user.give(folder / ORDER, 0o640)
+
+    def finish(
+        self, folder: Path, outcome: OperationOutcome, *, unused_days: float
+    ) -> OperationOutcome:
+        """Put the build in place; no process of its command is left.
+
+        Args:
+            folder: that of the operation.
+            outcome: what the command reports, or why it reports nothing.
+            unused_days: time since its last use after which another environment is removed.
+
+        Returns:
+            The outcome of the operation.
+        """
+        target = self._target(folder)
+        if target is None or outcome.outcome != "succeeded":
+            return outcome
+        try:
+            removed = self._store.clean(unused_days=unused_days, most_bytes=MOST_BYTES)
+            size = self._store.publish(target, self._digest, most_bytes=MOST_BYTES)
+        except (OSError, ValueError) as error:
+            return OperationOutcome(outcome="failed", message=f"the environment: {error}"[:4000])
+        also = f"; {len(removed)} unused ones were removed" if removed else ""
+        message = (
+            f"environment {self._digest[:12]}: {outcome.message}, {size / 2**20:,.1f} MiB{also}"
+        )
+        return OperationOutcome(outcome="succeeded", message=message)
+
+    def discard(self, folder: Path) -> None:
+        """Remove what is not in place, once no process of the command is left."""
+        if (target := self._target(folder)) is not None:
+            shutil.rmtree(target, ignore_errors=True)
+
+    def _target(self, folder: Path) -> Path | None:
+        target = BuildOrder.model_validate_json((folder / ORDER).read_bytes()).target
+        return Path(target) if target else None
+
+
+def _check(request: BuildRequest) -> None:
+    """Refuse to build for a node that is unlike this one.
+
+    Raises:
+        ValueError: naming what differs.
+    """
+    wanted = request.python
+    version = ".".join(wanted.version.split(".")[:2])
+    here = python_facts(version)
+    if here != wanted:
+        names = [n for n in type(here).model_fields if getattr(here, n) != getattr(wanted, n)]
+        differ = ", ".join(f"{n} {getattr(here, n)}, not {getattr(wanted, n)}" for n in names)
+        raise ValueError(
+            f"this node has {differ}: it cannot build for the node that needs the environment. The "
+            "label network=true belongs on nodes that are like the others"
+        )
+    if (cuda := cuda_version()) not in ("none", request.cuda):
+        raise ValueError(f"this node has CUDA {cuda}, not {request.cuda}; legal: the same, or none")

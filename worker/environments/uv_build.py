@@ -1,0 +1,165 @@
+"""Installs the packages of a lock with uv, called word by word (docs/adr/0011).
+
+Run as `python -m worker.environments FOLDER`, in the folder of an operation:
+
+```
+build.json       the BuildOrder
+project/         the lock and what lies next to it
+build.log        output of uv
+cache/           uv's, removed at the end
+```
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from trainyard.base.model_base import RecordModel
+from trainyard.protocol.operations import OUTCOME, PROGRESS, OperationOutcome, OperationProgress
+from trainyard.run.atomic import replace_file
+from trainyard.spec.sections.program import UV_LOCK
+from worker.environments.build_request import PROJECT, BuildRequest
+from worker.environments.environment_store import MOST_BYTES, MOST_ENTRIES
+from worker.node.files import tail
+from worker.node.folder_usage import FolderWatch, Limit
+
+ORDER, BUILD_LOG = "build.json", "build.log"
+BUILD_SECONDS = 3600.0
+REQUIREMENTS = "requirements.txt"
+LOOK_SECONDS = 0.05
+UV = (sys.executable, "-m", "uv", "--no-progress", "--color=never")
+
+
+class BuildOrder(RecordModel):
+    """`build.json`: what to install, and where; nothing where the environment is in place."""
+
+    request: BuildRequest | None = None
+    """The lock and its interpreter."""
+    target: str = ""
+    """Folder of the environment, empty so far."""
+    most_bytes: int = MOST_BYTES
+    """Disk space that it may take, and as much for the cache of downloads."""
+
+
+def build(folder: Path) -> OperationOutcome:
+    """Install the packages of an order, and return how that ended."""
+    order = BuildOrder.model_validate_json((folder / ORDER).read_bytes())
+    if order.request is None:
+        return OperationOutcome(outcome="succeeded", message="it is in place already")
+    project, began = folder / "project", time.monotonic()
+    project.mkdir()
+    for name, text in _files(order.request).items():
+        (project / name).write_text(text, encoding="utf-8")
+    environment = _variables(folder, order.target)
+    steps = list(_steps(order.request, order.target, project))
+    limit = Limit(order.most_bytes, MOST_ENTRIES)
+    watches = [FolderWatch(path, limit) for path in (Path(order.target), folder / "cache")]
+    for watch in watches:
+        watch.start()
+    try:
+        for done, (doing, words) in enumerate(steps):
+            progress = OperationProgress(doing=doing, done=done, total=len(steps))
+            replace_file(folder / PROGRESS, progress.model_dump_json(), durable=False)
+            left = BUILD_SECONDS - (time.monotonic() - began)
+            failed = _run([*UV, *words], folder, environment, seconds=left, watches=watches)
+            if failed is not None:
+                message = f"uv {words[0]} {failed}. Its last lines:\n{tail(folder / BUILD_LOG)}"
+                return OperationOutcome(outcome="failed", message=message[-4000:])
+    finally:
+        for watch in watches:
+            watch.stop()
+        for left_over in ("cache", "project"):
+            shutil.rmtree(folder / left_over, ignore_errors=True)
+    took = time.monotonic() - began
+    return OperationOutcome(
+        outcome="succeeded", message=f"the packages were installed in {took:.0f} s"
+    )
+
+
+def _files(request: BuildRequest) -> Mapping[str, str]:
+    if request.project is None:
+        return {REQUIREMENTS: request.lock}
+    return {UV_LOCK: request.lock, PROJECT: request.project}
+
+
+def _variables(folder: Path, target: str) -> Mapping[str, str]:
+    # The node's own settings of uv, such as a mirror, come by its variables and /etc/uv/uv.toml.
+    return {
+        **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
+        "UV_CACHE_DIR": str(folder / "cache"),
+        "UV_PROJECT_ENVIRONMENT": target,
+        "UV_LINK_MODE": "copy",  # the cache goes, and a file of two names has two sets of rights
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_COMPILE_BYTECODE": "1",  # no rank may write it there
+    }
+
+
+def _steps(
+    request: BuildRequest, target: str, project: Path
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield what each call of uv does, and its words."""
+    python = ("--python", request.python.executable)
+    # Relocatable: nodes may see the root at different paths, and the folder is renamed at the end.
+    yield "creates it", ("venv", "--relocatable", "--allow-existing", *python, target)
+    if request.project is not None:
+        yield (
+            "installs packages",
+            (
+                *("sync", "--frozen", "--no-dev", "--no-install-project", "--no-editable"),
+                *("--project", str(project), *python),
+            ),
+        )
+    else:
+        yield (
+            "installs packages",
+            (
+                *("pip", "install", "--require-hashes"),
+                *("--python", str(Path(target, "bin", "python"))),
+                *("--requirements", str(project / REQUIREMENTS)),
+            ),
+        )
+
+
+def _run(
+    words: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    seconds: float,
+    watches: Sequence[FolderWatch],
+) -> str | None:
+    """Run a command, its output to the log; return how it failed, None where it did not."""
+    until = time.monotonic() + max(1.0, seconds)
+    with (folder / BUILD_LOG).open("ab") as log:
+        process = subprocess.Popen(
+            words,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    failed = None
+    # Processes of the command that outlive it end with the operation.
+    while process.poll() is None and failed is None:
+        failed = next((f"was ended: {watch.excess}" for watch in watches if watch.excess), None)
+        if time.monotonic() > until:
+            failed = f"took longer than {BUILD_SECONDS:.0f} s"
+        time.sleep(LOOK_SECONDS)
+    if failed is not None:
+        process.kill()
+    status = process.wait()
+    return failed or (f"ended with status {status}" if status else None)
+
+
+def main(folder: Path) -> int:
+    """Build in the folder of an operation, and write the outcome."""
+    outcome = build(folder)
+    replace_file(folder / OUTCOME, outcome.model_dump_json(indent=1) + "\n")
+    return 0

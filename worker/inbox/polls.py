@@ -1,0 +1,141 @@
+"""Long polls of the server, in place of a queue at the broker: no Celery, no password of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from trainyard.base.backoff import Backoff, Retries
+from trainyard.protocol.node_sources.messages import MessagesReply, MessagesRequest
+from trainyard.protocol.rest.errors import ApiError
+from trainyard.protocol.worker_messages import PROTOCOL, LaunchMessage, OperationMessage
+from worker.api import BACKOFF, ServerAway, WorkerApi
+from worker.inbox.start import Message, start
+from worker.node.node_store import LocalNode
+from worker.registration import own_token
+from worker.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+WAIT_SECONDS = 25.0
+"""Longest poll; below the minute after which proxies usually cut a silent connection."""
+THREADS = 2
+"""Launches and operations that start at once, as with the broker."""
+MOST_KNOWN = 1024
+"""Ids that a poll can name."""
+AGAIN = Backoff(first=2.0, longest=60.0)
+"""Pauses before an id is taken again that the server still lists after it was handled: a claim that
+was refused, or a launch that failed here."""
+SHORTEST_SECONDS = 1.0
+"""Shortest time from a poll that brought nothing to the next one."""
+
+
+class ServerInbox:
+    """Takes what the server lists for this node, and starts each in one of two threads.
+
+    The server lists levels: an id is there until it is claimed. So each poll names the ids that are
+    being handled, and those that were handled so recently that they are not taken again yet.
+    """
+
+    def __init__(self, settings: Settings, node: LocalNode) -> None:
+        self._settings = settings
+        self._node = node
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._working: set[str] = set()
+        self._handled: dict[str, Retries] = {}
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="start")
+
+    def consume(self) -> None:
+        """Take messages until SIGTERM or SIGINT, then let what has begun to start finish.
+
+        Needs the main thread: the signals are handled here.
+        """
+        ended = os.eventfd(0, os.EFD_CLOEXEC)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Not the event: a handler that takes its lock could interrupt who holds it.
+            signal.signal(number, lambda *_: os.eventfd_write(ended, 1))
+        # A daemon: a poll may wait for half a minute, and an end of the worker must not.
+        threading.Thread(target=self.poll_until_stopped, name="polls", daemon=True).start()
+        os.read(ended, 8)  # which goes on after a signal, unlike eventfd_read
+        self.stop()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Take nothing more."""
+        self._stopping.set()
+
+    def poll_until_stopped(self) -> None:
+        """Poll the server, one poll after another, also through its absence."""
+        away = Retries(BACKOFF)
+        settings = self._settings
+        with WorkerApi(settings.url, None, ca_file=settings.ca_file) as api:
+            while not self._stopping.is_set():
+                began = time.monotonic()
+                try:
+                    api.token = own_token(self._node.store)
+                    new = self._take(api.messages(self._request()))
+                    if away.failures:
+                        logger.info("the server answers again")
+                    away.succeeded()
+                    # An answer without anything new may come at once, as from a server that ends.
+                    pause = 0.0 if new else began + SHORTEST_SECONDS - time.monotonic()
+                except (ApiError, ServerAway) as error:
+                    if not away.failures:
+                        logger.warning("no messages: %s", error)
+                    pause = away.failed() or BACKOFF.longest
+                except Exception:
+                    logger.exception("a poll failed")
+                    pause = away.failed() or BACKOFF.longest
+                self._stopping.wait(max(0.0, pause))
+
+    def _request(self) -> MessagesRequest:
+        """Return the next poll: it ends when an id may be taken again."""
+        now = time.monotonic()
+        with self._lock:
+            paused = {i: r.next_at - now for i, r in self._handled.items() if r.next_at > now}
+            known = sorted(self._working | paused.keys())[:MOST_KNOWN]
+        seconds = max(0.0, min([WAIT_SECONDS, *paused.values()]))
+        return MessagesRequest(
+            protocol=PROTOCOL, node=self._node.name, wait_seconds=seconds, known=tuple(known)
+        )
+
+    def _take(self, reply: MessagesReply) -> bool:
+        """Start what is new; return whether there was any."""
+        name, now = self._node.name, time.monotonic()
+        listed: Sequence[tuple[str, Message]] = [
+            *((i, LaunchMessage(attempt_id=i, node=name)) for i in reply.attempts),
+            *((i, OperationMessage(operation_id=i, node=name)) for i in reply.operations),
+        ]
+        new = []
+        with self._lock:
+            self._forget(now)
+            for key, message in listed:
+                handled = self._handled.get(key)
+                if key not in self._working and (handled is None or handled.next_at <= now):
+                    self._working.add(key)
+                    new.append((key, message))
+        for key, message in new:
+            if not self._stopping.is_set():
+                self._threads.submit(self._start, key, message)
+        return bool(new)
+
+    def _start(self, key: str, message: Message) -> None:
+        try:
+            start(message, self._settings, self._node)
+        except Exception:
+            logger.exception("%r could not be carried out", message)
+        finally:
+            with self._lock:
+                self._working.discard(key)
+                self._handled.setdefault(key, Retries(AGAIN)).failed()
+
+    def _forget(self, now: float) -> None:
+        """Drop the ids that the server has listed no more for a while."""
+        limit = now - 2 * AGAIN.longest
+        self._handled = {i: r for i, r in self._handled.items() if r.next_at > limit}

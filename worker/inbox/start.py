@@ -1,0 +1,37 @@
+"""What a message leads to: the claim of a share or an operation, and its start."""
+
+from __future__ import annotations
+
+import logging
+
+from trainyard.protocol.worker_messages import LaunchMessage, OperationMessage
+from worker.api import ServerAway, WorkerApi
+from worker.launch import launch_attempt
+from worker.node.node_store import LocalNode
+from worker.operations import start_operation
+from worker.registration import own_token
+from worker.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+Message = LaunchMessage | OperationMessage
+
+
+def start(message: Message, settings: Settings, node: LocalNode) -> bool:
+    """Claim what a message names, and start its supervisor; return whether that was done.
+
+    While the server does not answer, nothing is claimed: the message will come again.
+
+    Raises:
+        ValueError, OSError, SubprocessError: the claim cannot be carried out here.
+        ApiError: the server refuses the report of a launch that is put back.
+    """
+    token = own_token(node.store)
+    with WorkerApi(settings.url, token, ca_file=settings.ca_file) as api:
+        try:
+            if isinstance(message, LaunchMessage):
+                return launch_attempt(node, message, api)
+            return start_operation(node, message, api)
+        except ServerAway as error:
+            logger.warning("%r is not claimed: %s", message, error)
+            return False

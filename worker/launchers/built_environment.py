@@ -1,0 +1,97 @@
+"""The environment of a lock: found on the storage root, or requested for a build."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from trainyard.spec.sections.program import CodeSection, EnvironmentSection
+from trainyard.spec.storage_uri import is_object_store, split_place
+from worker.environments.build_request import request_of
+from worker.environments.environment_store import USED_EVERY, EnvironmentStore
+from worker.launchers.base import Share
+
+
+class MissingEnvironmentError(Exception):
+    """The environment is not built yet."""
+
+    remedy = "An operation builds it; the next attempt finds it there."
+
+    def __init__(self, message: str, *, digest: str) -> None:
+        super().__init__(message)
+        self.digest = digest
+
+
+class UsedEnvironment:
+    """An environment while an attempt runs in it."""
+
+    def __init__(self, store: EnvironmentStore, path: Path) -> None:
+        self.path = path
+        self._store = store
+        self._noted_at = time.monotonic()
+
+    def note(self) -> None:
+        """Note from time to time that it is used, so that no build removes it."""
+        if time.monotonic() - self._noted_at > USED_EVERY:
+            self._noted_at = time.monotonic()
+            self._store.touch(self.path)
+
+
+def environment_of(
+    share: Share,
+    section: EnvironmentSection,
+    code: CodeSection | None,
+    roots: Mapping[str, str],
+) -> UsedEnvironment:
+    """Return the environment of a lock, which is noted as used.
+
+    Args:
+        share: the share; a pack is unpacked in its run directory.
+        section: names the lock.
+        code: where the lock lies.
+        roots: storage roots of this node.
+
+    Raises:
+        MissingEnvironmentError: it is not built yet, and is requested now.
+        OSError: the storage refuses the request.
+        ValueError: the lock is missing or unfit, or others could change the environment.
+    """
+    assert section.lock is not None, "the environment has a lock"
+    base, folder = Path(share.run.code), PurePosixPath().parts
+    if code is not None and code.folder is not None:
+        name, relative = split_place(code.folder)
+        base = root_at(roots, name, named=repr(code.folder))
+        folder = PurePosixPath(relative).parts
+    request = request_of(base, folder, section.lock, python=section.python)
+    name = section.root or share.spec.checkpoint.root
+    store = EnvironmentStore(root_at(roots, name, named=f"environment.root={name!r}"))
+    digest = request.digest
+    found = store.find(digest)
+    if found is None:
+        store.request(request)
+        raise MissingEnvironmentError(
+            f"environment {digest[:12]} of environment.lock={section.lock!r} is not built yet in "
+            f"{store.folder}",
+            digest=digest,
+        )
+    return UsedEnvironment(store, found)
+
+
+def root_at(roots: Mapping[str, str], name: str, *, named: str) -> Path:
+    """Return the folder of a storage root of this node.
+
+    Args:
+        roots: path or URL of each root, by name.
+        name: the root.
+        named: what names it, for an error.
+
+    Raises:
+        ValueError: the node has no such root, or it is a bucket.
+    """
+    root = roots.get(name)
+    if root is None:
+        raise ValueError(f"{named}: this node has no root {name!r}; it has {', '.join(roots)}")
+    if is_object_store(root):
+        raise ValueError(f"{named}: root {name!r} is a bucket, and a program needs a folder")
+    return Path(root)

@@ -1,0 +1,125 @@
+"""The packs of a node: fetched with the token of an attempt, checked, and kept within a bound."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from trainyard.base.backoff import Retries, retry
+from trainyard.protocol.node_samples import DATA_DIR_FULL
+from trainyard.protocol.rest.errors import ApiError
+from worker.api import BACKOFF, ServerAway, WorkerApi
+from worker.launchers.base import Share
+from worker.node.node_store import NodeStore
+
+CACHE_BYTES = 2**30
+"""Most bytes of the packs on a node; those that were used least recently go first."""
+FETCH_SECONDS = 60.0
+"""How long a fetch is tried again while the server is away."""
+FETCHING = ".fetch-"
+LEFT_SECONDS = 3600.0
+"""Time without a write after which a file of a fetch was left by one that was killed."""
+
+
+class PutBackError(Exception):
+    """The node cannot have the code at present, through no fault of the job."""
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+class _DamagedError(Exception):
+    """What arrived is not the pack that was named."""
+
+
+def fetch_pack(share: Share, digest: str) -> Path:
+    """Return the archive of a pack, which has the digest; it is fetched unless it is there.
+
+    Raises:
+        PutBackError: the server is away, sends something else, or the disk is full.
+        ValueError: the server refuses it.
+    """
+    store = NodeStore(Path(share.launch.data_dir))
+    archive = store.packs / f"{digest.removeprefix('sha256:')}.tar.gz"
+    try:
+        if archive.is_file() and _digest(archive) == digest:
+            os.utime(archive)  # used: the last to go
+            return archive
+        store.packs.mkdir(mode=0o700, exist_ok=True)
+        remove_leftovers(store.packs)  # before the fetch: they may fill the disk
+        token = share.run.secret.read_text(encoding="ascii").strip()
+        with WorkerApi(store.server_url or "", token, ca_file=store.server_ca) as api:
+            retry(
+                lambda: _fetch(api, share.launch.attempt_id, archive, digest),
+                when=lambda error: isinstance(error, ServerAway | _DamagedError),
+                retries=Retries(BACKOFF, for_seconds=FETCH_SECONDS),
+            )
+        evict(store.packs, but=archive)
+    except ApiError as error:
+        raise ValueError(f"code.pack={digest!r}: {error}") from None
+    except (ServerAway, _DamagedError) as error:
+        raise PutBackError(
+            f"code.pack={digest!r} could not be fetched: {error}",
+            remedy="The next attempt fetches it again.",
+        ) from None
+    except OSError as error:
+        raise no_space(store.data_dir, error) from None
+    return archive
+
+
+def no_space(folder: Path, error: OSError) -> PutBackError:
+    """Return the reason of a launch that is put back because the disk takes no code."""
+    return PutBackError(
+        f"{DATA_DIR_FULL}: {folder}: {error.strerror or error}",
+        remedy="Free space there; the next attempt goes to another node, or waits.",
+    )
+
+
+def _fetch(api: WorkerApi, attempt_id: str, archive: Path, digest: str) -> None:
+    """Fetch a pack; it has its name only once it is whole and on disk."""
+    with tempfile.NamedTemporaryFile(dir=archive.parent, prefix=FETCHING) as file:
+        api.fetch_pack(attempt_id, file)
+        file.flush()
+        found = _digest(Path(file.name))
+        if found != digest:
+            raise _DamagedError(f"what arrived has the digest {found}")
+        os.fsync(file.fileno())
+        # Two attempts may fetch it at once: the later one replaces equal content.
+        os.link(file.name, f"{file.name}.whole")
+        Path(f"{file.name}.whole").replace(archive)
+
+
+def _digest(archive: Path) -> str:
+    with archive.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def remove_leftovers(folder: Path, *, now: float | None = None) -> None:
+    """Remove what fetches that were killed have left."""
+    now = time.time() if now is None else now
+    for path in folder.glob(f"{FETCHING}*"):
+        with suppress(FileNotFoundError):  # its fetch has just ended
+            if now - path.lstat().st_mtime > LEFT_SECONDS:
+                path.unlink()
+
+
+def evict(folder: Path, *, but: Path) -> None:
+    """Remove the packs that were used least recently, until the others fit the bound."""
+    found = []
+    for path in folder.iterdir():
+        try:
+            found.append((path.stat().st_mtime, path.stat().st_size, path))
+        except FileNotFoundError:  # another attempt has removed it
+            continue
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= CACHE_BYTES:
+            return
+        if path != but and path.suffix == ".gz":  # else it is being fetched
+            path.unlink(missing_ok=True)
+            total -= size

@@ -1,0 +1,300 @@
+"""Launches a program: torchrun of its own environment, or one process for the whole node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainyard.protocol.attempt import AttemptSpec
+from trainyard.run.failures import Failure, FailureReason, Remedy
+from trainyard.spec.storage_uri import split_place
+from worker.launchers.base import Launcher, Observation, Share, put_back
+from worker.launchers.built_environment import (
+    MissingEnvironmentError,
+    UsedEnvironment,
+    environment_of,
+    root_at,
+)
+from worker.launchers.container import Container, command_inside
+from worker.launchers.modules import load_modules, with_modules
+from worker.launchers.pack_cache import PutBackError, fetch_pack
+from worker.launchers.torchrun import RankWatch, TorchrunLauncher, taken_port, torchrun_command
+from worker.launchers.unpack import unpack
+from worker.node.process_tree import WRAPPER
+
+RUN = "TRAINYARD_RUN"
+EVENT_FOLDER = "TENSORBOARD_LOGGING_DIR"
+"""Variable of the folder whose event files become metrics; Hugging Face's Trainer reads it too."""
+"""Variable that names the run directory to the program."""
+OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
+"""Variables of the worker's own interpreter, by which another one would load its packages."""
+
+
+def launcher_for(share: Share) -> Launcher:
+    """Return the launcher of what a share runs: the built-in trainer, or a program."""
+    return ProgramLauncher(share) if share.runs_program else TorchrunLauncher(share)
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python of a program, and the folder of the programs that come with it."""
+
+    python: str
+    programs: Path
+    variables: Mapping[str, str]
+    """What its programs find it by."""
+
+    @classmethod
+    def own(cls) -> Interpreter:
+        """Return the worker's own."""
+        return cls(sys.executable, Path(sys.executable).parent, {})
+
+    @classmethod
+    def at(cls, prefix: Path, *, named: str) -> Interpreter:
+        """Return that of a venv or a conda environment.
+
+        Args:
+            prefix: its folder.
+            named: the field that names it, and its value.
+
+        Raises:
+            ValueError: there is none at that place.
+        """
+        python = prefix / "bin" / "python"
+        if not os.access(python, os.X_OK):
+            raise ValueError(f"{named}: {python} is no interpreter")
+        kind = "CONDA_PREFIX" if (prefix / "conda-meta").is_dir() else "VIRTUAL_ENV"
+        return cls(str(python), python.parent, {kind: str(prefix)})
+
+
+class ProgramLauncher(TorchrunLauncher):
+    """Starts a program behind the rank wrapper, in its folder and its environment."""
+
+    node_at_fault = False
+
+    def __init__(self, share: Share) -> None:
+        """Describe the launch; nothing starts."""
+        super().__init__(share)
+        program = share.spec.program
+        assert program is not None, "the share runs a program"
+        self._program = program
+        self._words: list[str] = []
+        self._folder = "-"
+        self._environment: dict[str, str] = {}
+        self._python = sys.executable
+        self._built: UsedEnvironment | None = None
+        if program.launcher == "command":  # one process, which counts as the first rank
+            self._watch = RankWatch(share.run, share.ranks[:1])
+
+    def prepare(self) -> list[str] | Failure:
+        """Find interpreter, folder and command; no command checks the input of a program."""
+        if (taken := taken_port(self._share)) is not None:
+            return taken
+        try:
+            self._find()
+        except PutBackError as error:
+            return put_back(self._share.launch.node, str(error), remedy=error.remedy)
+        except MissingEnvironmentError as missing:
+            back = put_back(self._share.launch.node, str(missing), remedy=missing.remedy)
+            return replace(back, environment=missing.digest)
+        except (OSError, ValueError) as error:
+            return Failure(
+                reason=FailureReason.LAUNCH_ERROR,
+                message=f"{error} (on {self._share.launch.node})",
+                node=self._share.launch.node,
+                remedy=Remedy(text="Mend what the message names, then resume."),
+            )
+        return []
+
+    def start(self) -> None:
+        """Start torchrun, or the one process of the node."""
+        share, environment = self._share, self._environment
+        if self._program.launcher == "torchrun":
+            command = torchrun_command(share, self._words, python=self._python, folder=self._folder)
+        else:
+            first = str(share.ranks[0])
+            run = str(share.run.root)
+            command = [*WRAPPER, "rank", run, first, self._folder, "--", *self._words]
+            environment = environment | self._meeting_point()
+        self._pid = share.processes.spawn(
+            command,
+            environment=environment,
+            output=share.run.launcher_log,
+            ignored=[signal.SIGTERM],  # as for the trainer's torchrun
+        )
+
+    def observe(self) -> Observation:
+        """Return the state of the ranks; from time to time their environment is noted as used."""
+        if self._built is not None:
+            self._built.note()
+        return super().observe()
+
+    def _find(self) -> None:
+        share, program = self._share, self._program
+        attempt: AttemptSpec = share.attempt
+        code = self._code(attempt.roots)
+        interpreter = self._interpreter(attempt.roots)
+        folder = self._working_folder(code)
+        resume = attempt.resume
+        checkpoint = None
+        if resume is not None:
+            section = attempt.overrides.checkpoint or share.spec.checkpoint
+            checkpoint = str(Path(attempt.roots[section.root], resume.path))
+        first, *others = program.words(begun_before=attempt.begun_before, checkpoint=checkpoint)
+        variables = self._variables()
+        if interpreter.variables or program.environment.container is not None:
+            for name in OF_OTHER_PYTHONS:
+                variables.pop(name, None)
+        path = f"{interpreter.programs}{os.pathsep}{variables.get('PATH', os.defpath)}"
+        if program.environment.container is None:
+            self._words = [*command_of(first, interpreter, folder, path=path), *others]
+        else:
+            container = Container.of(
+                program.environment.container,
+                attempt.roots,
+                folders=[share.run.root, code],
+                gpus=attempt.device == "cuda",
+                path=path,
+            )
+            inside = [*command_inside(first, folder), *others]
+            self._words = container.words(inside, folder=str(folder))
+        self._folder, self._python = str(folder), interpreter.python
+        own = {"PATH": path, RUN: str(share.run.root)}
+        if EVENT_FOLDER not in share.spec.env:
+            own[EVENT_FOLDER] = str(share.run.tensorboard)
+        self._environment = variables | dict(interpreter.variables) | own
+
+    def _variables(self) -> dict[str, str]:
+        """Return the variables of the ranks, with those of the modules that the program names.
+
+        Raises:
+            ValueError: the modules cannot be loaded.
+        """
+        share, modules = self._share, self._program.environment.modules
+        if not modules:
+            return dict(share.environment)
+        loaded = load_modules(modules, user=share.launch.user, folder=share.run.root)
+        kept = {**share.spec.env, **share.launch.environment}
+        return with_modules(share.environment, loaded, kept=kept)
+
+    def _code(self, roots: Mapping[str, str]) -> Path:
+        """Return the folder of the program's files; a pack is unpacked there.
+
+        Raises:
+            PutBackError: the pack cannot be had at present.
+            ValueError: there is no such folder, or the pack is unfit.
+        """
+        share, program = self._share, self._program
+        if program.code is not None and program.code.folder is not None:
+            return folder_at(roots, program.code.folder)
+        code: Path = share.run.code
+        code.mkdir(exist_ok=True)
+        if program.code is not None and program.code.pack is not None:
+            unpack(fetch_pack(share, program.code.pack), code, user=share.launch.user)
+        if share.launch.user is not None:
+            share.launch.user.give(code, 0o1770)
+        return code
+
+    def _interpreter(self, roots: Mapping[str, str]) -> Interpreter:
+        """Return the interpreter that the program names, or the worker's own.
+
+        Raises:
+            MissingEnvironmentError: it is not built yet.
+            ValueError: there is none at that place.
+        """
+        section = self._program.environment
+        if section.prefix is not None:
+            named = f"environment.prefix={section.prefix!r}"
+            return Interpreter.at(folder_at(roots, section.prefix), named=named)
+        if section.lock is None:
+            return Interpreter.own()
+        self._built = environment_of(self._share, section, self._program.code, roots)
+        return Interpreter.at(self._built.path, named=f"environment.lock={section.lock!r}")
+
+    def _working_folder(self, code: Path) -> Path:
+        """Return the folder in which the ranks start.
+
+        Raises:
+            ValueError: it is missing, or outside of the code.
+        """
+        program = self._program
+        folder = (code / program.working_dir).resolve()
+        if not folder.is_relative_to(code.resolve()):
+            raise ValueError(f"working_dir={program.working_dir!r} leads out of {code}")
+        if not folder.is_dir():
+            raise ValueError(f"working_dir={program.working_dir!r}: {folder} is no folder")
+        return folder
+
+    def _meeting_point(self) -> dict[str, str]:
+        """Return the variables by which the processes of all nodes find each other."""
+        share = self._share
+        host, _, port = share.launch.rendezvous.rpartition(":")
+        return {
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port if share.nodes > 1 else str(_free_port()),
+            "NODE_RANK": str(share.launch.node_rank),
+            "NNODES": str(share.nodes),
+            "NPROC_PER_NODE": str(len(share.ranks)),
+        }
+
+
+def folder_at(roots: Mapping[str, str], place: str) -> Path:
+    """Return the folder of a place below a root of this node.
+
+    Raises:
+        ValueError: the node has no such root, or no such folder, or it leads out of the root.
+    """
+    name, relative = split_place(place)
+    root = root_at(roots, name, named=repr(place))
+    folder = root / relative
+    if not folder.resolve().is_relative_to(root.resolve()):
+        raise ValueError(f"{place!r}: {folder} leads out of its root")
+    if not folder.is_dir():
+        raise ValueError(f"{place!r}: {folder} is no folder")
+    return folder
+
+
+def command_of(word: str, interpreter: Interpreter, folder: Path, *, path: str) -> Sequence[str]:
+    """Return the words by which the first word of a command is started.
+
+    Args:
+        word: a program of the environment, a file in the working folder, or a program on `path`.
+        interpreter: runs files that end with `.py`.
+        folder: the working folder.
+        path: where programs of the node are looked up.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if word in ("python", "python3"):
+        return [interpreter.python]
+    of_environment = interpreter.programs / word
+    if "/" not in word and of_environment.is_file() and os.access(of_environment, os.X_OK):
+        return [str(of_environment)]
+    file = folder / word
+    if file.is_file():
+        if word.endswith(".py"):
+            return [interpreter.python, str(file)]
+        if not os.access(file, os.X_OK):
+            raise ValueError(f"command[0]={word!r}: {file} is not executable")
+        return [str(file)]
+    found = shutil.which(word, path=path)
+    if found is None:
+        raise ValueError(
+            f"command[0]={word!r} is no program in {interpreter.programs}, no file in {folder}, "
+            "and not on PATH"
+        )
+    return [found]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

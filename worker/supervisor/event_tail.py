@@ -1,0 +1,245 @@
+"""Turns scalars of the event files that a program writes into records like those of metrics.
+
+The files lie in `tensorboard/` of the run directory, in any of its folders, which the ranks own: no
+link is followed, only regular files of their writer are read, and all is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from trainyard.run.atomic import replace_file
+from trainyard.run.metric_names import LONGEST_LOGGED, legal_name
+from trainyard.run.other_tools.event_files import NAME_PART, Scalar, read_events
+from trainyard.run.record_base import to_json
+from trainyard.run.records import MetricRecord
+from worker.launchers.base import Share
+from worker.node.files import open_regular, read_small
+from worker.node.node_store import WorkerRun
+
+logger = logging.getLogger(__name__)
+
+TURN_BYTES = 256 * 1024
+"""Bytes of event files that one report converts: a fifth of a second, and 4,000 scalars."""
+MOST_BYTES = 1024**3
+"""Bytes of converted records, after which no more are made."""
+MOST_ENTRIES, MOST_FILES, DEEPEST = 5_000, 1_000, 6
+"""Files and folders that are looked at, files that are followed, and levels of folders."""
+MOST_WARNINGS = 100
+LAST_STEP = 10**9
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class EventTail:
+    """Follows the event files of a program; used by one thread.
+
+    Each call reads on from the offsets of the last one, which a file keeps for a later process. A
+    crash between records and offsets makes records twice: the server takes a step of a series once.
+    """
+
+    def __init__(self, run: WorkerRun) -> None:
+        self._folder = run.tensorboard
+        self._writer = run.writer
+        self._records = run.event_records
+        self._state = run.event_offsets
+        self._offsets = _read_offsets(run.event_offsets)
+        # Before any rank begins, which could put something else there.
+        with contextlib.suppress(OSError):  # it exists, or `convert` fails as well
+            os.close(os.open(self._records, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        self._last = ""
+        self._broken: set[str] = set()
+        self._warned: set[str] = set()
+
+    def convert(self) -> bool:
+        """Append records of what is new, at most `TURN_BYTES` of it; return whether anything was.
+
+        A full disk, or a file that cannot be read, is logged once; the next call tries again.
+        """
+        try:
+            return self._convert()
+        except OSError as error:
+            self._warn("", f"event files wait: {error}")
+            return False
+
+    def _convert(self) -> bool:
+        left, offsets = TURN_BYTES, dict(self._offsets)
+        records: list[MetricRecord] = []
+        for name, file in self._grown():
+            with file:
+                found = read_events(file, start=offsets.get(name, 0), limit=left)
+            left -= found.end - offsets.get(name, 0)
+            offsets[name] = found.end
+            records += self._records_of(name, found.scalars)
+            if found.broken:
+                self._broken.add(name)
+            if found.broken or found.unreadable:
+                self._warn(name, f"event file {name!r} is damaged near byte {found.end}")
+            self._last = name
+            if left <= 0:
+                break
+        if offsets == self._offsets:
+            return False
+        if records and not self._append(records):
+            self._warn("size", f"event files have given {MOST_BYTES:,} bytes; no more is taken")
+            return False
+        self._offsets = offsets
+        replace_file(self._state, json.dumps(offsets), durable=False)
+        return True
+
+    def _grown(self) -> Iterator[tuple[str, BinaryIO]]:
+        """Yield the event files with new bytes, open, by their paths below the folder."""
+        try:
+            folder = os.open(self._folder, FOLDER)
+        except OSError:  # there is none, or something else has its name
+            return
+        try:
+            # In turn: a file that grows fast keeps no other one from being read.
+            found = sorted(_event_files(folder), key=lambda file: (file[0] <= self._last, file[0]))
+            more = MOST_FILES - len(self._offsets)
+            for name, size in found:
+                if size <= self._offsets.get(name, 0) or name in self._broken:
+                    continue
+                more -= name not in self._offsets
+                if more < 0 and name not in self._offsets:
+                    continue
+                try:
+                    file = _open_below(folder, name, owner=self._writer)
+                except OSError as error:
+                    self._warn(name, f"event file {name!r} is not read: {error}")
+                    continue
+                yield name, file
+        finally:
+            os.close(folder)
+
+    def _records_of(self, name: str, scalars: Iterable[Scalar]) -> Iterator[MetricRecord]:
+        """Yield a record for each row of scalars with one step; folders precede the tag."""
+        prefix, _, _ = name.rpartition("/")
+        step, time, values = -1, 0.0, dict[str, float]()
+        for scalar in scalars:
+            if not 0 <= scalar.step <= LAST_STEP:
+                self._warn("step", f"step {scalar.step} of an event file is left out")
+                continue
+            legal = self._legal(f"{prefix}/{scalar.tag}" if prefix else scalar.tag)
+            if legal is None:
+                continue
+            if values and (scalar.step != step or legal in values):
+                yield MetricRecord(step=step, time=time, values=values)
+                values = {}
+            if not values:
+                step, time = scalar.step, scalar.time
+            values[legal] = scalar.value
+        if values:
+            yield MetricRecord(step=step, time=time, values=values)
+
+    def _legal(self, name: str) -> str | None:
+        try:
+            return legal_name(name[:LONGEST_LOGGED])
+        except ValueError as error:
+            self._warn(f"name {name[:LONGEST_LOGGED]}", str(error))
+            return None
+
+    def _append(self, records: Iterable[MetricRecord]) -> bool:
+        """Append records, all or none; return whether there was room below `MOST_BYTES`.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        content = b"".join(to_json(record).encode() + b"\n" for record in records)
+        with open_regular(self._records, writing=True) as file:
+            size = os.lseek(file.fileno(), 0, os.SEEK_END)
+            if size + len(content) > MOST_BYTES:
+                return False
+            if (written := os.write(file.fileno(), content)) != len(content):
+                os.ftruncate(file.fileno(), size)
+                raise OSError(f"{self._records}: only {written} of {len(content)} bytes fit")
+        return True
+
+    def _warn(self, about: str, message: str) -> None:
+        if about not in self._warned and len(self._warned) < MOST_WARNINGS:
+            self._warned.add(about)
+            logger.warning("%s", message)
+
+
+def event_tail_of(share: Share) -> EventTail | None:
+    """Return the reader of a program's event files on the node of global rank 0.
+
+    The built-in trainer writes the same values to its metrics.
+    """
+    leads = share.launch.node_rank == 0
+    return EventTail(share.run) if leads and share.runs_program else None
+
+
+def _event_files(folder: int) -> Iterator[tuple[str, int]]:
+    """Yield path and size of each event file below a folder, which is open."""
+    found: list[tuple[str, int]] = []
+    waiting, left = [""], MOST_ENTRIES
+    while waiting and left > 0:
+        prefix = waiting.pop()
+        try:
+            opened = _folder_below(folder, prefix)
+        except OSError:  # it was removed meanwhile, or became a link
+            continue
+        try:
+            with os.scandir(opened) as entries:
+                for entry in islice(entries, left):
+                    left -= 1
+                    if entry.is_dir(follow_symlinks=False):
+                        if prefix.count("/") < DEEPEST:
+                            waiting.append(f"{prefix}{entry.name}/")
+                    elif NAME_PART in entry.name and entry.is_file(follow_symlinks=False):
+                        found.append(
+                            (prefix + entry.name, entry.stat(follow_symlinks=False).st_size)
+                        )
+        except OSError:
+            continue
+        finally:
+            os.close(opened)
+    yield from found
+
+
+def _open_below(folder: int, name: str, *, owner: int) -> BinaryIO:
+    """Open a file below a folder; no part of its path may be a link.
+
+    Raises:
+        OSError: it is no regular file of its writer.
+    """
+    prefix, _, last = name.rpartition("/")
+    parent = _folder_below(folder, prefix)
+    try:
+        return open_regular(Path(last), owner=owner, parent=parent)
+    finally:
+        os.close(parent)
+
+
+def _folder_below(folder: int, path: str) -> int:
+    """Open a folder below another one, part by part: a link in between is refused.
+
+    Raises:
+        OSError: a part is no folder.
+    """
+    opened = os.open(".", FOLDER, dir_fd=folder)
+    for part in filter(None, path.split("/")):
+        try:
+            following = os.open(part, FOLDER, dir_fd=opened)
+        finally:
+            os.close(opened)
+        opened = following
+    return opened
+
+
+def _read_offsets(path: Path) -> dict[str, int]:
+    """Return the offsets that a former process kept; none where there are none to be read."""
+    try:
+        found = json.loads(read_small(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {str(name): end for name, end in found.items() if isinstance(end, int) and end >= 0}
