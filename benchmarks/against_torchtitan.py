@@ -1,11 +1,13 @@
-"""torchtitan's whole trainer and ours in turn on this machine: tokens/s on one CPU rank and on two.
+"""torchtitan's whole trainer and ours in turn on this machine: tokens/s on CPU ranks, or on a GPU.
 
-Both train torchtitan's debug model (6 M parameters, sequence 512, 4 sequences a rank, float32, no
-recomputation, one thread a rank, FSDP on two), launched by torchrun, data and metrics included.
+On a CPU both train torchtitan's debug model (6 M parameters, sequence 512, 4 sequences a rank,
+float32, no recomputation, one thread a rank, FSDP on two); on a GPU Llama 8B with weights,
+gradients and moments in bfloat16, one sequence of 4,096 tokens: eager with all blocks recomputed,
+and compiled with a memory budget of 0.8. Both are launched by torchrun, data and metrics included.
 torchtitan is not one of our packages, so it comes with a Python of its own:
 
     python -m venv titan && titan/bin/pip install -c constraints.txt torch torchtitan==0.2.2
-    python -m benchmarks.against_torchtitan titan/bin/python [--rounds 5] [--steps 20]
+    python -m benchmarks.against_torchtitan titan/bin/python [--rounds 5] [--steps 20] [--cuda]
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from itertools import product
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,8 @@ import numpy as np
 
 from benchmarks.launch import torchrun
 from benchmarks.report import emit
-from benchmarks.trainer import COMPILED, DEBUG, TORCHTITAN
+from benchmarks.trainer import COMPILED, DEBUG, MOST_KEPT, TORCHTITAN, llama_8b, recompute
+from trainer.process import prefer_growing_segments
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import MetricRecord
@@ -41,7 +45,6 @@ dump_folder = "out"
 log_freq = {EVERY}
 [model]
 name = "llama3"
-flavor = "debugmodel"
 hf_assets_path = "tokenizer"
 [optimizer]
 name = "AdamW"
@@ -49,13 +52,61 @@ lr = 1e-3
 [lr_scheduler]
 warmup_steps = 2
 [training]
-local_batch_size = 4
-seq_len = 512
 dataset = "c4_test"
-mixed_precision_param = "float32"
-[activation_checkpoint]
-mode = "none"
 """
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train: what both trainers are told, and which of ours share their yardstick."""
+
+    titan: tuple[str, ...]
+    ours: tuple[tuple[str, dict[str, Any]], ...]
+    """Names and specs."""
+    target: float = 1.0
+    """Least tokens/s of ours, as a multiple of torchtitan's."""
+    ranks: tuple[int, ...] = (1,)
+    threads: str | None = None
+    """Threads of a rank; None leaves it to torch."""
+
+
+ON_CPU = (
+    Way(
+        titan=(
+            "--model.flavor=debugmodel",
+            "--training.local_batch_size=4",
+            "--training.seq_len=512",
+            "--training.mixed_precision_param=float32",
+            "--activation_checkpoint.mode=none",
+        ),
+        ours=(("eager", DEBUG), ("compiled", DEBUG | COMPILED)),
+        ranks=tuple(TORCHTITAN),
+        threads="1",
+    ),
+)
+TITAN_8B = (
+    "--model.flavor=8B",
+    "--training.local_batch_size=1",
+    "--training.seq_len=4096",
+    "--training.dtype=bfloat16",
+)
+ON_CUDA = (
+    Way(
+        titan=(
+            *TITAN_8B,
+            "--compile.enable",
+            "--activation_checkpoint.mode=memory_budget",
+            "--activation_checkpoint.memory_budget=0.8",
+        ),
+        ours=(("compiled_8b", llama_8b(**COMPILED, **MOST_KEPT)),),
+        target=1.05,
+    ),
+    Way(
+        titan=(*TITAN_8B, "--activation_checkpoint.mode=full"),
+        ours=(("eager_8b", llama_8b(**recompute("full"))),),
+        target=1.05,
+    ),
+)
 
 
 def write_titan(folder: Path) -> None:
@@ -80,11 +131,12 @@ def write_titan(folder: Path) -> None:
     )
 
 
-def train_titan(python: Path, folder: Path, ranks: int, steps: int, *words: str) -> float:
+def train_titan(python: Path, folder: Path, ranks: int, steps: int, way: Way) -> float:
     """Return torchtitan's tokens/s a rank."""
     script = Path(__file__).parents[1] / "examples" / "programs" / "torchtitan" / "on_cpu.py"
-    command = [f"--training.steps={steps}", "--job.config_file=job.toml", *words]
-    return middle(rates_in(_torchrun(python, ranks, [str(script), *command], folder)))
+    start = [str(script)] if way in ON_CPU else ["-m", "torchtitan.train"]
+    command = [*start, "--job.config_file=job.toml", f"--training.steps={steps}", *way.titan]
+    return middle(rates_in(_torchrun(python, ranks, command, folder, way.threads)))
 
 
 def rates_in(printed: str) -> list[float]:
@@ -95,19 +147,22 @@ def rates_in(printed: str) -> list[float]:
     return [float(rate.replace(",", "")) for rate in found.values()]
 
 
-def train_ours(folder: Path, ranks: int, steps: int, sections: dict[str, Any]) -> float:
+def train_ours(folder: Path, ranks: int, steps: int, document: dict[str, Any], way: Way) -> float:
     """Return our trainer's tokens/s a rank."""
-    spec = DEBUG | {
-        "training": {**DEBUG["training"], "global_batch_size": 4 * ranks, "steps": steps}
-        | {"log_every_steps": EVERY},
+    training = document["training"]
+    device = "cpu" if way in ON_CPU else "cuda"
+    spec = document | {
+        "training": {**training, "global_batch_size": training["micro_batch_size"] * ranks}
+        | {"steps": steps, "log_every_steps": EVERY},
         "lr_schedule": {"warmup_steps": 2},
         "checkpoint": {"interval_steps": 0, "preflight": False},
-        "resources": {"device": "cpu", "world_size": ranks},
+        "resources": {"device": device, "world_size": ranks},
     }
     with tempfile.TemporaryDirectory(dir=folder) as name:
         run = Path(name)
-        (run / "spec.json").write_text(json.dumps(spec | sections))
-        _torchrun(Path(sys.executable), ranks, ["-m", "trainer", name], Path.cwd())
+        (run / "spec.json").write_text(json.dumps(spec))
+        words = ["-m", "trainer", name]
+        _torchrun(Path(sys.executable), ranks, words, Path.cwd(), way.threads)
         lines = RunDirectory(run).metrics.read_text().splitlines()
     values = [parse_record(MetricRecord, line).values for line in lines]
     rates = [v["perf/tokens_per_second_per_device"] for v in values if v]
@@ -121,15 +176,17 @@ def middle(rates: list[float]) -> float:
     return statistics.median(rates[2:])
 
 
-def _torchrun(python: Path, ranks: int, words: list[str], folder: Path) -> str:
+def _torchrun(python: Path, ranks: int, words: list[str], folder: Path, threads: str | None) -> str:
     environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_CACHE": str(folder / "cache"),
         # Modules in the folder of a script must not shadow a package.
         "PYTHONSAFEPATH": "1",
     }
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = threads
+    prefer_growing_segments(environment)  # as both trainers advise
     done = subprocess.run(
         torchrun(ranks, *words, python=python),
         cwd=folder,
@@ -146,42 +203,53 @@ def _torchrun(python: Path, ranks: int, words: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def compare(python: Path, rounds: int, steps: int) -> bool:
+def compare(python: Path, ways: Iterable[Way], rounds: int, steps: int) -> bool:
     """Train in turn, and print the ratio of ours to torchtitan's for each way to run them."""
-    rates: dict[tuple[int, str], list[float]] = {}
+    passed = True
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_titan(folder)
-        trainers: list[tuple[str, Callable[[int], float]]] = [
-            ("torchtitan", lambda ranks: train_titan(python, folder, ranks, steps)),
-            ("eager", lambda ranks: train_ours(folder, ranks, steps, {})),
-            ("compiled", lambda ranks: train_ours(folder, ranks, steps, COMPILED)),
-        ]
-        for number, ranks in product(range(rounds), TORCHTITAN):
-            first = number % len(trainers)  # the order alternates
-            for kind, train in trainers[first:] + trainers[:first]:
-                rate = train(ranks)
-                print(f"round {number + 1}, {ranks} ranks, {kind}: {rate:.0f}", file=sys.stderr)
-                rates.setdefault((ranks, kind), []).append(rate)
-    passed = True
-    for ranks, elsewhere in TORCHTITAN.items():
-        theirs = rates[ranks, "torchtitan"]
-        for kind in ("eager", "compiled"):
-            ours = rates[ranks, kind]
-            passed &= emit(
-                f"against_torchtitan_{kind}_{ranks}",
-                figure=statistics.median(a / b for a, b in zip(ours, theirs, strict=True)),
-                unit="our tokens/s of torchtitan's, median of the rounds",
-                target=1.0,
-                at_least=True,
-                packages=("torch",),
-                ranks=ranks,
-                ours=[round(rate) for rate in ours],
-                torchtitan=[round(rate) for rate in theirs],
-                torchtitan_elsewhere=elsewhere,
-                steps=steps,
-            )
+        for way, ranks in ((each, count) for each in ways for count in each.ranks):
+            rates = _train_in_turn(python, folder, way, ranks, rounds, steps)
+            theirs = rates["torchtitan"]
+            elsewhere = {"torchtitan_elsewhere": TORCHTITAN[ranks]} if way in ON_CPU else {}
+            for kind, _ in way.ours:
+                passed &= emit(
+                    f"against_torchtitan_{kind}_{ranks}",
+                    figure=statistics.median(
+                        a / b for a, b in zip(rates[kind], theirs, strict=True)
+                    ),
+                    unit="our tokens/s of torchtitan's, median of the rounds",
+                    target=way.target,
+                    at_least=True,
+                    packages=("torch",),
+                    ranks=ranks,
+                    ours=[round(rate) for rate in rates[kind]],
+                    torchtitan=[round(rate) for rate in theirs],
+                    steps=steps,
+                    **elsewhere,
+                )
     return passed
+
+
+def _train_in_turn(
+    python: Path, folder: Path, way: Way, ranks: int, rounds: int, steps: int
+) -> dict[str, list[float]]:
+    """Return the tokens/s a rank of each trainer, a figure a round."""
+    trainers: list[tuple[str, Callable[[], float]]] = [
+        ("torchtitan", lambda: train_titan(python, folder, ranks, steps, way)),
+        *(
+            (kind, partial(train_ours, folder, ranks, steps, document, way))
+            for kind, document in way.ours
+        ),
+    ]
+    rates: dict[str, list[float]] = {kind: [] for kind, _ in trainers}
+    for number in range(rounds):
+        first = number % len(trainers)  # the order alternates
+        for kind, train in trainers[first:] + trainers[:first]:
+            rates[kind].append(rate := train())
+            print(f"round {number + 1}, {ranks} ranks, {kind}: {rate:.0f}", file=sys.stderr)
+    return rates
 
 
 def main() -> int:
@@ -190,8 +258,11 @@ def main() -> int:
     parser.add_argument("python", type=Path, help="an interpreter that has torchtitan")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--cuda", action="store_true", help="Llama 8B on a GPU")
     arguments = parser.parse_args()
-    return 0 if compare(arguments.python.absolute(), arguments.rounds, arguments.steps) else 1
+    ways = ON_CUDA if arguments.cuda else ON_CPU
+    python: Path = arguments.python.absolute()
+    return 0 if compare(python, ways, arguments.rounds, arguments.steps) else 1
 
 
 if __name__ == "__main__":
