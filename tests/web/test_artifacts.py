@@ -115,7 +115,9 @@ def test_it_fits_every_screen(visit: Visit, job_id: list[str], theme: Theme, wid
     watched.settle()
     page = watched.page
     expect(page.get_by_role("heading", name="Images")).to_be_visible()
-    page.wait_for_function("() => [...document.images].every(i => i.complete && i.naturalWidth > 0)")
+    page.wait_for_function(
+        "() => [...document.images].every(i => i.complete && i.naturalWidth > 0)"
+    )
     assert watched.overflow() == 0
     assert watched.nameless() == []
     watched.keep(f"artifacts-{width}-{theme}")

@@ -11,11 +11,10 @@ import torch._inductor.config
 import torch.utils.deterministic
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.optim import Optimizer
 
 from trainer.distributed import Ranks, collective_timeout
 from trainer.hugging_face.load import load_initial_weights
-from trainer.loop.optimizer import build_optimizer, materialize_state
+from trainer.loop.optimizer import ShardAdamW, build_optimizer, materialize_state
 from trainer.loop.step import ForwardBackward, MicroBatchLoop
 from trainer.metrics.run_writer import RunWriter
 from trainer.models.base import Model
@@ -36,7 +35,7 @@ class Assembly:
 
     model: Model
     """The parameters of this rank, by their names in the whole model."""
-    optimizer: Optimizer
+    optimizer: ShardAdamW
     """Updates these parameters; its state exists."""
     forward_backward: ForwardBackward
     """Computes the gradients of these parameters."""

@@ -114,6 +114,9 @@ class ShardAdamW(AdamW):
         super().__init__(groups, lr=lr, betas=betas, eps=eps, fused=True)
         self.state_dtype = state_dtype
         """Stored type of both moments."""
+        self.grad_scale: Tensor | None = None
+        """What the next update divides gradients by, float32 `[]` on their device; they are stored
+        divided. None leaves them. torch's gradient scaler uses the same name."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -129,9 +132,9 @@ class ShardAdamW(AdamW):
             slices = [s for s in map(self._slice, parameters) if s.weight.numel()]
             same_type = [s for s in slices if s.exp_avg.dtype == s.weight.dtype]
             if same_type:
-                _update(group, same_type)
+                self._update(group, same_type)
             for bucket in _buckets(s for s in slices if s.exp_avg.dtype != s.weight.dtype):
-                _update_widened(group, bucket)
+                self._update_widened(group, bucket)
 
     def _slice(self, parameter: Tensor) -> _Slice:
         state = self.state[parameter]
@@ -142,6 +145,38 @@ class ShardAdamW(AdamW):
             exp_avg=local_shard(state["exp_avg"]),
             exp_avg_sq=local_shard(state["exp_avg_sq"]),
             step=state["step"],
+        )
+
+    def _update_widened(self, group: dict[str, Any], slices: list[_Slice]) -> None:
+        stored = [s.exp_avg for s in slices] + [s.exp_avg_sq for s in slices]
+        wide = [torch.empty_like(s.weight) for s in slices + slices]
+        torch._foreach_copy_(wide, stored)
+        count = len(slices)
+        widened = [
+            s._replace(exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+            for s, exp_avg, exp_avg_sq in zip(slices, wide[:count], wide[count:], strict=True)
+        ]
+        self._update(group, widened)
+        torch._foreach_copy_(stored, wide)
+
+    def _update(self, group: dict[str, Any], slices: list[_Slice]) -> None:
+        weights, gradients, exp_avgs, exp_avg_sqs, steps = map(list, zip(*slices, strict=True))
+        beta1, beta2 = group["betas"]
+        torch._fused_adamw_(
+            weights,
+            gradients,
+            exp_avgs,
+            exp_avg_sqs,
+            [],
+            steps,
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+            grad_scale=self.grad_scale,
         )
 
 
@@ -163,36 +198,3 @@ def _cut(whole: _Slice) -> Iterator[_Slice]:
     pieces = (column.split(BUCKET_ELEMENTS) for column in columns)
     for weight, gradient, exp_avg, exp_avg_sq in zip(*pieces, strict=True):
         yield _Slice(weight, gradient, exp_avg, exp_avg_sq, whole.step)
-
-
-def _update_widened(group: dict[str, Any], slices: list[_Slice]) -> None:
-    stored = [s.exp_avg for s in slices] + [s.exp_avg_sq for s in slices]
-    wide = [torch.empty_like(s.weight) for s in slices + slices]
-    torch._foreach_copy_(wide, stored)
-    count = len(slices)
-    widened = [
-        s._replace(exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
-        for s, exp_avg, exp_avg_sq in zip(slices, wide[:count], wide[count:], strict=True)
-    ]
-    _update(group, widened)
-    torch._foreach_copy_(stored, wide)
-
-
-def _update(group: dict[str, Any], slices: list[_Slice]) -> None:
-    weights, gradients, exp_avgs, exp_avg_sqs, steps = map(list, zip(*slices, strict=True))
-    beta1, beta2 = group["betas"]
-    torch._fused_adamw_(
-        weights,
-        gradients,
-        exp_avgs,
-        exp_avg_sqs,
-        [],
-        steps,
-        lr=group["lr"],
-        beta1=beta1,
-        beta2=beta2,
-        weight_decay=group["weight_decay"],
-        eps=group["eps"],
-        amsgrad=False,
-        maximize=False,
-    )

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 
 from trainer.data.batches import MicroBatch
 from trainer.data.digest import sequence_hash
-from trainer.loop.optimizer import local_shard
+from trainer.loop.clipping import clip_grad_norm
+from trainer.loop.optimizer import ShardAdamW
 from trainer.metrics.metrics_logger import StepMetrics
 from trainer.models.base import Model
 from trainer.parallel.fsdp import reshard, set_gradient_sync
@@ -86,7 +82,7 @@ class TrainStep:
     def __init__(
         self,
         forward_backward: ForwardBackward,
-        optimizer: Optimizer,
+        optimizer: ShardAdamW,
         spec: JobSpec,
         *,
         stages: ProcessGroup | None = None,
@@ -106,14 +102,13 @@ class TrainStep:
         self._forward_backward = forward_backward
         self._stages = stages
         self._optimizer = optimizer
-        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._spec = spec
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> StepMetrics:
         """Complete step `step` (counted from 1) and return what it measured."""
         loss = self._forward_backward(step, micro_batches)
         limit = self._spec.training.max_grad_norm or math.inf
-        grad_norm = clip_grad_norm(self._parameters, limit, stages=self._stages)
+        grad_norm = clip_grad_norm(self._optimizer, limit, stages=self._stages)
         rate = self._spec.schedule.rate(step)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -127,52 +122,3 @@ class TrainStep:
             for position, tokens_S in zip(batch.positions.tolist(), batch.tokens, strict=True)
         ]
         return StepMetrics(loss=loss, grad_norm=grad_norm, hashes=hashes)
-
-
-# The mesh of a gradient and the mesh dimensions over which it is sharded; none for a plain tensor.
-Sharding = tuple[DeviceMesh | None, tuple[int, ...]]
-
-
-@torch.no_grad()
-def clip_grad_norm(
-    parameters: Iterable[Tensor], max_norm: float, *, stages: dist.ProcessGroup | None = None
-) -> Tensor:
-    """Scale all gradients so that their global L2 norm is at most `max_norm`; return the norm.
-
-    A collective. The returned norm is that before clipping, a scalar on the parameters' device,
-    equal on every rank; the host does not wait for it. With an infinite `max_norm` gradients do not
-    change. `stages` is the group of pipeline ranks, which hold the other parameters.
-
-    torch's own function runs one all-reduce per parameter and rejects parameters of different
-    meshes; this one runs one per kind of sharding.
-    """
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    shards: dict[Sharding, list[Tensor]] = {}
-    for gradient in gradients:
-        shards.setdefault(_sharding(gradient), []).append(local_shard(gradient))
-    square = torch.stack([_square_sum(*kind, shards[kind]) for kind in shards]).sum()
-    if stages is not None:
-        dist.all_reduce(square, group=stages)
-    norm = square.sqrt()
-    if math.isfinite(max_norm):
-        scale = (max_norm / (norm + 1e-6)).clamp_(max=1.0)
-        torch._foreach_mul_([local_shard(gradient) for gradient in gradients], scale)
-    return norm
-
-
-def _sharding(gradient: Tensor) -> Sharding:
-    if not isinstance(gradient, DTensor):
-        return None, ()
-    assert not any(p.is_partial() for p in gradient.placements), "a gradient was not reduced"
-    dims = (dim for dim, p in enumerate(gradient.placements) if not p.is_replicate())
-    return gradient.device_mesh, tuple(dims)
-
-
-def _square_sum(mesh: DeviceMesh | None, dims: tuple[int, ...], shards: list[Tensor]) -> Tensor:
-    """Return the sum of squares over all ranks that hold shards of these gradients."""
-    norms = torch._foreach_norm(shards, 2, torch.float32)  # gradients may be bfloat16
-    total = torch.stack(norms).square_().sum()
-    for dim in dims:
-        assert mesh is not None
-        dist.all_reduce(total, group=mesh.get_group(dim))
-    return total

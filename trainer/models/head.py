@@ -1,5 +1,7 @@
 """The head: logits over the vocabulary, or their loss without materializing all logits.
 
+On a GPU two kernels compute the loss of a chunk of logits (`trainer.models.fused_loss`).
+
 Shapes: B sequences, S tokens, T = B x S tokens, D model width, V vocabulary.
 """
 
@@ -46,11 +48,14 @@ class TokenLoss(nn.Module):
     gradients do not depend on how the batch is partitioned.
 
     A module without weights, so that tensor parallelism can replace it: a subclass that holds a
-    part of the weight's rows sets `first_row` and overrides `log_probs`.
+    part of the weight's rows sets `first_row` and overrides `log_probs` and `sums_and_logits`.
     """
 
     first_row = 0
     """Token id of the weight's first row."""
+    backward_runs_once = True
+    """False with a schedule that runs backward twice, for inputs and for weights: the gradients
+    that forward computed are then scaled into new tensors."""
 
     def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
         """Return the loss of the logits `x_BSD @ weight_VD.T`, computed in chunks of tokens."""
@@ -73,26 +78,54 @@ class TokenLoss(nn.Module):
         loss = F.nll_loss(log_probs_CV, labels_C, ignore_index=NO_LABEL, reduction="sum")
         return log_probs_CV, loss
 
-    def tokens_per_chunk(self, rows: int) -> int:
+    def sums_and_logits(self, logits_CV: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each token's log-sum-exp over the vocabulary and the logit of its label.
+
+        Both are float32 [C]. Only on a GPU.
+        """
+        return fused_loss().sums_and_label_logits(logits_CV, labels_C, self.first_row)
+
+    def loss_of_logits(
+        self, logits_CV: Tensor, labels_C: Tensor, *, gradients: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the loss of a chunk, and with `gradients` its gradient by the logits.
+
+        The logits may be overwritten; their gradient has their type.
+        """
+        if logits_CV.is_cuda:
+            log_sums_C, label_logits_C = self.sums_and_logits(logits_CV, labels_C)
+            losses_C = (log_sums_C - label_logits_C).masked_fill(labels_C == NO_LABEL, 0)
+            if gradients:
+                fused_loss().replace_by_gradient(
+                    logits_CV, labels_C, log_sums_C, self.first_row, no_label=NO_LABEL
+                )
+            return losses_C.sum(), logits_CV if gradients else None
+        log_probs_CV, loss = self.log_probs(logits_CV.float(), labels_C)
+        if not gradients:
+            return loss, None
+        grad_CV = gradient_of_logits(log_probs_CV.exp_(), labels_C, self.first_row)
+        return loss, grad_CV.to(logits_CV.dtype)
+
+    def tokens_per_chunk(self, rows: int, *, fused: bool) -> int:
         """Return the number of tokens of a chunk for a weight of `rows` rows."""
-        return tokens_per_chunk(rows)
+        return tokens_per_chunk(rows, fused=fused)
 
     def loss_and_gradients(
         self, x_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, *, gradients: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return the loss, and with `gradients` its gradients by `x_TD` and `weight_VD`."""
-        size = self.tokens_per_chunk(weight_VD.shape[0])
+        size = self.tokens_per_chunk(weight_VD.shape[0], fused=x_TD.is_cuda)
         chunks = list(zip(x_TD.split(size), labels_T.split(size), strict=True))
         loss = x_TD.new_zeros((), dtype=torch.float32)
         grad_x_TD = torch.empty_like(x_TD) if gradients else None
         grad_weight_VD: Tensor | None = None
         for index, (x_CD, labels_C) in enumerate(chunks):
-            log_probs_CV, part = self.log_probs((x_CD @ weight_VD.T).float(), labels_C)
+            logits_CV = x_CD @ weight_VD.T
+            part, grad_CV = self.loss_of_logits(logits_CV, labels_C, gradients=gradients)
             loss += part
             if grad_x_TD is None:
                 continue
-            probs_CV = log_probs_CV.exp_()
-            grad_CV = gradient_of_logits(probs_CV, labels_C, self.first_row).to(x_TD.dtype)
+            assert grad_CV is not None
             torch.mm(grad_CV, weight_VD, out=grad_x_TD[index * size : index * size + len(labels_C)])
             part_VD = grad_CV.T @ x_CD
             if grad_weight_VD is None:
@@ -100,6 +133,7 @@ class TokenLoss(nn.Module):
                 grad_weight_VD = part_VD if len(chunks) == 1 else part_VD.float()
             else:
                 grad_weight_VD += part_VD
+            del logits_CV, grad_CV  # before the next chunk's are allocated
         return loss, grad_x_TD, grad_weight_VD
 
 
@@ -117,14 +151,24 @@ class _ChunkedLoss(torch.autograd.Function):
             x_TD, weight_VD, labels_T, gradients=True
         )
         ctx.save_for_backward(grad_x_TD, grad_weight_VD)
+        ctx.in_place = token_loss.backward_runs_once
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, None]:
-        # Not in place: a zero-bubble schedule runs this backward twice, for inputs and for weights.
         grad_x_TD, grad_weight_VD = ctx.saved_tensors
-        return None, grad_x_TD * grad.to(grad_x_TD.dtype), grad_weight_VD * grad, None
+        if not ctx.in_place:
+            return None, grad_x_TD * grad.to(grad_x_TD.dtype), grad_weight_VD * grad, None
+        # A second backward raises an error: autograd finds saved tensors that have changed.
+        return None, grad_x_TD.mul_(grad), grad_weight_VD.mul_(grad), None
+
+
+def fused_loss() -> Any:
+    """Return the module of the kernels. Triton comes with torch for GPUs alone."""
+    from trainer.models import fused_loss
+
+    return fused_loss
 
 
 def gradient_of_logits(probs_CV: Tensor, labels_C: Tensor, first_row: int = 0) -> Tensor:

@@ -17,7 +17,6 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 
 from trainer.errors import LaunchError
-from trainer.models.head import gradient_of_logits
 from trainer.models.own import LogitsLoss, OwnModel
 from trainer.parallel.split_loss import SplitTokenLoss
 from trainyard.spec.sections.parallelism import ParallelismSection
@@ -101,14 +100,16 @@ class _LossOfRows(torch.autograd.Function):
     def forward(ctx: Any, of_rows: SplitTokenLoss, logits_TR: Tensor, labels_T: Tensor) -> Tensor:
         rows = logits_TR.shape[1]
         of_rows.first_row = of_rows.rank * rows
-        size = of_rows.tokens_per_chunk(rows)
+        size = of_rows.tokens_per_chunk(rows, fused=logits_TR.is_cuda)
         loss = logits_TR.new_zeros((), dtype=torch.float32)
         grad_TR = torch.empty_like(logits_TR)
         chunks = zip(logits_TR.split(size), labels_T.split(size), grad_TR.split(size), strict=True)
         for logits_CR, labels_C, grad_CR in chunks:
-            log_probs_CR, part = of_rows.log_probs(logits_CR.to(torch.float32, copy=True), labels_C)
+            # A copy: the logits are the model's, and the loss overwrites its argument.
+            part, of_chunk_CR = of_rows.loss_of_logits(logits_CR.clone(), labels_C, gradients=True)
             loss += part
-            grad_CR.copy_(gradient_of_logits(log_probs_CR.exp_(), labels_C, of_rows.first_row))
+            assert of_chunk_CR is not None
+            grad_CR.copy_(of_chunk_CR)
         ctx.save_for_backward(grad_TR)
         return loss
 

@@ -19,6 +19,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
 from trainer.data.batches import NO_LABEL, MicroBatch
+from trainer.models.head import TokenLoss
 from trainer.parallel.fsdp import reshard
 from trainer.parallel.inputs import InputMaker
 from trainer.parallel.parallelize import Stages
@@ -26,6 +27,7 @@ from trainer.torch_versions import allocate_buffers, refuse_split_backward, rele
 from trainyard.axes.pp import microbatches_of, stages_of
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
+from trainyard.training.pipeline_schedule import SPLIT_BACKWARD
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -58,6 +60,10 @@ class Pipeline:
             LaunchError: this version of torch cannot run the schedule.
         """
         refuse_split_backward(spec.parallelism.pp_schedule)
+        if spec.parallelism.pp_schedule in SPLIT_BACKWARD:
+            for module in chain.from_iterable(stage.modules() for stage in stages.values()):
+                if isinstance(module, TokenLoss):
+                    module.backward_runs_once = False
         self._stages = stages
         self._device = device
         self._tokens_per_step = spec.tokens_per_step

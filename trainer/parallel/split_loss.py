@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.placement_types import Placement
 
 from trainer.data.batches import NO_LABEL
-from trainer.models.head import TokenLoss, rows_of_labels
+from trainer.models.head import TokenLoss, fused_loss, rows_of_labels
 
 
 class SplitTokenLoss(TokenLoss):
@@ -53,11 +53,19 @@ class SplitTokenLoss(TokenLoss):
         """Return the log-probabilities of the rows of this rank, and the loss of a chunk."""
         rows_C, here_C = rows_of_labels(labels_C, self.first_row, logits_CR.shape[1])
         label_logits_C = logits_CR.gather(1, rows_C[:, None]).squeeze(1).masked_fill(~here_C, 0)
-        mine_2C = torch.stack([logits_CR.logsumexp(-1), label_logits_C])
+        log_sums_C, label_logits_C = self._combined(logits_CR.logsumexp(-1), label_logits_C)
+        losses_C = (log_sums_C - label_logits_C).masked_fill(labels_C == NO_LABEL, 0)
+        return logits_CR.sub_(log_sums_C[:, None]), losses_C.sum()
+
+    def sums_and_logits(self, logits_CR: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each token's log-sum-exp over the vocabulary and the logit of its label."""
+        return self._combined(*super().sums_and_logits(logits_CR, labels_C))
+
+    def _combined(self, log_sums_C: Tensor, label_logits_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both over the rows of all ranks, from those over the rows of this one."""
+        mine_2C = torch.stack([log_sums_C, label_logits_C])
         sums_NC, label_logits_NC = self._of_all_ranks(mine_2C).unbind(1)
-        log_sum_C = sums_NC.logsumexp(0)
-        losses_C = (log_sum_C - label_logits_NC.sum(0)).masked_fill(labels_C == NO_LABEL, 0)
-        return logits_CR.sub_(log_sum_C[:, None]), losses_C.sum()
+        return sums_NC.logsumexp(0), label_logits_NC.sum(0)
 
     def _of_all_ranks(self, local: Tensor) -> Tensor:
         """Return the tensors of all N ranks, [N, ...]."""
@@ -80,6 +88,11 @@ class GatheredTokenLoss(SplitTokenLoss):
         log_probs_CV, loss = TokenLoss.log_probs(self, logits_CV, labels_C)
         return log_probs_CV.narrow(1, self.first_row, logits_CR.shape[1]), loss
 
-    def tokens_per_chunk(self, rows: int) -> int:
+    def sums_and_logits(self, logits_CR: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each token's log-sum-exp over the vocabulary and the logit of its label."""
+        logits_CV = self._of_all_ranks(logits_CR).movedim(0, 1).flatten(1)
+        return fused_loss().sums_and_label_logits(logits_CV, labels_C, 0)
+
+    def tokens_per_chunk(self, rows: int, *, fused: bool) -> int:
         """Return the tokens of a chunk: each rank holds the logits of the whole vocabulary."""
-        return super().tokens_per_chunk(rows * self._mesh.size())
+        return super().tokens_per_chunk(rows * self._mesh.size(), fused=fused)

@@ -26,6 +26,7 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.precision import quantized_elements
 from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.logit_chunks import tokens_per_chunk
+from trainyard.training.pipeline_schedule import SPLIT_BACKWARD
 
 SLACK = 0.15
 """Reserved beyond allocated, as a share of the short-lived parts: rounding and fragmentation of the
@@ -80,7 +81,8 @@ class Step:
         self.head = a.vocab_size * a.dim  # and as many in the embedding
         # This rank's share of the vocabulary in the loss, and the tokens of one chunk of the loss.
         self.rows = a.vocab_size // (layout.tp if spec.parallelism.loss_parallel else 1)
-        self.chunk = min(self.tokens, tokens_per_chunk(self.rows))
+        self.fused = spec.resources.device != "cpu"
+        self.chunk = min(self.tokens, tokens_per_chunk(self.rows, fused=self.fused))
         self.several_chunks = self.chunk < self.tokens
         self.kept = self._kept()
 
@@ -111,14 +113,17 @@ class Step:
         )
 
     def at_head(self) -> MemoryEstimate:
-        """The gradient of the head's weight is scaled, then converted for the sum over ranks.
+        """The gradient of the head's weight is converted for the sum over ranks.
 
-        Meanwhile the last block's weights are gathered. The head itself is freed before the sum,
-        whose result, a shard, may be converted once more. Two exceptions: a pipeline keeps the head
-        for the next micro-batch, and tied embeddings keep it until the embedding's gradient.
+        A schedule that runs backward twice scales it into a second tensor first. Meanwhile the last
+        block's weights are gathered. The head itself is freed before the sum, whose result, a
+        shard, may be converted once more. Two exceptions: a pipeline keeps the head for the next
+        micro-batch, and tied embeddings keep it until the embedding's gradient.
         """
         computed, gathered = self._head_gradient(), self.weights(self.head + self.block)
-        scaled = 2 * computed + (self.head * self.compute if self.several_chunks else 0)
+        twice = self.layout.pp > 1 and self.spec.parallelism.pp_schedule in SPLIT_BACKWARD
+        scaled = (2 if twice else 1) * computed
+        scaled += self.head * self.compute if self.several_chunks else 0
         summed = self.head * self.compute
         if self.sharded and not self.shape.tied_embeddings:
             summed += self.head * self.reduce
@@ -214,13 +219,14 @@ class Step:
         return self.head * (BYTES["float32"] if self.several_chunks else self.compute)
 
     def _logits(self) -> int:
-        """Return the bytes of a chunk's logits and of their log-softmax, both float32.
+        """Return the bytes of a chunk's logits, and of what the loss derives from them.
 
-        The gradient of the chunk before still exists, also as a copy in the type of the product.
+        The kernels of a GPU write the gradient over the logits. The plain loss computes a
+        log-softmax in float32, of a float32 copy where the product has another type.
         """
-        each = 2 * BYTES["float32"]
-        if self.several_chunks:
-            each += BYTES["float32"] + (self.compute if self.compute < BYTES["float32"] else 0)
+        if self.fused:
+            return self.compute * self.chunk * self.rows
+        each = 2 * BYTES["float32"] + (self.compute if self.compute < BYTES["float32"] else 0)
         return each * self.chunk * self.rows
 
     def _gathered_blocks(self, blocks: int) -> int:

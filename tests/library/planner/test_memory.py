@@ -182,6 +182,7 @@ def test_gradients_wait_as_shards_or_whole_from_the_second_round_on() -> None:
                 rounds=rounds,
                 training={"seq_len": 2048},
                 parallelism={"reshard_after_forward": mode},
+                resources={"device": "cpu"},
             )
             for rounds in (1, 2, 3)
         )
@@ -200,11 +201,19 @@ def test_offloaded_shards_take_no_device_memory() -> None:
     assert away.total == here.total - here.weights - here.gradients - here.optimizer_states
 
 
-def test_the_logits_of_a_chunk_bound_the_loss() -> None:
-    """128,256 logits a token, so 1,046 tokens make a chunk of 2^27 logits."""
+@pytest.mark.parametrize(
+    # Of a GPU one tensor of logits; of a CPU a product, its copy in float32 and their log-softmax.
+    ("device", "seq_lens", "tokens", "bytes_each"),
+    [("cuda", (12288, 16384), 8371, 2), ("cpu", (4096, 8192), 1046, 2 + 4 + 4)],
+)
+def test_the_logits_of_a_chunk_bound_the_loss(
+    device: str, seq_lens: tuple[int, int], tokens: int, bytes_each: int
+) -> None:
+    """128,256 logits a token, so 1,046 tokens make a chunk of 2^27 logits, 8,371 one of 2^30."""
     sections: dict[str, Any] = {
         "model": {"size": "1B"},
         "activation_checkpoint": {"mode": "full"},
+        "resources": {"device": device},
     }
     short, long = (
         estimate(
@@ -213,11 +222,10 @@ def test_the_logits_of_a_chunk_bound_the_loss() -> None:
             training={"seq_len": seq_len, "param_dtype": "bfloat16"},
             **sections,
         )
-        for seq_len in (4096, 8192)
+        for seq_len in seq_lens
     )
     assert short.peak_at == long.peak_at == "loss"
-    # Log-softmax and logits in float32; of the chunk before, its gradient twice.
-    assert short.logits == long.logits == (4 + 4 + 4 + 2) * 1046 * 128_256
+    assert short.logits == long.logits == bytes_each * tokens * 128_256
 
 
 def test_activation_checkpointing_trades_in_order() -> None:

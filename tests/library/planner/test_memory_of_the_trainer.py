@@ -78,7 +78,7 @@ CASES = [
         tolerance=0.05,
     ),
     case(
-        "head, tied, several rounds",
+        "embedding, tied, several rounds",
         4,
         model={"size": "1B", "n_layers": 4},
         training={"seq_len": 1024, "param_dtype": "float32", "global_batch_size": 12},

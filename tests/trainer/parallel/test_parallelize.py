@@ -14,8 +14,9 @@ from torch.distributed.tensor import DTensor
 
 from tests.trainer.ranks import run_ranks
 from trainer.data.batches import NO_LABEL, MicroBatch
+from trainer.loop.clipping import clip_grad_norm
 from trainer.loop.optimizer import build_optimizer
-from trainer.loop.step import MicroBatchLoop, clip_grad_norm
+from trainer.loop.step import MicroBatchLoop
 from trainer.models.base import Model
 from trainer.models.families import Llama, build_model
 from trainer.models.initial_weights import init_weights
@@ -91,7 +92,7 @@ def train(model: Model, spec: JobSpec, partition: BatchPartition, dp_rank: int) 
             dist.all_reduce(loss)
         if step == 1:
             course.gradients = {n: whole(p.grad).clone() for n, p in model.named_parameters()}
-        norm = clip_grad_norm(model.parameters(), spec.training.max_grad_norm or 0)
+        norm = clip_grad_norm(optimizer, spec.training.max_grad_norm or 0)
         optimizer.step()
         optimizer.zero_grad()
         course.losses.append(loss.item())

@@ -20,7 +20,7 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.data.batches import NO_LABEL, MicroBatch
 from trainer.loop.build import Assembly, assemble
-from trainer.loop.step import clip_grad_norm
+from trainer.loop.clipping import clip_grad_norm
 from trainer.parallel.mesh import MeshCoordinates
 from trainyard.axes.pp import microbatches_of
 from trainyard.protocol.attempt import Overrides
@@ -96,7 +96,7 @@ def train(assembly: Assembly, spec: JobSpec, partition: BatchPartition, layout: 
         if step == 1:
             course.gradients = {n: whole(p.grad).clone() for n, p in model.named_parameters()}
         limit = spec.training.max_grad_norm or 0
-        norm = clip_grad_norm(model.parameters(), limit, stages=assembly.stages)
+        norm = clip_grad_norm(optimizer, limit, stages=assembly.stages)
         course.norms.append(norm.item())
         optimizer.step()
         optimizer.zero_grad()

@@ -1,0 +1,127 @@
+"""The loss of a chunk of logits on a GPU, and its gradient in their place, by two Triton kernels.
+
+A program reads the logits of a token once for the log-sum-exp, and once more for the gradient, in
+float32; nothing of their size is written but the gradient. `trainer.models.head` has the plain
+version, whose results differ in the order of sums alone.
+
+Shapes: C tokens, R rows of the vocabulary on this rank.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 4096
+"""Logits of a token that a program holds at once."""
+WARPS = 8
+
+
+def sums_and_label_logits(
+    logits_CR: Tensor, labels_C: Tensor, first_row: int
+) -> tuple[Tensor, Tensor]:
+    """Return the log-sum-exp of each token's logits, and the logit of its label, float32 [C].
+
+    `first_row` is the token id of the first row. The logit is 0 for a label that lies in no row.
+    """
+    tokens, rows = logits_CR.shape
+    log_sums_C = torch.empty(tokens, dtype=torch.float32, device=logits_CR.device)
+    label_logits_C = torch.empty_like(log_sums_C)
+    _sums[(tokens,)](
+        logits_CR,
+        labels_C,
+        log_sums_C,
+        label_logits_C,
+        logits_CR.stride(0),
+        first_row,
+        ROWS=rows,
+        BLOCK=BLOCK,
+        num_warps=WARPS,
+    )
+    return log_sums_C, label_logits_C
+
+
+def replace_by_gradient(
+    logits_CR: Tensor, labels_C: Tensor, log_sums_C: Tensor, first_row: int, *, no_label: int
+) -> None:
+    """Write the gradient of the summed loss over the logits: probability minus one-hot.
+
+    Args:
+        logits_CR: logits, and afterwards their gradient; a row is contiguous.
+        labels_C: token ids, int64. The gradient of a token whose label is `no_label` is 0.
+        log_sums_C: log-sum-exp of each token's logits over the *whole* vocabulary, float32.
+        first_row: token id of the first row.
+        no_label: label of the tokens that do not count.
+    """
+    tokens, rows = logits_CR.shape
+    _gradient[(tokens, triton.cdiv(rows, BLOCK))](
+        logits_CR,
+        labels_C,
+        log_sums_C,
+        logits_CR.stride(0),
+        first_row,
+        ROWS=rows,
+        NO_LABEL=no_label,
+        BLOCK=BLOCK,
+        num_warps=WARPS,
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _sums(  # type: ignore[no-untyped-def]
+    logits,
+    labels,
+    log_sums,
+    label_logits,
+    stride,
+    first_row,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    # A token may start beyond 2^31 elements.
+    token = tl.program_id(0).to(tl.int64)
+    row = logits + token * stride
+    columns = tl.arange(0, BLOCK)
+    # Each of the BLOCK lanes has a maximum and a sum of its own: one reduction at the end.
+    most = tl.full([BLOCK], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, ROWS, BLOCK):
+        inside = start + columns < ROWS
+        x = tl.load(row + start + columns, mask=inside, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(most, x)
+        # A lane without a finite logit yet has nothing to scale: -inf minus -inf is no number.
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp(most - base) + tl.exp(x - base)
+        most = higher
+    highest = tl.max(most, 0)
+    total = tl.sum(total * tl.exp(most - highest), 0)
+    tl.store(log_sums + token, highest + tl.log(total))
+    place = tl.load(labels + token) - first_row
+    here = (place >= 0) & (place < ROWS)
+    logit = tl.load(row + place, mask=here, other=0.0).to(tl.float32)
+    tl.store(label_logits + token, logit)
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _gradient(  # type: ignore[no-untyped-def]
+    logits,
+    labels,
+    log_sums,
+    stride,
+    first_row,
+    ROWS: tl.constexpr,
+    NO_LABEL: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < ROWS
+    places = logits + token * stride + columns
+    label = tl.load(labels + token)
+    log_sum = tl.load(log_sums + token)
+    x = tl.load(places, mask=inside, other=float("-inf")).to(tl.float32)
+    gradient = tl.exp(x - log_sum) - tl.where(columns == label - first_row, 1.0, 0.0)
+    gradient = tl.where(label == NO_LABEL, 0.0, gradient)
+    tl.store(places, gradient.to(logits.dtype.element_ty), mask=inside)
