@@ -16,11 +16,14 @@ import argparse
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -161,12 +164,22 @@ def train_ours(folder: Path, ranks: int, steps: int, document: dict[str, Any], w
     with tempfile.TemporaryDirectory(dir=folder) as name:
         run = Path(name)
         (run / "spec.json").write_text(json.dumps(spec))
+        metrics = RunDirectory(run).metrics
+
+        def trained() -> bool:
+            return metrics.exists() and len(our_rates(metrics)) >= steps // EVERY
+
         words = ["-m", "trainer", name]
-        _torchrun(Path(sys.executable), ranks, words, Path.cwd(), way.threads)
-        lines = RunDirectory(run).metrics.read_text().splitlines()
-    values = [parse_record(MetricRecord, line).values for line in lines]
-    rates = [v["perf/tokens_per_second_per_device"] for v in values if v]
-    return middle(rates)
+        # The last step is followed by a save: 45 GiB of the largest model, which are not measured.
+        _torchrun(Path(sys.executable), ranks, words, Path.cwd(), way.threads, enough=trained)
+        return middle(our_rates(metrics))
+
+
+def our_rates(metrics: Path) -> list[float]:
+    """Return tokens/s a rank of each complete line with a rate, in order."""
+    lines = metrics.read_text().splitlines(keepends=True)
+    values = [parse_record(MetricRecord, line).values for line in lines if line.endswith("\n")]
+    return [v["perf/tokens_per_second_per_device"] for v in values if v]
 
 
 def middle(rates: list[float]) -> float:
@@ -176,7 +189,16 @@ def middle(rates: list[float]) -> float:
     return statistics.median(rates[2:])
 
 
-def _torchrun(python: Path, ranks: int, words: list[str], folder: Path, threads: str | None) -> str:
+def _torchrun(
+    python: Path,
+    ranks: int,
+    words: list[str],
+    folder: Path,
+    threads: str | None,
+    *,
+    enough: Callable[[], bool] = lambda: False,
+) -> str:
+    """Return what a launch printed, once it has ended or `enough` ended it."""
     environment = os.environ | {
         "GLOO_SOCKET_IFNAME": "lo",
         "HF_HUB_OFFLINE": "1",
@@ -187,20 +209,29 @@ def _torchrun(python: Path, ranks: int, words: list[str], folder: Path, threads:
     if threads is not None:
         environment["OMP_NUM_THREADS"] = threads
     prefer_growing_segments(environment)  # as both trainers advise
-    done = subprocess.run(
-        torchrun(ranks, *words, python=python),
-        cwd=folder,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(
-            f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout[-4000:]}"
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        launched = subprocess.Popen(
+            torchrun(ranks, *words, python=python),
+            cwd=folder,
+            env=environment,
+            text=True,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-    return done.stdout
+        try:
+            while launched.poll() is None and not enough():
+                time.sleep(0.2)
+            code = launched.poll()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(launched.pid, signal.SIGKILL)
+            launched.wait()
+        output.seek(0)
+        printed = output.read()
+    if code:
+        raise RuntimeError(f"{' '.join(words)} ended with {code}:\n{printed[-4000:]}")
+    return printed
 
 
 def compare(python: Path, ways: Iterable[Way], rounds: int, steps: int) -> bool:

@@ -160,9 +160,10 @@ def measure(name: str, case: Case, steps: int) -> bool:
 
 def run_case(case: Case, steps: int) -> tuple[Measured, bool]:
     """Run a case on this rank; return what it gave, and whether this rank is the first one."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     spec = spec_of(case)
     device = _join()
+    if device.type == "cpu":
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     step = _bare_step(spec, device) if case.bare else _our_step(spec, device)
     warmed = [step() for _ in range(WARMUP_STEPS)]
     seconds = statistics.median([step_seconds(step, device) for _ in range(steps)])
@@ -349,7 +350,9 @@ def _launch(name: str, case: Case, steps: int) -> tuple[bool, list[Line]]:
     """Run a case; return whether it reached its targets, and the lines that it printed."""
     words = ["-m", "benchmarks.trainer", name, "--here", f"--steps={steps}"]
     command = torchrun(case.ranks, *words) if case.ranks > 1 else [sys.executable, *words]
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    environment = dict(os.environ)
+    if not torch.cuda.is_available():  # on a GPU the threads only draw the weights
+        environment.setdefault("OMP_NUM_THREADS", "1")
     prefer_growing_segments(environment)  # as the trainer does
     return run_and_relay(command, environment)
 
