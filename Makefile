@@ -19,7 +19,7 @@ NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --logle
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-all test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
+.PHONY: help setup browser demo up generate check test test-again test-all test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -78,6 +78,9 @@ check: setup ## Format, lint, types, import arrows, distributions, freshness of 
 
 test: setup browser ## Every test that is not marked slow
 	$(PYTEST) -m 'not slow'
+
+test-again: ## Run what failed in the last run of tests once more, one at a time
+	OMP_NUM_THREADS=1 $(BIN)/pytest --verbose --last-failed --last-failed-no-failures none
 
 test-all: setup browser ## Every test, the slow ones included
 	$(PYTEST)
