@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
+import server.advice.endpoints
 import server.app.worker_endpoints
 import server.artifacts.endpoints
 import server.auth.endpoints
@@ -75,6 +76,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.packs.endpoints.router,
     server.imports.endpoints.router,
     server.metrics.endpoints.router,
+    server.advice.endpoints.router,
     server.goodput.endpoints.router,
     server.ranks.endpoints.router,
     server.logs.endpoints.router,

@@ -1,6 +1,6 @@
 """The head: logits over the vocabulary, or their loss without materializing all logits.
 
-On a GPU two kernels compute the loss of a chunk of logits (`trainer.models.fused_loss`).
+On a GPU two kernels compute the loss of a chunk of logits (`trainer.kernels.fused_loss`).
 
 Shapes: B sequences, S tokens, T = B x S tokens, D model width, V vocabulary.
 """
@@ -166,7 +166,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
 def fused_loss() -> Any:
     """Return the module of the kernels. Triton comes with torch for GPUs alone."""
-    from trainer.models import fused_loss
+    from trainer.kernels import fused_loss
 
     return fused_loss
 

@@ -54,6 +54,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (metrics.artifacts, "List or download images, histograms and files of a job."),
     (compare.compare, "Compare the metrics of several jobs."),
     (goodput.goodput, "Show what the time of a job, or of all slots, was spent on."),
+    (goodput.advise, "Show what slows a job, and what to change."),
     (checkpoints.checkpoints, "List a job's checkpoints; verify, pin, unpin or delete one."),
     (operations.operations, "Show operations on checkpoints; cancel one."),
     (operations.export, "Write a checkpoint as Hugging Face's libraries read it."),

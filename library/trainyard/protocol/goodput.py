@@ -1,4 +1,4 @@
-"""Views of the goodput ledger: the time of a job by category (docs/goodput.md)."""
+"""Views of the goodput ledger (docs/goodput.md), and of what slows a job (docs/advice.md)."""
 
 from __future__ import annotations
 
@@ -237,3 +237,62 @@ class ClusterGoodputView(MeanTimeToFailure):
     """The projects whose jobs held slots, by name."""
     losing_jobs: tuple[LosingJob, ...]
     """At most ten jobs, those with the most lost slot-time first."""
+
+
+class Hindrance(StrEnum):
+    """What takes time from training; docs/advice.md has the rule of each."""
+
+    DATA_WAIT = "data_wait"
+    COLLECTIVES = "collectives"
+    STRAGGLER = "straggler"
+    SAVES = "saves"
+    LOST_STEPS = "lost_steps"
+    COMPILATION = "compilation"
+    VALIDATION = "validation"
+    STARTUP = "startup"
+    SMALL_MICRO_BATCHES = "small_micro_batches"
+    FULL_MEMORY = "full_memory"
+
+
+class Evidence(RecordModel):
+    """A figure of the records on which a finding rests."""
+
+    name: str
+    """Metric, or category of the goodput ledger."""
+    value: float
+    """Its value."""
+    unit: str
+    """Its unit."""
+
+
+class AdviceFinding(RecordModel):
+    """One thing that slows a job."""
+
+    hindrance: Hindrance
+    """What it is."""
+    words: str
+    """What the records show, as a sentence."""
+    share: float
+    """Part of the time on slots, or of a recent step, that it takes, from 0 to 1."""
+    evidence: tuple[Evidence, ...]
+    """The figures."""
+    field: str | None
+    """Field of the spec that changes it, as a path with dots; null where none does."""
+    remedy: str
+    """What to change, as a sentence."""
+    gain: float | None
+    """Expected gain in kept steps per time on slots, 0.1 for a tenth; an upper bound of what the
+    remedy can bring. Null where the records cannot tell."""
+
+
+class AdviceView(RecordModel):
+    """What slows a job, the costliest finding first."""
+
+    job_id: str
+    """Job."""
+    attempt: int | None
+    """The attempt whose recent steps were read; null before the first recorded step."""
+    recent_steps: int
+    """Steps that the recent means cover."""
+    findings: tuple[AdviceFinding, ...]
+    """Findings; empty where nothing takes a noticeable part of the time."""

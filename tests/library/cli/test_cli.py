@@ -31,7 +31,16 @@ def test_help_names_every_command(run: Run) -> None:
     named = set(re.findall(r"^  ([a-z]+)  ", told, re.MULTILINE))
     assert named == {
         *("up", "down", "login", "init", "schema", "plan", "submit", "ps", "show", "watch", "logs"),
-        *("metrics", "compare", "goodput", "events", "checkpoints", "operations", "export"),
+        *(
+            "metrics",
+            "compare",
+            "goodput",
+            "advise",
+            "events",
+            "checkpoints",
+            "operations",
+            "export",
+        ),
         "artifacts",
         *("sample", "nodes", "stop", "cancel", "kill", "priority", "queue", "resume", "fork"),
         *("save", "profile", "snapshot", "delete", "projects", "sources", "shell", "import"),

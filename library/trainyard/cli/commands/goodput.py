@@ -1,4 +1,4 @@
-"""`goodput`: the time of a job, or of all slots, by category; a job with another save interval."""
+"""`goodput` and `advise`: where the time of a job or of all slots went, and what slows a job."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trainyard.cli.formats import DASH, counted, duration
-from trainyard.cli.options import Json
+from trainyard.cli.options import JobReference, Json
 from trainyard.cli.output import emit
 from trainyard.cli.table import Listing
 from trainyard.client.errors import UsageError
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
 from trainyard.protocol.goodput import (
+    AdviceFinding,
+    AdviceView,
     ClusterGoodputView,
+    Evidence,
     GoodputView,
     IntervalOutcome,
     MeanTimeToFailure,
@@ -175,3 +178,41 @@ def _failed(view: MeanTimeToFailure) -> str:
         return words
     bounds = f"{duration(view.mttf_lower_seconds)} to {duration(view.mttf_upper_seconds)}"
     return f"{words}, mean time to failure {duration(view.mttf_seconds)} (90 %: {bounds})"
+
+
+def advise(reference: JobReference, json: Json = False) -> None:
+    """Show what slows a job, by its own records: evidence, what to change, the most it gains.
+
+    docs/advice.md has the rule of each finding.
+    """
+    with Client() as yard:
+        emit(yard.advice(resolve_job(yard, reference)), draw_advice, as_json=json)
+
+
+def draw_advice(view: AdviceView) -> RenderableType:
+    """Return a paragraph for each finding, the costliest first."""
+    if view.attempt is None:
+        read = "No step is recorded yet: only the time on slots was read."
+    else:
+        read = f"Read: the last {counted(view.recent_steps, 'step')} of attempt {view.attempt}."
+    if not view.findings:
+        return Group(Text("Nothing takes a noticeable part of the time."), Text(read, "dim"))
+    parts: list[RenderableType] = []
+    for number, finding in enumerate(view.findings, start=1):
+        parts += [*_paragraph(number, finding), Text("")]
+    return Group(*parts, Text(read, "dim"))
+
+
+def _paragraph(number: int, finding: AdviceFinding) -> list[Text]:
+    gain = "" if finding.gain is None else f" At most {finding.gain:.0%} faster."
+    evidence = ", ".join(map(_figure, finding.evidence))
+    return [
+        Text(f"{number}. {finding.words}", "bold"),
+        Text(f"   {finding.remedy}{gain}"),
+        Text(f"   {evidence}", "dim"),
+    ]
+
+
+def _figure(evidence: Evidence) -> str:
+    unit = f" {evidence.unit}" if evidence.unit else ""
+    return f"{evidence.name} {evidence.value:.3g}{unit}"

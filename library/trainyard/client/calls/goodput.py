@@ -1,11 +1,16 @@
-"""The SDK's calls about goodput: of a job, of the cluster, and with another save interval."""
+"""The SDK's calls about goodput: of a job, of the cluster, with other saves, and advice."""
 
 from __future__ import annotations
 
 from datetime import date
 
 from trainyard.client.transport import QueryValue, Transport
-from trainyard.protocol.goodput import ClusterGoodputView, GoodputView, SaveIntervalWhatIf
+from trainyard.protocol.goodput import (
+    AdviceView,
+    ClusterGoodputView,
+    GoodputView,
+    SaveIntervalWhatIf,
+)
 
 
 class GoodputCalls:
@@ -17,6 +22,10 @@ class GoodputCalls:
     def goodput(self, job_id: str) -> GoodputView:
         """Return the wall time of a job by category."""
         return self.transport.get(GoodputView, f"/jobs/{job_id}/goodput")
+
+    def advice(self, job_id: str) -> AdviceView:
+        """Return what slows a job by its own records, the costliest finding first."""
+        return self.transport.get(AdviceView, f"/jobs/{job_id}/advice")
 
     def save_interval_what_if(self, job_id: str, interval_steps: int) -> SaveIntervalWhatIf:
         """Return what the records of a job show for another number of steps between two saves."""

@@ -11,6 +11,7 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { Fact } from "@/shared/ui/Field";
 import { Absent } from "@/shared/ui/Notice";
 import { Table } from "@/shared/ui/table/Table";
+import { Advice } from "./Advice";
 import { Failures } from "./Failures";
 import { type Part, partsOf, ratioWords, shareWords } from "./ledger";
 import { SaveInterval } from "./SaveInterval";
@@ -50,6 +51,7 @@ export function Goodput({ job }: { job: Job }) {
         <Categories parts={parts} />
       </div>
       <CommandLine command={command("goodput", reference)} />
+      <Advice job={job} />
       <SaveInterval job={job} />
     </div>
   );

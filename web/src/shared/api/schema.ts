@@ -731,6 +731,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/advice": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What slows a job
+         * @description Return what slows a job by its own records, each with evidence, a remedy and its gain.
+         */
+        get: operations["goodput_read_advice"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/goodput": {
         parameters: {
             query?: never;
@@ -2190,6 +2210,71 @@ export interface components {
              * @default 0.5
              */
             memory_budget?: number;
+        };
+        /**
+         * AdviceFinding
+         * @description One thing that slows a job.
+         */
+        AdviceFinding: {
+            /** @description What it is. */
+            hindrance: components["schemas"]["Hindrance"];
+            /**
+             * Words
+             * @description What the records show, as a sentence.
+             */
+            words: string;
+            /**
+             * Share
+             * @description Part of the time on slots, or of a recent step, that it takes, from 0 to 1.
+             */
+            share: number;
+            /**
+             * Evidence
+             * @description The figures.
+             */
+            evidence: components["schemas"]["Evidence"][];
+            /**
+             * Field
+             * @description Field of the spec that changes it, as a path with dots; null where none does.
+             */
+            field: string | null;
+            /**
+             * Remedy
+             * @description What to change, as a sentence.
+             */
+            remedy: string;
+            /**
+             * Gain
+             * @description Expected gain in kept steps per time on slots, 0.1 for a tenth; an upper bound of what the
+             *     remedy can bring. Null where the records cannot tell.
+             */
+            gain: number | null;
+        };
+        /**
+         * AdviceView
+         * @description What slows a job, the costliest finding first.
+         */
+        AdviceView: {
+            /**
+             * Job Id
+             * @description Job.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description The attempt whose recent steps were read; null before the first recorded step.
+             */
+            attempt: number | null;
+            /**
+             * Recent Steps
+             * @description Steps that the recent means cover.
+             */
+            recent_steps: number;
+            /**
+             * Findings
+             * @description Findings; empty where nothing takes a noticeable part of the time.
+             */
+            findings: components["schemas"]["AdviceFinding"][];
         };
         /**
          * ArtifactView
@@ -6457,6 +6542,27 @@ export interface components {
             data: components["schemas"]["WeightsLoaded"];
         };
         /**
+         * Evidence
+         * @description A figure of the records on which a finding rests.
+         */
+        Evidence: {
+            /**
+             * Name
+             * @description Metric, or category of the goodput ledger.
+             */
+            name: string;
+            /**
+             * Value
+             * @description Its value.
+             */
+            value: number;
+            /**
+             * Unit
+             * @description Its unit.
+             */
+            unit: string;
+        };
+        /**
          * ExitRecord
          * @description `exit.json`: the supervisor's record of how the node's share of the attempt ended.
          */
@@ -7127,6 +7233,12 @@ export interface components {
              */
             answers?: ("stop" | "save" | "profile" | "memory_snapshot")[];
         };
+        /**
+         * Hindrance
+         * @description What takes time from training; docs/advice.md has the rule of each.
+         * @enum {string}
+         */
+        Hindrance: "data_wait" | "collectives" | "straggler" | "saves" | "lost_steps" | "compilation" | "validation" | "startup" | "small_micro_batches" | "full_memory";
         /**
          * HistogramView
          * @description Values, folded to bins of equal width.
@@ -18016,6 +18128,74 @@ export interface operations {
             };
         };
     };
+    goodput_read_advice: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdviceView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     goodput_goodput: {
         parameters: {
             query?: never;
@@ -23129,6 +23309,7 @@ export const hardwareIsolationValues: ReadonlyArray<FlattenedDeepRequired<compon
 export const hardwareInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["device"]> = ["cpu", "cuda"];
 export const hardwareInputIsolationValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["isolation"]> = ["user", "namespace", "none"];
 export const heartbeatAnswersValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Heartbeat"]["answers"]> = ["stop", "save", "profile", "memory_snapshot"];
+export const hindranceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hindrance"]> = ["data_wait", "collectives", "straggler", "saves", "lost_steps", "compilation", "validation", "startup", "small_micro_batches", "full_memory"];
 export const importRequestStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ImportRequest"]["state"]> = ["succeeded", "failed", "stopped", "cancelled"];
 export const importedToolValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Imported"]["tool"]> = ["wandb", "mlflow", "tensorboard"];
 export const importedRunToolValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ImportedRun"]["tool"]> = ["wandb", "mlflow", "tensorboard"];

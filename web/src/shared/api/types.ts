@@ -12,6 +12,7 @@ export type SavedFile = Schemas["SavedFile"];
 export type Operation = Schemas["OperationView"];
 export type ClusterGoodput = Schemas["ClusterGoodputView"];
 export type IntervalOutcome = Schemas["IntervalOutcome"];
+export type AdviceFinding = Schemas["AdviceFinding"];
 export type SaveIntervalWhatIf = Schemas["SaveIntervalWhatIf"];
 export type ComparedJob = Schemas["ComparedJobView"];
 export type ComparedCurve = Schemas["ComparedCurveView"];

@@ -55,7 +55,7 @@ def test_loss_and_gradients_are_those_of_whole_logits(
 
 @pytest.mark.cuda
 def test_rows_of_ranks_give_the_whole_gradient() -> None:
-    from trainer.models.fused_loss import replace_by_gradient, sums_and_label_logits
+    from trainer.kernels.fused_loss import replace_by_gradient, sums_and_label_logits
 
     generator = torch.Generator().manual_seed(1)
     logits_CV = torch.randn(C, V, generator=generator).cuda() * 8

@@ -1,0 +1,1 @@
+"""What slows a job, found in its own records (docs/advice.md)."""

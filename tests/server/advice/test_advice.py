@@ -1,0 +1,77 @@
+"""Advice from the records of a job, on both databases."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.advice.observed import RECENT, advice
+from server.context import Context
+from server.errors import NotFoundError
+from server.goodput.step_sums import DATA, STEP
+from server.metrics.points import Points
+from server.metrics.store import store_points
+from tests.server.harness import Harness
+from trainyard.protocol.goodput import Hindrance
+
+
+def record(harness: Harness, context: Context, job_id: str, values: dict[str, list[float]]) -> None:
+    """Store the values of each series for the steps 1, 2, ... of the newest attempt."""
+    began = harness.clock.now().timestamp()
+    by_name = {}
+    for name, numbers in values.items():
+        steps = range(1, len(numbers) + 1)
+        by_name[name] = Points.of(steps, [began + step for step in steps], numbers)
+    with context.database.write() as connection:
+        store_points(connection, harness.attempt(job_id).id, by_name)
+    harness.clock.advance(max(map(len, values.values())))
+
+
+def test_a_job_without_steps_has_no_finding(harness: Harness, context: Context) -> None:
+    job_id = harness.submit()
+    view = advice(context, job_id)
+    assert (view.attempt, view.recent_steps, view.findings) == (None, 0, ())
+
+
+def test_an_unknown_job(context: Context) -> None:
+    with pytest.raises(NotFoundError):
+        advice(context, "no-such-job")
+
+
+def test_recent_steps_count_and_the_first_step_does_not(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, _ = harness.running(step=0, training={"steps": 5_000})
+    steps = RECENT + 500
+    waits = [900.0] + [0.0] * 499 + [0.25] * RECENT
+    record(harness, context, job_id, {STEP: [1.0] * steps, DATA: waits})
+    view = advice(context, job_id)
+    assert (view.attempt, view.recent_steps) == (1, RECENT)
+    (found,) = [each for each in view.findings if each.hindrance == Hindrance.DATA_WAIT]
+    assert found.share == pytest.approx(0.25)
+    assert found.field == "data.path"
+
+
+def test_values_that_are_no_durations_are_left_out(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, _ = harness.running(step=0)
+    steps = [1.0, float("nan"), -5.0, 1.0, 1.0]
+    record(harness, context, job_id, {STEP: steps, DATA: [0.0, 0.5, 0.5, float("inf"), 0.5]})
+    (found,) = [
+        each for each in advice(context, job_id).findings if each.hindrance == Hindrance.DATA_WAIT
+    ]
+    assert found.share == pytest.approx(0.5)
+
+
+def test_the_memory_of_the_device_is_compared_with_the_peak(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()  # of 8 GiB a slot
+    training = {"global_batch_size": 16, "micro_batch_size": 4}
+    job_id, _ = harness.running(step=0, training=training)
+    values = {STEP: [1.0] * 20, "memory/peak_reserved_gib": [2.0] * 20}
+    record(harness, context, job_id, values)
+    (found,) = advice(context, job_id).findings
+    assert found.hindrance == Hindrance.SMALL_MICRO_BATCHES
+    assert found.evidence[0].value == pytest.approx(0.25)
+    record(harness, context, job_id, {"memory/allocation_retries": [0.0, 0.0, 2.0, 3.0, 0.0, 1.0]})
+    retried = {each.hindrance: each for each in advice(context, job_id).findings}
+    assert retried[Hindrance.FULL_MEMORY].evidence[0].value == 4

@@ -1,0 +1,1 @@
+"""Kernels of a GPU, in Triton; each has a plain version elsewhere."""
