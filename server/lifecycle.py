@@ -65,6 +65,15 @@ class Move:
     legal_from: frozenset[StrEnum]
     values: Mapping[str, Any]
 
+    def check(self, present: StrEnum) -> None:
+        """Check that the record may make this move from the state in which it was read.
+
+        Raises:
+            IllegalMoveError: it may not.
+        """
+        if present not in self.legal_from:
+            raise IllegalMoveError(f"{self.what} is {present} and cannot become {self.target}")
+
 
 def job_to(
     job_id: str, target: JobState, *, only_from: frozenset[JobState] | None = None, **values: Any
@@ -118,6 +127,30 @@ def move(context: Context, connection: Connection, event: NewEvent | None, *move
     append_event(context, connection, event)
 
 
+def move_all(
+    context: Context, connection: Connection, moves: Sequence[Move], events: Sequence[NewEvent]
+) -> None:
+    """Carry out moves of several jobs' records, alike ones by one statement; store their events.
+
+    Args:
+        context: the server's surroundings.
+        connection: a transaction that holds the locks of the jobs.
+        moves: of different records; no value is an expression.
+        events: what happened.
+
+    Raises:
+        IllegalMoveError: a record is in a state from which its move is illegal.
+    """
+    alike: dict[tuple[Any, ...], list[Move]] = {}
+    for each in moves:
+        kind = (each.table, each.target, each.legal_from, (*each.key,), (*each.values,))
+        alike.setdefault(kind, []).append(each)
+    for (table, target, legal_from, key, _), some in alike.items():
+        rows = [{**each.key, **each.values} for each in some]
+        _move_all(connection, table, target, legal_from, rows, key=key)
+    append_events(context, connection, events)
+
+
 def move_jobs(
     context: Context,
     connection: Connection,
@@ -165,11 +198,13 @@ def _move_all(
     target: StrEnum,
     legal_from: frozenset[StrEnum],
     rows: Sequence[Mapping[str, Any]],
+    *,
+    key: tuple[str, ...] = ("id",),
 ) -> None:
-    given = [{**row, "state": target.value, "of_id": row["id"]} for row in rows]
+    given = [{**row, "state": target.value} for row in rows]
     for each in given:
-        del each["id"]  # it is no column to set
-    changed = connection.execute(_guarded(table, ("id",), legal_from), given)
+        each |= {f"of_{name}": each.pop(name) for name in key}  # it is no column to set
+    changed = connection.execute(_guarded(table, key, legal_from), given)
     if changed.rowcount != len(rows):
         raise IllegalMoveError(
             f"{len(rows) - changed.rowcount} of {len(rows)} {table.name} cannot become {target}"
@@ -181,10 +216,11 @@ _LOCK_JOB = (
 )
 
 
-_LOCK_JOB_OF = (
-    select(jobs.c.id)
+_LOCK_JOBS_OF = (
+    select(jobs.c.id, attempts.c.id)
     .join(attempts, attempts.c.job_id == jobs.c.id)
-    .where(attempts.c.id == bindparam("attempt_id"))
+    .where(attempts.c.id.in_(bindparam("attempt_ids", expanding=True)))
+    .order_by(jobs.c.id)  # no two transactions that lock several jobs wait crosswise
     .with_for_update(key_share=True, of=jobs)
 )
 
@@ -220,10 +256,21 @@ def lock_job_of(connection: Connection, attempt_id: str) -> str:
     Raises:
         NotFoundError: there is no such attempt.
     """
-    job_id = connection.scalar(_LOCK_JOB_OF, {"attempt_id": attempt_id})
-    if job_id is None:
-        raise NotFoundError(f"no attempt has the id {attempt_id!r}")
-    return str(job_id)
+    locked = lock_jobs_of(connection, [attempt_id])
+    if attempt_id not in locked:
+        raise no_attempt(attempt_id)
+    return locked[attempt_id]
+
+
+def lock_jobs_of(connection: Connection, attempt_ids: Sequence[str]) -> Mapping[str, str]:
+    """Lock the jobs of attempts, and return their ids by those of the attempts that there are."""
+    rows = connection.execute(_LOCK_JOBS_OF, {"attempt_ids": attempt_ids})
+    return {attempt_id: job_id for job_id, attempt_id in rows}
+
+
+def no_attempt(attempt_id: str) -> NotFoundError:
+    """Return the refusal of an attempt that there is not."""
+    return NotFoundError(f"no attempt has the id {attempt_id!r}")
 
 
 def _carry_out(connection: Connection, move: Move) -> None:

@@ -44,6 +44,7 @@ from server.events.tail import Tail
 from server.goodput.cluster import ClusterLedger
 from server.http import problems
 from server.http.allow_header import AllowedMethods, MethodsMiddleware
+from server.http.group_commit import Groups
 from server.http.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
 from server.http.query import no_unknown_query
 from server.inbox.long_polls import Inboxes
@@ -106,6 +107,7 @@ def create_app(context: Context) -> FastAPI:
     app.state.context = context
     app.state.tail = tail
     app.state.inboxes = inboxes
+    app.state.groups = Groups(context)
     app.state.published = reference.Published(app)
     app.state.cluster_ledger = ledger
     app.state.monitoring = Monitoring(context, tail, ledger)

@@ -6,13 +6,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 
-from server.attempts.claim import claim as claim_attempt
-from server.attempts.node_heartbeat import node_heartbeat
+from server.attempts.claim import SentClaim, claim_all
+from server.attempts.node_heartbeat import node_heartbeat, node_heartbeats
 from server.attempts.service import ReportedShare, authenticate_share
 from server.auth.dependencies import AttemptTokenHash, Joiner, Node, Pilot
 from server.checkpoints.catalog import apply_outcome
 from server.http.dependencies import ServerContext
+from server.http.group_commit import served_together
 from server.http.path_params import OperationId
 from server.http.request_body import JsonBody
 from server.http.responses import JSON
@@ -72,14 +74,19 @@ def check(
 
 
 @router.post("/heartbeat", response_model=NodeHeartbeatReply, summary="Heartbeat of a worker")
-def heartbeat(
+async def heartbeat(
     context: ServerContext,
+    request: Request,
     principal: Node,
     body: Annotated[NodeHeartbeat, Depends(JsonBody(NodeHeartbeat))],
 ) -> Response:
     """Keep a node online, end shares whose processes are proved gone, list what is to run."""
     check_sender(principal, body.node, body.protocol)
-    return _reply(node_heartbeat(context, body), body.protocol)
+    if body.gone:
+        reply = await run_in_threadpool(node_heartbeat, context, body)
+    else:
+        reply = await served_together(request, node_heartbeats, body, key=body.node)
+    return _reply(reply, body.protocol)
 
 
 @router.post(
@@ -87,22 +94,16 @@ def heartbeat(
     response_model=ClaimReply,
     summary="Claim of a node's share of an attempt",
 )
-def claim(
-    context: ServerContext,
+async def claim(
+    request: Request,
     principal: Node,
     attempt_id: AttemptId,
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
     """Return spec, attempt and token to the first claim and its repeats; another one gets 409."""
     check_sender(principal, body.node, body.protocol)
-    claimed = claim_attempt(
-        context,
-        attempt_id,
-        node=body.node,
-        worker=body.worker,
-        secret=body.secret,
-        protocol=body.protocol,
-    )
+    sent = SentClaim(attempt_id, body)
+    claimed = await served_together(request, claim_all, sent, key=attempt_id)
     return _reply(claimed, body.protocol)
 
 

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 from sqlalchemy import Connection, select
 
-from server.attempts.launch import Launch, begun_before, read_launch
+from server.attempts.launch import Launch, begun_before, read_launches
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
 from server.database.rows import Attempt, AttemptNode, Job
 from server.database.tables import checkpoints, nodes
-from server.errors import ConflictError, NotFoundError
+from server.errors import ConflictError, NotFoundError, RefusalError
 from server.events.store import NewEvent
 from server.leases import NODE_LEASES
-from server.lifecycle import attempt_to, lock_job_of, move, node_to
-from server.nodes.workers import check_worker
+from server.lifecycle import Move, attempt_to, lock_jobs_of, move_all, no_attempt, node_to
+from server.nodes.workers import refuse_other_worker, registered_workers
 from server.protocol_2 import check_reply
 from server.subject import Actor
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation, ResumePoint
 from trainyard.protocol.rest.event_data import Claimed
 from trainyard.protocol.resume_parts import ALL_PARTS
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState
-from trainyard.protocol.worker_messages import PROTOCOL, ClaimReply, WorkerIdentity
+from trainyard.protocol.worker_messages import PROTOCOL, Claim, ClaimReply, WorkerIdentity
+
+
+@dataclass(frozen=True)
+class SentClaim:
+    """The claim of a node's share of an attempt, as it came."""
+
+    attempt_id: str
+    claim: Claim
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A share that a claim takes: its moves and their event."""
+
+    moves: Sequence[Move]
+    event: NewEvent
 
 
 def claim(
@@ -51,34 +70,84 @@ def claim(
         ConflictError: another claim came first, the share has ended, the attempt is to end,
             another worker serves the node, or the sender's protocol lacks a field of the reply.
     """
-    token = make_token(TokenKind.ATTEMPT, secret)
+    sent = Claim(protocol=protocol, node=node, worker=worker, secret=secret)
+    (reply,) = claim_all(context, [SentClaim(attempt_id, sent)])
+    if isinstance(reply, RefusalError):
+        raise reply
+    return reply
+
+
+def claim_all(context: Context, sent: Sequence[SentClaim]) -> list[ClaimReply | RefusalError]:
+    """Carry out claims by one transaction, by as many statements as one.
+
+    Args:
+        context: the server's context.
+        sent: claims of different attempts.
+
+    Returns:
+        For each the reply, or why it is refused, as `claim` does it.
+    """
+    ids, names = [each.attempt_id for each in sent], [each.claim.node for each in sent]
+    taken: list[_Taken] = []
+    replies: list[ClaimReply | RefusalError] = []
     with context.database.write() as connection:
-        lock_job_of(connection, attempt_id)  # before the read: a stop or a second claim may come
-        launch = read_launch(connection, attempt_id)
-        share = next((n for n in launch.nodes if n.node == node), None)
-        if share is None:
-            raise NotFoundError(f"node {node!r} has no share of attempt {attempt_id!r}")
-        check_worker(connection, node, worker)
-        token_hash = hash_token(token)
-        if share.state not in NODE_LEASES.held or share.token_hash != token_hash:
-            _take(context, connection, launch, share, worker=worker, token_hash=token_hash)
-        reply = _reply(context, connection, launch, node_rank=share.node_rank, token=token)
-        check_reply(reply, protocol)  # in the transaction: a refusal leaves the share unclaimed
-        return reply
+        lock_jobs_of(connection, ids)  # before the read: a stop or a second claim may come
+        launches = read_launches(connection, ids)
+        workers = registered_workers(connection, names)
+        for each in sent:
+            try:
+                launch = launches.get(each.attempt_id)
+                if launch is None:
+                    raise no_attempt(each.attempt_id)
+                reply, takes = _answer(context, connection, launch, each.claim, workers)
+            except RefusalError as error:
+                replies.append(error)
+            else:
+                replies.append(reply)
+                taken += takes
+        if taken:
+            moves = [each for takes in taken for each in takes.moves]
+            move_all(context, connection, moves, [takes.event for takes in taken])
+    return replies
 
 
-def _take(
+def _answer(
     context: Context,
     connection: Connection,
     launch: Launch,
-    share: AttemptNode,
-    *,
-    worker: WorkerIdentity,
-    token_hash: str,
-) -> None:
+    claim: Claim,
+    workers: Mapping[str, WorkerIdentity | None],
+) -> tuple[ClaimReply, Sequence[_Taken]]:
+    """Return the reply to a claim, and the share that it takes: none where it is a repeat."""
+    token = make_token(TokenKind.ATTEMPT, claim.secret)
+    share = next((n for n in launch.nodes if n.node == claim.node), None)
+    if share is None:
+        raise NotFoundError(f"node {claim.node!r} has no share of attempt {launch.attempt.id!r}")
+    if claim.node in workers:
+        refuse_other_worker(claim.node, claim.worker, registered=workers[claim.node])
+    token_hash = hash_token(token)
+    repeats = share.state in NODE_LEASES.held and share.token_hash == token_hash
+    taken = [] if repeats else [_take(context, launch, share, claim, token_hash=token_hash)]
+    reply = _reply(context, connection, launch, node_rank=share.node_rank, token=token)
+    check_reply(reply, claim.protocol)  # before the share is taken
+    return reply, taken
+
+
+def _take(
+    context: Context, launch: Launch, share: AttemptNode, claim: Claim, *, token_hash: str
+) -> _Taken:
     attempt, node = launch.attempt, share.node
     if attempt.desired != DesiredState.RUN:
         raise ConflictError(f"attempt {attempt.id} is {attempt.state} and must not run")
+    to_claimed = node_to(
+        attempt.id,
+        node,
+        AttemptNodeState.CLAIMED,
+        token_hash=token_hash,
+        worker=claim.worker,
+        **NODE_LEASES.claim(context.now()),
+    )
+    to_claimed.check(share.state)
     first = attempt.state == AttemptState.PLACED
     event = NewEvent(
         Claimed(),
@@ -86,20 +155,8 @@ def _take(
         launch.subject.on(node),
         f"{node} took on {len(share.slots)} slots",
     )
-    move(
-        context,
-        connection,
-        event,
-        node_to(
-            attempt.id,
-            node,
-            AttemptNodeState.CLAIMED,
-            token_hash=token_hash,
-            worker=worker,
-            **NODE_LEASES.claim(context.now()),
-        ),
-        *([attempt_to(attempt.id, AttemptState.STARTING)] if first else []),
-    )
+    starting = [attempt_to(attempt.id, AttemptState.STARTING)] if first else []
+    return _Taken([to_claimed, *starting], event)
 
 
 def _reply(

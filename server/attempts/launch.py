@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, exists, func, select, type_coerce, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    bindparam,
+    delete,
+    exists,
+    func,
+    select,
+    type_coerce,
+    update,
+)
 
 from server.attempts.retry_policy import MOST_PUT_BACKS
 from server.context import Context
@@ -58,28 +69,41 @@ class Launch:
 
 
 # Of each claim and each end, built once: to build one takes longer than the database does.
-_ATTEMPT_AND_JOB = (
+_OF_ATTEMPTS: BindParameter[Sequence[str]] = bindparam("attempt_ids", expanding=True)
+_ATTEMPTS_AND_JOBS = (
     select(*Attempt.columns(), *Job.columns())
     .join_from(attempts, jobs, jobs.c.id == attempts.c.job_id)
-    .where(attempts.c.id == bindparam("attempt_id"))
+    .where(attempts.c.id.in_(_OF_ATTEMPTS))
 )
 _SHARES = (
     AttemptNode.select()
-    .where(attempt_nodes.c.attempt_id == bindparam("attempt_id"))
+    .where(attempt_nodes.c.attempt_id.in_(_OF_ATTEMPTS))
     .order_by(attempt_nodes.c.node_rank)
 )
 
 
 def read_launch(connection: Connection, attempt_id: str) -> Launch:
     """Read an attempt that exists."""
-    given = {"attempt_id": attempt_id}
-    row = connection.execute(_ATTEMPT_AND_JOB, given).one()
+    return read_launches(connection, [attempt_id])[attempt_id]
+
+
+def read_launches(connection: Connection, attempt_ids: Sequence[str]) -> Mapping[str, Launch]:
+    """Read attempts by two queries; one that does not exist is absent."""
+    given = {"attempt_ids": attempt_ids}
     of_job = len(Attempt.columns())
-    attempt, job = Attempt(*row[:of_job]), Job(*row[of_job:])
-    shares = AttemptNode.all(connection, _SHARES, given)
-    spare = AttemptNodeState.SPARE
-    ranks = [share for share in shares if share.state != spare]
-    return Launch(job, attempt, ranks, [share for share in shares if share.state == spare])
+    rows = [
+        (Attempt(*row[:of_job]), Job(*row[of_job:]))
+        for row in connection.execute(_ATTEMPTS_AND_JOBS, given).all()
+    ]
+    ranks: defaultdict[str, list[AttemptNode]] = defaultdict(list)
+    spares: defaultdict[str, list[AttemptNode]] = defaultdict(list)
+    for share in AttemptNode.all(connection, _SHARES, given):
+        of_kind = spares if share.state == AttemptNodeState.SPARE else ranks
+        of_kind[share.attempt_id].append(share)
+    return {
+        attempt.id: Launch(job, attempt, ranks[attempt.id], spares[attempt.id])
+        for attempt, job in rows
+    }
 
 
 def settle(context: Context, connection: Connection, launch: Launch, share: AttemptNode) -> None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, literal, select, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    literal,
+    select,
+    update,
+)
 
 from server.attempts.finish import end_nodes
 from server.attempts.launch import read_launch
@@ -14,13 +25,13 @@ from server.attempts.retry_policy import NodeEnd
 from server.context import Context
 from server.database.engine import time_of
 from server.database.tables import attempt_nodes, nodes
-from server.errors import NotFoundError
-from server.events.store import NewEvent, append_event
+from server.errors import ConflictError, NotFoundError, RefusalError
+from server.events.store import NewEvent, append_events
 from server.leases import NODE_LEASES
 from server.lifecycle import lock_job_of
 from server.nodes.drain import cordon_by_server
 from server.nodes.health import clock_is_wrong, device_faults
-from server.nodes.series import MINUTE_DATA, minute_of, store_sample
+from server.nodes.series import store_samples
 from server.nodes.slots import reasons_by_uuid, withheld_slots
 from server.nodes.workers import proves_gone, refuse_other_worker
 from server.subject import Actor, Subject
@@ -35,31 +46,37 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.failures import Failure, FailureReason
 
-# Statements of each heartbeat are built once, as those of each report in `server.attempts.service`.
+AnyRow = Row[*tuple[Any, ...]]
+
+# Statements of each group are built once, as those of each report in `server.attempts.service`.
+_OF_NODES: BindParameter[Sequence[str]] = bindparam("of_nodes", expanding=True)
 _BEFORE = (
     select(
+        nodes.c.name,
         nodes.c.offline_since,
         nodes.c.notice,
         nodes.c.hardware,
         nodes.c.withheld,
+        nodes.c.clock_skew_seconds,
         nodes.c.clock_is_wrong,
         nodes.c.trusted_since,
+        nodes.c.ends_at,
         nodes.c.worker,
     )
-    .where(nodes.c.name == bindparam("of_node"))
+    .where(nodes.c.name.in_(_OF_NODES))
+    .order_by(nodes.c.name)  # as all that lock several nodes
     .with_for_update(key_share=True)
 )
 _NOTE = update(nodes).where(nodes.c.name == bindparam("of_node"))
-_NOTE_AND_READ = _NOTE.returning(MINUTE_DATA)
-_HELD_BY_NODE = (attempt_nodes.c.node == bindparam("of_node")) & NODE_LEASES.are_held
 
 
 @cache
-def _time_and_held(dialect: str) -> Select[datetime, str | None]:
-    """Return the query of the database's time and of what a node holds: a row at least."""
+def _time_and_held(dialect: str) -> Select[datetime, str | None, str | None]:
+    """Return the query of the database's time and of what nodes hold: a row at least."""
     one = select(literal(1).label("one")).subquery()
-    query = select(time_of(dialect), attempt_nodes.c.attempt_id)
-    return query.select_from(one).outerjoin(attempt_nodes, _HELD_BY_NODE)
+    query = select(time_of(dialect), attempt_nodes.c.node, attempt_nodes.c.attempt_id)
+    held = attempt_nodes.c.node.in_(_OF_NODES) & NODE_LEASES.are_held
+    return query.select_from(one).outerjoin(attempt_nodes, held)
 
 
 def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
@@ -69,70 +86,137 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
         NotFoundError: the node never registered.
         ConflictError: another worker serves the node.
     """
-    with context.database.write() as connection:
-        _note_node(context, connection, heartbeat)
+    (reply,) = node_heartbeats(context, [heartbeat])
+    if isinstance(reply, RefusalError):
+        raise reply
+    if not heartbeat.gone:
+        return reply
     for attempt_id in heartbeat.gone:
         _end_gone(context, attempt_id, heartbeat.node, heartbeat.worker)
     with context.database.read() as connection:
-        query = _time_and_held(connection.dialect.name)
-        rows = connection.execute(query, {"of_node": heartbeat.node}).all()
+        return _replies(connection, [heartbeat])[heartbeat.node]
+
+
+def node_heartbeats(
+    context: Context, heartbeats: Sequence[NodeHeartbeat]
+) -> list[NodeHeartbeatReply | RefusalError]:
+    """Store heartbeats by one transaction, by as many statements as for one.
+
+    Args:
+        context: the server's context.
+        heartbeats: each of another node; what is gone there is left to `node_heartbeat`.
+
+    Returns:
+        For each the reply, or why it is refused, as `node_heartbeat` does it.
+    """
+    with context.database.write() as connection:
+        refused = _note_nodes(context, connection, heartbeats)
+        noted = [each for each in heartbeats if each.node not in refused]
+        replies = _replies(connection, noted) if noted else {}
+    return [refused.get(each.node) or replies[each.node] for each in heartbeats]
+
+
+def _replies(
+    connection: Connection, heartbeats: Sequence[NodeHeartbeat]
+) -> dict[str, NodeHeartbeatReply]:
+    """Return the reply to the heartbeat of each node."""
+    query = _time_and_held(connection.dialect.name)
+    names = [each.node for each in heartbeats]
+    rows = connection.execute(query, {"of_nodes": names}).all()
+    held: defaultdict[str | None, list[str]] = defaultdict(list)
+    for _, node, attempt_id in rows:
+        if attempt_id is not None:
+            held[node].append(attempt_id)
     # Not the clock of this process: a node would be compared with another one at each heartbeat.
     # A node of an older protocol compares none.
-    time = rows[0][0].timestamp() if heartbeat.protocol == PROTOCOL else None
-    held = (attempt_id for _, attempt_id in rows)
-    return NodeHeartbeatReply(expected=tuple(each for each in held if each), time=time)
+    time = rows[0][0].timestamp()
+    return {
+        each.node: NodeHeartbeatReply(
+            expected=tuple(held[each.node]),
+            time=time if each.protocol == PROTOCOL else None,
+        )
+        for each in heartbeats
+    }
 
 
-def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbeat) -> None:
-    node, notice = heartbeat.node, heartbeat.notice
-    before = connection.execute(_BEFORE, {"of_node": node}).one_or_none()
+def _note_nodes(
+    context: Context, connection: Connection, heartbeats: Sequence[NodeHeartbeat]
+) -> dict[str, RefusalError]:
+    """Store heartbeats of different nodes; return which nodes are refused, and why."""
+    found = connection.execute(_BEFORE, {"of_nodes": [each.node for each in heartbeats]})
+    rows: dict[str, AnyRow] = {row.name: row for row in found}
+    refusals = {each.node: _refusal(rows.get(each.node), each) for each in heartbeats}
+    accepted = [(rows[each.node], each) for each in heartbeats if refusals[each.node] is None]
+    now = context.now()
+    if accepted:
+        connection.execute(_NOTE, [_noted(context, row, each, now) for row, each in accepted])
+    samples = {each.node: each.sample for _, each in accepted if each.sample is not None}
+    if samples:
+        store_samples(connection, samples, now=now)
+    for node, sample in samples.items():
+        since = rows[node].trusted_since
+        faults = device_faults(rows[node].hardware, sample, now=now, trusted_since=since)
+        if faults:
+            cordon_by_server(context, connection, node, faults)
+    changes = [change for row, each in accepted for change in _changes(row, each)]
+    if changes:
+        append_events(context, connection, changes)
+    return {node: refusal for node, refusal in refusals.items() if refusal is not None}
+
+
+def _refusal(before: AnyRow | None, heartbeat: NodeHeartbeat) -> RefusalError | None:
+    """Return why a heartbeat changes nothing; None for one that is accepted."""
+    node = heartbeat.node
     if before is None:
-        raise NotFoundError(f"node {node!r} never registered")
-    refuse_other_worker(node, heartbeat.worker, registered=before.worker)
-    now, sample = context.now(), heartbeat.sample
-    reasons = reasons_by_uuid(before.hardware, before.withheld)
+        return NotFoundError(f"node {node!r} never registered")
+    try:
+        refuse_other_worker(node, heartbeat.worker, registered=before.worker)
+    except ConflictError as error:
+        return error
+    return None
+
+
+def _noted(
+    context: Context, before: AnyRow, heartbeat: NodeHeartbeat, now: datetime
+) -> dict[str, Any]:
+    """Return the columns that a heartbeat sets: the same for every one, so some are as before."""
     reading, limit = heartbeat.clock, context.settings.clock_skew_seconds
     wrong = clock_is_wrong(reading, before=before.clock_is_wrong, limit=limit)
-    skew = {} if reading is None else {"clock_skew_seconds": reading.skew_seconds}
     withheld = withheld_slots(
         before.hardware,
-        sample,
-        before=reasons,
+        heartbeat.sample,
+        before=reasons_by_uuid(before.hardware, before.withheld),
         was_full=DATA_DIR_FULL in before.withheld.values(),
         clock_is_wrong=wrong,
     )
-    noted: dict[str, Any] = {
+    given_end = heartbeat.ends_at
+    return {
+        "of_node": heartbeat.node,
         "heartbeat_at": now,
         "offline_since": None,
-        "notice": notice,
-        "sample": sample,
+        "notice": heartbeat.notice,
+        "sample": heartbeat.sample,
+        "clock_skew_seconds": (
+            before.clock_skew_seconds if reading is None else reading.skew_seconds
+        ),
         "clock_is_wrong": wrong,
         "withheld": withheld,
+        "ends_at": before.ends_at if given_end is None else _end(given_end),
     }
-    if heartbeat.ends_at is not None:
-        noted["ends_at"] = _end(heartbeat.ends_at)
-    noted |= {"of_node": node} | skew
-    if sample is None:
-        connection.execute(_NOTE, noted)
-    else:
-        minute = minute_of(node, now)
-        data = connection.execute(_NOTE_AND_READ, noted | minute).scalar_one()
-        store_sample(connection, minute, sample, before=data)
-        since = before.trusted_since
-        faults = device_faults(before.hardware, sample, now=now, trusted_since=since)
-        if faults:
-            cordon_by_server(context, connection, node, faults)
+
+
+def _changes(before: AnyRow, heartbeat: NodeHeartbeat) -> Iterator[NewEvent]:
+    """Return the events of what a heartbeat changes."""
+    node, notice = heartbeat.node, heartbeat.notice
     if before.notice != notice:
-        event = NewEvent(
+        yield NewEvent(
             NodeDrained(draining=notice is not None, notice=notice),
             Actor(node),
             Subject(node=node),
             f"{node} {f'is about to go: {notice}' if notice else 'stays after all'}",
         )
-        append_event(context, connection, event)
     if before.offline_since is not None:
-        event = NewEvent(NodeOnline(), Actor(node), Subject(node=node), f"{node} is back")
-        append_event(context, connection, event)
+        yield NewEvent(NodeOnline(), Actor(node), Subject(node=node), f"{node} is back")
 
 
 def _end(seconds: float) -> datetime | None:

@@ -7,22 +7,25 @@ names to OpenAPI what it reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from starlette.concurrency import run_in_threadpool
 
 from server.auth.service import (
     Principal,
     authenticate_pilot,
     authenticate_session,
-    authenticate_token,
+    find_holders,
+    note_uses,
 )
 from server.auth.tokens import TokenKind, hash_token
 from server.context import Context
 from server.errors import ForbiddenError, UnauthenticatedError
 from server.http.dependencies import context_of
+from server.http.group_commit import served_together
 from trainyard.base.loopback import is_loopback
 
 SESSION_COOKIE = "trainyard_session"
@@ -85,20 +88,20 @@ async def _session_cookie(request: Request) -> str | None:
 
 
 @_by("token", "session")
-def _person(request: Request) -> Principal:
+async def _person(request: Request) -> Principal:
     context, token = context_of(request), _bearer(request)
     cookie = _cookie(request) if token is None else None
     if cookie is None:
-        return _of_kind(context, token, _PERSONS)
+        return await _of_kind(request, token, _PERSONS)
     if request.method not in SAFE_METHODS:
         check_origin(context, request)
-    principal, _ = authenticate_session(context, cookie)
+    principal, _ = await run_in_threadpool(authenticate_session, context, cookie)
     return principal
 
 
 @_by("token", "session")
-def _admin(request: Request) -> Principal:
-    principal = _person(request)
+async def _admin(request: Request) -> Principal:
+    principal = await _person(request)
     if principal.kind is not TokenKind.ADMIN:
         raise ForbiddenError(
             "this needs the admin token: log in by the link that `trainyard up` prints, or use the "
@@ -107,19 +110,22 @@ def _admin(request: Request) -> Principal:
     return principal
 
 
-def _by_token(*kinds: TokenKind) -> Callable[[Request], Principal]:
+def _by_token(*kinds: TokenKind) -> Callable[[Request], Awaitable[Principal]]:
     @_by("token")
-    def dependency(request: Request) -> Principal:
-        return _of_kind(context_of(request), _bearer(request), kinds)
+    async def dependency(request: Request) -> Principal:
+        return await _of_kind(request, _bearer(request), kinds)
 
     return dependency
 
 
 @_by("token")
-def _joiner(request: Request) -> Principal:
+async def _joiner(request: Request) -> Principal:
     context, token = context_of(request), _bearer(request)
-    pilot = None if token is None else authenticate_pilot(context, token)
-    return pilot or _of_kind(context, token, (TokenKind.JOIN, TokenKind.NODE))
+    if token is not None:
+        found = await run_in_threadpool(authenticate_pilot, context, token)
+        if found is not None:
+            return found
+    return await _of_kind(request, token, (TokenKind.JOIN, TokenKind.NODE))
 
 
 @_by("token")
@@ -141,10 +147,12 @@ async def _attempt_token_hash(request: Request) -> str:
     return hash_token(token)
 
 
-def _of_kind(context: Context, token: str | None, kinds: tuple[TokenKind, ...]) -> Principal:
+async def _of_kind(request: Request, token: str | None, kinds: tuple[TokenKind, ...]) -> Principal:
     if token is None:
         raise UnauthenticatedError(NO_TOKEN)
-    principal = authenticate_token(context, token)
+    principal = await served_together(request, find_holders, token)
+    if principal.unnoted_use:  # apart: those whose use is noted do not wait for a writer
+        await served_together(request, note_uses, principal.token_id)
     if principal.kind not in kinds:
         legal = " or ".join(kinds)
         raise ForbiddenError(f"a token of kind {principal.kind} may not do this; {legal} may")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -41,6 +41,8 @@ class Principal:
     source: str | None = None
     pilot: tuple[str, int] | None = None
     """Request and index of the pilot whose join secret it is."""
+    unnoted_use: bool = False
+    """Whether no use of the token was noted within `LAST_USED_PRECISION`."""
 
     @property
     def actor(self) -> Actor:
@@ -55,6 +57,13 @@ class SessionToken(Token):
     session_expires_at: Annotated[datetime, sessions.c.expires_at]
 
 
+@dataclass(frozen=True, slots=True)
+class GivenToken(Token):
+    """A token that is looked up with others."""
+
+    hash: str
+
+
 @dataclass(frozen=True)
 class NewSession:
     """A browser session; `cookie` is returned once, its hash is stored."""
@@ -64,12 +73,14 @@ class NewSession:
     expires_at: datetime
 
 
-# Of each request; built once, since that takes longer than the database does.
-_HOLDER = Token.select().where(
-    tokens.c.hash == bindparam("of_hash"),
+# Of each group of requests; built once, since that takes longer than the database does.
+_HOLDERS = GivenToken.select().where(
+    tokens.c.hash.in_(bindparam("of_hashes", expanding=True)),
     tokens.c.revoked_at.is_(None),
     or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
 )
+
+_NOTE_USE = update(tokens).where(tokens.c.id == bindparam("of_id"))
 
 
 def authenticate_token(context: Context, token: str) -> Principal:
@@ -78,16 +89,36 @@ def authenticate_token(context: Context, token: str) -> Principal:
     Raises:
         UnauthenticatedError: it is unknown, expired or revoked.
     """
-    now = context.now()
-    given = {"of_hash": hash_token(token), "now": now}
+    (holder,) = find_holders(context, [token])
+    if isinstance(holder, UnauthenticatedError):
+        raise holder
+    if holder.unnoted_use:
+        note_uses(context, [holder.token_id])
+    return holder
+
+
+def find_holders(context: Context, given: Sequence[str]) -> list[Principal | UnauthenticatedError]:
+    """Return the holder of each token by one query, or why it has none; no use is noted."""
+    now, hashes = context.now(), [hash_token(token) for token in given]
+    query = {"of_hashes": [*dict.fromkeys(hashes)], "now": now}
     with context.database.read() as connection:
-        row = Token.one_or_none(connection, _HOLDER, given)
-    if row is None:
-        raise UnauthenticatedError("the token is unknown, expired or revoked")
-    if row.last_used_at is None or now - row.last_used_at >= LAST_USED_PRECISION:
-        with context.database.write() as connection:
-            connection.execute(update(tokens).where(tokens.c.id == row.id).values(last_used_at=now))
-    return _principal(row)
+        rows = {row.hash: row for row in GivenToken.all(connection, _HOLDERS, query)}
+    return [
+        replace(_principal(rows[each]), unnoted_use=_is_unnoted(rows[each], now))
+        if each in rows
+        else UnauthenticatedError("the token is unknown, expired or revoked")
+        for each in hashes
+    ]
+
+
+def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
+    """Store that tokens are used now; nothing is returned for each."""
+    now = context.now()
+    # By id, as every statement that locks several rows: no two wait crosswise.
+    used = [{"of_id": each, "last_used_at": now} for each in sorted({*token_ids})]
+    with context.database.write() as connection:
+        connection.execute(_NOTE_USE, used)
+    return [None] * len(token_ids)
 
 
 def authenticate_pilot(context: Context, secret: str) -> Principal | None:
@@ -260,6 +291,10 @@ def _is_valid(now: datetime) -> Any:
     return and_(
         tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now)
     )
+
+
+def _is_unnoted(row: Token, now: datetime) -> bool:
+    return row.last_used_at is None or now - row.last_used_at >= LAST_USED_PRECISION
 
 
 def _principal(row: Token) -> Principal:

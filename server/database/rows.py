@@ -387,7 +387,7 @@ class Operation(OperationHead):
 
 @dataclass(frozen=True, slots=True)
 class Token(TypedRow):
-    """A token; its secret is stored as a hash alone, which no query reads."""
+    """A token, without the hash that alone is stored of its secret."""
 
     table: ClassVar[Table] = tables.tokens
     id: str

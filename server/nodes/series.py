@@ -14,7 +14,7 @@ from itertools import groupby
 from math import ceil
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from server.context import Context
 from server.database.metric_and_log_tables import node_points
@@ -97,45 +97,46 @@ def host_values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
         yield "disk_free_bytes", disk.name, disk.free_bytes
 
 
-# Statements of almost each heartbeat, built once.
-_ROW = (
-    node_points.c.node == bindparam("of_node"),
+# Statements of almost each group of heartbeats, built once.
+_OF_NODES = node_points.c.node.in_(bindparam("of_nodes", expanding=True))
+_OF_START = (
     node_points.c.seconds == bindparam("of_seconds"),
     node_points.c.start == bindparam("from_start"),
 )
-MINUTE_DATA = select(node_points.c.data).where(*_ROW).scalar_subquery()
-"""The row of a minute, for a query with the parameters of `minute_of`."""
-_ADD = update(node_points).where(*_ROW)
+_MINUTES = select(node_points.c.node, node_points.c.data).where(_OF_NODES, *_OF_START)
+_ADD = update(node_points).where(node_points.c.node == bindparam("of_node"), *_OF_START)
 
 
-def minute_of(node: str, now: datetime) -> dict[str, Any]:
-    """Return the key of the row of a node in the minute of a time, as parameters of a query."""
-    return {"of_node": node, "of_seconds": MINUTE, "from_start": _start(now, MINUTE)}
-
-
-def store_sample(
-    connection: Connection,
-    minute: Mapping[str, Any],
-    sample: NodeSample,
-    *,
-    before: Mapping[str, Summary] | None,
+def store_samples(
+    connection: Connection, samples: Mapping[str, NodeSample], *, now: datetime
 ) -> None:
-    """Add a sample to the series of a node.
+    """Add a sample to the series of each of these nodes.
 
     Args:
-        connection: a transaction that holds the node's row, so that none is added twice.
-        minute: what `minute_of` returned.
-        sample: what its heartbeat carries.
-        before: the row of that minute, read since the node's row is held; None before its first.
+        connection: a transaction that holds the rows of the nodes, so that none is added twice.
+        samples: what their heartbeats carry, by the name of the node.
+        now: the time at which they came.
     """
-    values = {f"{name}/{part}": [1, value] for name, part, value in _values(sample)}
-    data = _merged([before or {}, values])
-    if before is not None:
-        connection.execute(_ADD, {**minute, "data": data})
-        return
-    node, start = minute["of_node"], minute["from_start"]
-    _put(connection, node, MINUTE, start, data)
-    _sum_up(connection, node, start)
+    start = _start(now, MINUTE)
+    minute = {"of_seconds": MINUTE, "from_start": start}
+    rows = connection.execute(_MINUTES, {"of_nodes": [*samples], **minute})
+    before: dict[str, Mapping[str, Summary]] = {row.node: row.data for row in rows}
+    changed: list[dict[str, Any]] = []
+    new: dict[str, Mapping[str, Summary]] = {}
+    for node, sample in samples.items():
+        values: dict[str, Summary] = {
+            f"{name}/{part}": [1, value] for name, part, value in _values(sample)
+        }
+        if node in before:
+            data = _merged([before[node], values])
+            changed.append({"of_node": node, **minute, "data": data})
+        else:
+            new[node] = values
+    if changed:
+        connection.execute(_ADD, changed)
+    if new:
+        _put(connection, MINUTE, start, new)
+        _sum_up(connection, [*new], start)
 
 
 def read_metrics(
@@ -232,29 +233,35 @@ def _values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
     return (each for each in values if -MAX_VALUE < each[2] < MAX_VALUE)
 
 
-def _sum_up(connection: Connection, node: str, start: int) -> None:
+def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
     """Sum up the quarter of an hour before a new minute, and drop the rows that are too old.
 
     The quarter is summed up from its minutes each time, so that doing it again changes nothing.
     """
     points = node_points.c
-    of_node = (points.node == node, points.seconds == MINUTE)
-    last = connection.scalar(
-        select(points.start)
-        .where(*of_node, points.start < start)
-        .order_by(points.start.desc())
-        .limit(1)
+    of_nodes = points.node.in_(nodes)
+    newest = (
+        select(points.node, func.max(points.start))
+        .where(of_nodes, points.seconds == MINUTE, points.start < start)
+        .group_by(points.node)
     )
-    if last is not None:
-        quarter = last // QUARTER * QUARTER
+    of_quarter: dict[int, list[str]] = {}  # the same of all nodes but those that were silent
+    for node, last in connection.execute(newest):
+        of_quarter.setdefault(last // QUARTER * QUARTER, []).append(node)
+    for quarter, names in of_quarter.items():
+        of_names = points.node.in_(names)
         within = (points.start >= quarter, points.start < quarter + QUARTER)
-        minutes = connection.scalars(select(points.data).where(*of_node, *within)).all()
-        row = {"of_node": node, "of_seconds": QUARTER, "from_start": quarter}
-        connection.execute(delete(node_points).where(*_ROW), row)
-        _put(connection, node, QUARTER, quarter, _merged(minutes))
+        minutes: dict[str, list[Mapping[str, Summary]]] = {}
+        query = select(points.node, points.data).where(of_names, points.seconds == MINUTE, *within)
+        for node, data in connection.execute(query):
+            minutes.setdefault(node, []).append(data)
+        former = (points.seconds == QUARTER, points.start == quarter)
+        connection.execute(delete(node_points).where(of_names, *former))
+        summed = {node: _merged(rows) for node, rows in minutes.items()}
+        _put(connection, QUARTER, quarter, summed)
     for seconds, kept in ((MINUTE, MINUTES_KEPT), (QUARTER, QUARTERS_KEPT)):
         old = (points.seconds == seconds, points.start <= start - kept * seconds)
-        connection.execute(delete(node_points).where(points.node == node, *old))
+        connection.execute(delete(node_points).where(of_nodes, *old))
 
 
 def _merged(rows: Iterable[Mapping[str, Summary]]) -> dict[str, Summary]:
@@ -280,10 +287,12 @@ def _constant(count: float, value: float) -> Summary:
 
 
 def _put(
-    connection: Connection, node: str, seconds: int, start: int, data: Mapping[str, Summary]
+    connection: Connection, seconds: int, start: int, rows: Mapping[str, Mapping[str, Summary]]
 ) -> None:
-    row = {"node": node, "seconds": seconds, "start": start, "data": data}
-    connection.execute(insert(node_points).values(row))
+    """Insert rows of a time, by the name of their node."""
+    key = {"seconds": seconds, "start": start}
+    given = [{"node": node, **key, "data": data} for node, data in rows.items()]
+    connection.execute(insert(node_points), given)
 
 
 def _start(now: datetime, seconds: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from sqlalchemy import Connection, bindparam, func, select
 
 from server.context import Context
@@ -38,7 +40,9 @@ def proves_gone(
     return claimer.boot_id == sender.boot_id and not reported
 
 
-_WORKER = select(nodes.c.worker).where(nodes.c.name == bindparam("of_node"))
+_WORKERS = select(nodes.c.name, nodes.c.worker).where(
+    nodes.c.name.in_(bindparam("of_nodes", expanding=True))
+)
 
 
 def check_worker(connection: Connection, node: str, worker: WorkerIdentity) -> None:
@@ -47,9 +51,17 @@ def check_worker(connection: Connection, node: str, worker: WorkerIdentity) -> N
     Raises:
         ConflictError: another one serves the node.
     """
-    known = connection.execute(_WORKER, {"of_node": node}).one_or_none()
-    if known is not None:
-        refuse_other_worker(node, worker, registered=known.worker)
+    known = registered_workers(connection, [node])
+    if node in known:
+        refuse_other_worker(node, worker, registered=known[node])
+
+
+def registered_workers(
+    connection: Connection, names: Sequence[str]
+) -> Mapping[str, WorkerIdentity | None]:
+    """Return the worker that registered last on each of these nodes that there are."""
+    rows = connection.execute(_WORKERS, {"of_nodes": names})
+    return {row.name: row.worker for row in rows}
 
 
 def refuse_other_worker(

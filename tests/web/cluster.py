@@ -9,7 +9,7 @@ from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
 from server.nodes.drain import set_drain
 from server.nodes.labeling import set_labels
-from server.nodes.series import minute_of, store_sample
+from server.nodes.series import store_samples
 from server.ranks.store import record_found
 from server.subject import Actor
 from tests.server.harness import WORKER
@@ -64,9 +64,7 @@ def play(context: Context) -> None:
             for minute in range(60 * (3 if name == BROKEN else 1), 0, -1):
                 at = now - timedelta(minutes=minute)
                 if minute not in GAP and name not in OFFLINE:
-                    store_sample(
-                        connection, minute_of(name, at), _sample(name, minute), before=None
-                    )
+                    store_samples(connection, {name: _sample(name, minute)}, now=at)
     stage.clock.advance((now - stage.clock.now()).total_seconds())
     for name in sorted({*_names()} - {*OFFLINE}):
         _beat(stage, name)

@@ -13,14 +13,23 @@ from sqlalchemy import insert, select
 from server.app.factory import create_app, routes_of
 from server.auth.admin import ensure_admin_token, replace_admin_token
 from server.auth.dependencies import SESSION_COOKIE
-from server.auth.service import SESSION_LIFETIME
+from server.auth.service import (
+    SESSION_LIFETIME,
+    Principal,
+    create_token,
+    find_holders,
+    list_tokens,
+    note_uses,
+)
 from server.auth.throttle import check_logins, forget_failed_logins, note_failed_login
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
 from server.database.tables import tokens
-from server.errors import TooManyError
+from server.errors import TooManyError, UnauthenticatedError
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock
+from tests.server.statements import statements
+from trainyard.protocol.rest.access import TokenRequest
 
 OPEN = {"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}
 API = "/api/v1"
@@ -366,3 +375,24 @@ def test_without_a_public_url_only_pages_of_loopback_write(
     assert "strict-transport-security" not in reply.headers
     if not allowed:
         assert "TRAINYARD_PUBLIC_URL" in reply.json()["detail"]
+
+
+def test_many_tokens_take_one_query_and_one_note_of_their_use(
+    context: Context, clock: FakeClock
+) -> None:
+    given = [create_token(context, TokenRequest(name=f"user-{n}"))[1] for n in range(5)]
+    with statements(context) as seen:
+        holders = find_holders(context, [*given, "ty_api_unknown", given[0]])
+    assert len([each for each in seen if not each.startswith("BEGIN")]) == 1, seen
+    known = [each for each in holders if isinstance(each, Principal)]
+    assert [each.name for each in known] == [*(f"user-{n}" for n in range(5)), "user-0"]
+    assert isinstance(holders[5], UnauthenticatedError)
+    assert all(each.unnoted_use for each in known)
+    with statements(context) as seen:
+        note_uses(context, [each.token_id for each in known])
+    assert len([each for each in seen if not each.startswith("BEGIN")]) == 1, seen
+    assert [each.last_used_at for each in list_tokens(context, after=None, limit=9)] == (
+        [clock.now()] * 5
+    )
+    again = find_holders(context, given)
+    assert not any(isinstance(each, Principal) and each.unnoted_use for each in again)
