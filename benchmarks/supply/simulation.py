@@ -31,7 +31,8 @@ from server.database.source_tables import node_requests
 from server.database.tables import jobs
 from server.elastic import steps
 from server.errors import ConflictError
-from server.jobs.service import cancel, submit
+from server.jobs.service import cancel
+from server.jobs.submission import submit
 from server.liveness import beat
 from server.scheduling.dispatch import Message
 from server.scheduling.leader import Leader

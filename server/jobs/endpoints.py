@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from server.attempts.queries import list_requests, read_request
 from server.auth.dependencies import Person, person
 from server.context import Context
 from server.errors import UnreadableError
 from server.http.dependencies import ServerContext
+from server.http.group_commit import served_together
 from server.http.paging import PageRequest, page_by
 from server.http.path_params import CheckpointId, JobId
 from server.http.request_body import JsonBody
@@ -21,6 +23,7 @@ from server.jobs import service
 from server.jobs.listing import JobFilter, count_jobs, list_jobs
 from server.jobs.planning import plan_job
 from server.jobs.queries import job_view, list_attempts, list_events, view_of
+from server.jobs.submission import Submission, submit_all
 from server.operations.queries import read_operation
 from trainyard.base.names import NAME
 from trainyard.planner.results import AnyPlan
@@ -41,7 +44,7 @@ from trainyard.protocol.rest.jobs import (
 )
 from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply, ResumeRequest
 from trainyard.protocol.states import JobState
-from trainyard.run.records import Request
+from trainyard.run.records import Request as TrainerRequest
 from trainyard.spec.job import JobSpec, Tag
 
 router = APIRouter(tags=["jobs"], dependencies=[person])
@@ -65,12 +68,17 @@ IdempotencyKey = Annotated[
 
 
 @router.post("/jobs", status_code=201, response_model=JobView, summary="Submit a job")
-def submit(
-    context: ServerContext, principal: Person, spec: Spec, idempotency_key: IdempotencyKey = None
+async def submit(
+    context: ServerContext,
+    request: Request,
+    principal: Person,
+    spec: Spec,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Check the whole spec and store the job, which waits, with a reason, until it is placed."""
-    job = service.submit(context, spec, actor=principal.actor, idempotency_key=idempotency_key)
-    view = view_of(context, job)
+    submission = Submission(spec, principal.actor, idempotency_key)
+    job = await served_together(request, submit_all, submission, key=submission.key)
+    view = await run_in_threadpool(view_of, context, job)
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job.id}"})
 
 
@@ -271,7 +279,7 @@ def resume_options(context: ServerContext, job_id: JobId) -> Response:
 )
 def post_request(context: ServerContext, job_id: JobId, body: RequestBody) -> Response:
     """Request a save, a profile or a memory snapshot of the trainer."""
-    request_id = service.add_request(context, job_id, Request(**body.model_dump()))
+    request_id = service.add_request(context, job_id, TrainerRequest(**body.model_dump()))
     with context.database.read() as connection:
         return reply(read_request(connection, request_id), status=201)
 

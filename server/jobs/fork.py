@@ -20,7 +20,7 @@ from server.database.tables import checkpoints, jobs
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, RefusalError
 from server.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
 from server.jobs.idempotency import job_of_key
-from server.jobs.service import Ancestor, insert_job
+from server.jobs.submission import Ancestor, CheckedJob, insert_jobs
 from server.lifecycle import lock_job
 from server.projects.service import check_project
 from server.subject import Actor
@@ -137,7 +137,7 @@ def fork(
             start_step=prepared.start_step,
             storage=prepared.source.storage,
         )
-        insert_job(context, connection, job_id, prepared.spec, actor=actor, ancestor=ancestor)
+        insert_jobs(context, connection, [CheckedJob(job_id, prepared.spec, actor, ancestor)])
     return _preview(prepared), job_id
 
 

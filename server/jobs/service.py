@@ -1,8 +1,7 @@
-"""Commands on jobs: submit, stop, cancel, delete, and requests to a running trainer."""
+"""Commands on jobs: stop, cancel, delete, and requests to a running trainer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -21,83 +20,23 @@ from server.checkpoints.deletion import remove_with_job
 from server.checkpoints.guards import refuse_while_needed
 from server.context import Context
 from server.database import tables
-from server.database.column_types import StoredRecord
 from server.database.queue_tables import reason_of_group
 from server.database.rows import Job
 from server.database.tables import attempts, jobs, requests
-from server.database.upsert import inserted
 from server.errors import ConflictError
 from server.events.notices import forget
-from server.events.store import NewEvent, append_event, append_events
-from server.jobs.checks import check_hardware, check_spec, check_world_size
-from server.jobs.idempotency import job_of_key, submission_digest
-from server.jobs.queries import job_row
+from server.events.store import NewEvent, append_event
 from server.lifecycle import job_to, lock_job, move
-from server.packs.store import name_pack
-from server.projects.service import keep_project
 from server.subject import SCHEDULER, Actor, Subject
-from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, PriorityChanged, Submitted
-from trainyard.protocol.rest.jobs import PendingLaunch, Progress
-from trainyard.protocol.resume_parts import CheckpointPart, parts_not_loaded
-from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
+from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, PriorityChanged
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.states import TERMINAL_JOB_STATES, DesiredState, JobState
 from trainyard.run.records import Request
-from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
-from trainyard.spec.rules import check_new_job
 from trainyard.spec.sections.resources import priority_words
-
-
-@dataclass(frozen=True)
-class Ancestor:
-    """Where a new job starts: from scratch, or as a fork."""
-
-    checkpoint_id: str | None = None
-    """Checkpoint of another job."""
-    parts: tuple[CheckpointPart, ...] | None = None
-    """Parts of its state that the fork loads."""
-    start_step: int = 0
-    """Completed steps with which the job starts."""
-    storage: str | None = None
-    """UUID of the storage root on which it lies."""
-
 
 MAX_OPEN_REQUESTS = 16
 """Unanswered requests of an attempt: each reply to a report repeats all of them."""
 DESIRED_END = {DesiredState.STOP: JobState.STOPPED, DesiredState.CANCEL: JobState.CANCELLED}
-
-
-def submit(
-    context: Context, spec: JobSpec, *, actor: Actor, idempotency_key: str | None = None
-) -> Job:
-    """Store a job, queued, and return it; a repeat under the same key returns the first one.
-
-    Args:
-        context: the server's surroundings.
-        spec: what to run.
-        actor: who submits it.
-        idempotency_key: the caller's name of this very request.
-
-    Raises:
-        InvalidRequestError: the spec cannot run here, its project does not exist, or the key was
-            used for another spec.
-    """
-    check_spec(context, spec, rules=check_new_job)
-    job_id = context.new_id()
-    with context.database.write() as connection:
-        if idempotency_key is not None:
-            earlier = job_of_key(
-                context,
-                connection,
-                actor,
-                key=idempotency_key,
-                digest=submission_digest(spec),
-                same_env=lambda env: env == spec.env,
-                job_id=job_id,
-            )
-            if earlier is not None:
-                return job_row(connection, earlier)
-        check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
-        check_hardware(connection, spec)
-        return insert_job(context, connection, job_id, spec, actor=actor)
 
 
 def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
@@ -297,80 +236,3 @@ def _lost(connection: Connection, job: Job) -> str:
     if steps <= 0:
         return f"nothing: all is saved in step-{saved}" if parent.own else "nothing"
     return f"{steps} step{'' if steps == 1 else 's'} since {since}"
-
-
-_INSERT_JOB = sa.insert(jobs)
-
-
-def insert_job(
-    context: Context,
-    connection: Connection,
-    job_id: str,
-    spec: JobSpec,
-    *,
-    actor: Actor,
-    ancestor: Ancestor = Ancestor(),
-) -> Job:
-    """Store a checked job as queued, and return it; a fork starts at `ancestor`.
-
-    Raises:
-        InvalidRequestError: its project does not exist.
-    """
-    keep_project(connection, spec.project)
-    now, layout = context.now(), spec.layout()
-    checkpoint_id, parts = ancestor.checkpoint_id, ancestor.parts
-    row = {
-        "id": job_id,
-        "name": spec.name,
-        "tags": list(spec.tags),
-        "project": spec.project,
-        "spec": StoredRecord.of(spec.model_copy(update={"env": {}, "project": DEFAULT_PROJECT})),
-        "spec_digest": spec.digest,
-        "env": context.secrets.seal(spec.env),
-        "state": JobState.QUEUED,
-        "desired": DesiredState.RUN,
-        "priority": spec.resources.priority,
-        "pending": StoredRecord.of(
-            PendingLaunch(
-                cause=AttemptCause.SUBMIT,
-                actor=actor.name,
-                layout=layout,
-                checkpoint_id=checkpoint_id,
-            )
-        ),
-        "queued_at": now,
-        "world_size": layout.world_size,
-        "min_world_size": spec.resources.min_world_size,
-        "max_world_size": spec.resources.max_world_size,
-        "layout": spec.layout_name(layout),
-        "preemptible": spec.program is None or spec.program.preemptible,
-        "progress": Progress(step=ancestor.start_step, steps=spec.total_steps),
-        "forked_from": checkpoint_id,
-        "fork_parts": parts,
-        "fork_step": None if parts is None else ancestor.start_step,
-        "storage": ancestor.storage,
-        "created_by": actor.name,
-        "created_at": now,
-        "updated_at": now,
-    }
-    message = f"{spec.name} requests {layout.slots_in_words}"
-    message += f" as {layout}" if spec.program is None else " for a program"
-    if parts is not None:
-        message += f", with {', '.join(parts)} of {checkpoint_id}"
-    connection.execute(_INSERT_JOB, row)
-    if spec.pack is not None:
-        name_pack(context, connection, job_id, spec.pack)
-    event = NewEvent(
-        Submitted(
-            world_size=layout.world_size,
-            layout=spec.layout_name(layout),
-            forked_from=checkpoint_id,
-            parts=parts or (),
-            not_exact=parts_not_loaded(parts) if parts else (),
-        ),
-        actor,
-        Subject(job_id),
-        message,
-    )
-    append_events(context, connection, [event], touched=True)
-    return inserted(Job, row)

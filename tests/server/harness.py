@@ -28,7 +28,7 @@ from server.database.tables import (
 from server.elastic.growth import Growth
 from server.elastic.waiting import SizeFitter
 from server.ingest.receive import store_report
-from server.jobs.service import submit
+from server.jobs.submission import submit
 from server.liveness import beat
 from server.protocol_2 import ChoreMessage
 from server.scheduling.dispatch import Message

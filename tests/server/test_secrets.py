@@ -24,7 +24,8 @@ from server.errors import InvalidRequestError
 from server.jobs import fork
 from server.jobs.planning import plan_job
 from server.jobs.queries import job_view
-from server.jobs.service import stop, submit
+from server.jobs.service import stop
+from server.jobs.submission import submit
 from server.secrets import KeyFileError, SecretsBox
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, WORKER, FakeClock, Harness

@@ -13,7 +13,8 @@ from server.errors import InvalidRequestError
 from server.jobs import fork, resume
 from server.jobs.planning import plan_job
 from server.jobs.queries import job_view
-from server.jobs.service import stop, submit
+from server.jobs.service import stop
+from server.jobs.submission import submit
 from tests.actors import ADA, EVE
 from tests.exploits import BAD_VALUES, COUSINS, shell_by_warnings
 from tests.server.harness import BRINGS_CODE, Harness

@@ -11,7 +11,8 @@ from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.idempotency import forget_old_keys
 from server.jobs.planning import plan_job
 from server.jobs.queries import job_row, job_view, view_of
-from server.jobs.service import add_request, cancel, delete, stop, submit
+from server.jobs.service import add_request, cancel, delete, stop
+from server.jobs.submission import submit
 from server.nodes.drain import set_drain
 from tests.actors import ADA, BOB
 from tests.server.harness import BRINGS_CODE, Harness

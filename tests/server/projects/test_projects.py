@@ -11,7 +11,8 @@ from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.fork import fork
 from server.jobs.queries import job_view
 from server.jobs.resume import resume
-from server.jobs.service import cancel, delete, stop, submit
+from server.jobs.service import cancel, delete, stop
+from server.jobs.submission import submit
 from server.projects.queries import list_projects, read_project
 from server.projects.service import change_project, create_project, delete_project
 from tests.actors import ADA

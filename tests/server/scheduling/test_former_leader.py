@@ -14,7 +14,7 @@ from server.context import Context
 from server.database.engine import Database, LeadLostError
 from server.database.schema import metadata
 from server.jobs.idempotency import forget_old_keys
-from server.jobs.service import submit
+from server.jobs.submission import submit
 from server.liveness import beat
 from server.nodes.drain import set_drain
 from server.queue.groups import enter_groups

@@ -9,7 +9,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from server.context import Context
-from server.jobs.service import submit
+from server.jobs.submission import submit
 from server.liveness import beat
 from server.scheduling.dispatch import EXPIRES_SECONDS, CelerySender
 from server.scheduling.leader import Leader

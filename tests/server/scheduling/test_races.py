@@ -21,7 +21,8 @@ from server.database.slot_tables import holdings
 from server.database.tables import attempt_nodes, attempts, events, jobs, nodes
 from server.errors import ConflictError, RefusalError
 from server.events.store import NewEvent, append_event
-from server.jobs.service import cancel, stop, submit
+from server.jobs.service import cancel, stop
+from server.jobs.submission import submit
 from server.liveness import beat
 from server.nodes.capacity import read_offers
 from server.scheduling.placements import Placement, place
