@@ -43,6 +43,10 @@ from trainyard.protocol.worker_messages import (
 
 router = APIRouter(prefix="/workers", tags=["workers"])
 
+GATHER_SECONDS = 0.02
+"""Pause in which heartbeats come together: no worker waits for the answer to do its work, and four
+in one transaction cost less than half of what four cost in transactions of their own."""
+
 AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
 
 
@@ -85,7 +89,9 @@ async def heartbeat(
     if body.gone:
         reply = await run_in_threadpool(node_heartbeat, context, body)
     else:
-        reply = await served_together(request, node_heartbeats, body, key=body.node)
+        reply = await served_together(
+            request, node_heartbeats, body, key=body.node, gather_seconds=GATHER_SECONDS
+        )
     return _reply(reply, body.protocol)
 
 

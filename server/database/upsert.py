@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Insert, Table
@@ -93,8 +93,13 @@ def inserted(row: type[Row], values: Mapping[str, Any]) -> Row:
         values: what was given for each column, as a query returns it; the others have their
             default.
     """
-    columns = (column for column in row.columns() if isinstance(column, Column))
-    return row(*(values.get(column.name, _default(column)) for column in columns))
+    return row(*(values.get(name, default) for name, default in _defaults(row.columns())))
+
+
+@cache
+def _defaults(columns: tuple[ColumnElement[Any], ...]) -> Sequence[tuple[str, Any]]:
+    """Return the name and the default of each column."""
+    return [(each.name, _default(each)) for each in columns if isinstance(each, Column)]
 
 
 def _default(column: Column[Any]) -> Any:

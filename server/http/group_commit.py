@@ -40,6 +40,7 @@ async def served_together(
     item: Item,
     *,
     key: Hashable = None,
+    gather_seconds: float = 0.0,
 ) -> Answer:
     """Return the answer to a request that is served with others that wait for the same function.
 
@@ -48,13 +49,14 @@ async def served_together(
         serve: serves a group, in a thread.
         item: what it needs of this request.
         key: requests with the same key are never in one group, and are served in their order.
+        gather_seconds: pause before each group of this function, in which further requests come.
 
     Raises:
         Exception: what `serve` answers or raises for this request, or for all of its group.
     """
     groups = request.app.state.groups
     assert isinstance(groups, Groups)
-    return cast("Answer", await groups.queue_of(serve).answer(item, key))
+    return cast("Answer", await groups.queue_of(serve, gather_seconds).answer(item, key))
 
 
 class Groups:
@@ -67,11 +69,11 @@ class Groups:
             asyncio.AbstractEventLoop, dict[Callable[..., Any], _Queue]
         ] = WeakKeyDictionary()
 
-    def queue_of(self, serve: Serve[Any, Any]) -> _Queue:
+    def queue_of(self, serve: Serve[Any, Any], gather_seconds: float = 0.0) -> _Queue:
         """Return the requests of this event loop that a function serves."""
         queues = self._queues.setdefault(asyncio.get_running_loop(), {})
         if serve not in queues:
-            queues[serve] = _Queue(partial(serve, self._context))
+            queues[serve] = _Queue(partial(serve, self._context), gather_seconds)
         return queues[serve]
 
 
@@ -85,8 +87,11 @@ class _Waiting:
 class _Queue:
     """Requests that wait for one function, which serves one group at a time."""
 
-    def __init__(self, serve: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+    def __init__(
+        self, serve: Callable[[Sequence[Any]], Sequence[Any]], gather_seconds: float
+    ) -> None:
         self._serve = serve
+        self._gather_seconds = gather_seconds
         self._waiting: list[_Waiting] = []
         self._serving: asyncio.Task[None] | None = None
 
@@ -101,6 +106,8 @@ class _Queue:
     async def _serve_all(self) -> None:
         try:
             while self._waiting:
+                if self._gather_seconds:
+                    await asyncio.sleep(self._gather_seconds)
                 group = self._next_group()
                 items = [each.item for each in group]
                 answers = await run_in_threadpool(serve_apart, self._serve, items)

@@ -38,6 +38,10 @@ MAX_POINTS = 20_000
 HOST_SERIES = ("load", "memory_bytes", "memory_used_bytes", "disk_bytes", "disk_free_bytes")
 NOT_NUMBERS = {"uuid", "problem", "throttle_reasons", "xids", "foreign"}
 """Fields of a device's sample that are no series of their own."""
+_NUMBERS = tuple(
+    (name, f"gpu_{name}") for name in AcceleratorSample.model_fields if name not in NOT_NUMBERS
+)
+"""The other fields, each with the name of its series."""
 HIGHEST = {
     "gpu_temperature_celsius",
     "gpu_throttled",
@@ -45,10 +49,7 @@ HIGHEST = {
     "gpu_row_remap_failed",
 }
 """Series whose highest value stands for all devices of a node."""
-SERIES = frozenset(
-    {*HOST_SERIES, "gpu_throttled"}
-    | {f"gpu_{name}" for name in AcceleratorSample.model_fields if name not in NOT_NUMBERS}
-)
+SERIES = frozenset({*HOST_SERIES, "gpu_throttled"} | {series for _, series in _NUMBERS})
 """Names of all series."""
 
 MAX_VALUE = 2.0**64
@@ -63,9 +64,10 @@ SeriesRow = tuple[int, Mapping[str, Summary]]
 
 def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
     """Return the numbers of a device's sample, by names that end in their unit."""
-    for name, value in sample:
-        if isinstance(value, int | float):
-            yield f"gpu_{name}", float(value)
+    for name, series in _NUMBERS:
+        value = getattr(sample, name)
+        if value is not None:
+            yield series, float(value)
     if sample.throttle_reasons is not None:
         yield "gpu_throttled", float(bool(sample.throttle_reasons))
 

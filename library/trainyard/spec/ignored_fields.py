@@ -74,6 +74,8 @@ def _parts_of_names(
     pointer: str, parts: tuple[str, ...], spec: JobSpec, *outer: str
 ) -> Iterator[Problem]:
     """Each is part of the name of a linear layer in a block, or of `outer`."""
+    if not parts:
+        return
     inner = [name for names in LINEAR_LAYERS.values() for name in names]
     layers = range(spec.architecture.n_layers)
     names = {*outer, *(f"layers.{index}.{name}" for index in layers for name in inner)}

@@ -57,6 +57,20 @@ def test_requests_that_wait_at_the_same_time_are_one_group(context: Context) -> 
     assert [len(group) for group in served.groups] == [MOST, MOST]
 
 
+def test_a_pause_before_a_group_lets_further_requests_come(context: Context) -> None:
+    served = Served()
+
+    async def one_after_another() -> list[int]:
+        queue = Groups(context).queue_of(served, gather_seconds=0.5)
+        first = asyncio.create_task(queue.answer(10, None))
+        await asyncio.sleep(0)  # the first has begun to wait
+        second = asyncio.create_task(queue.answer(11, None))
+        return [await first, await second]
+
+    assert asyncio.run(one_after_another()) == [20, 22]
+    assert served.groups == [[10, 11]]
+
+
 def test_requests_of_one_key_are_served_in_their_order_and_never_together(
     context: Context,
 ) -> None:

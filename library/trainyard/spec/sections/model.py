@@ -72,7 +72,7 @@ class ModelSection(SpecModel):
             scaling = size.rope_scaling or RopeScaling(self.rope_factor)
             scaled = dataclasses.replace(scaling, factor=self.rope_factor)
             changed["rope_scaling"] = scaled if self.rope_factor > 1 else None
-        return dataclasses.replace(size, **changed)
+        return dataclasses.replace(size, **changed) if changed else size
 
 
 SHAPE_FIELDS = tuple(
