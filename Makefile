@@ -19,7 +19,7 @@ NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --logle
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-again test-all test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
+.PHONY: help setup browser demo up generate check test test-again test-all test-programs test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -84,6 +84,21 @@ test-again: ## Run what failed in the last run of tests once more, one at a time
 
 test-all: setup browser ## Every test, the slow ones included
 	$(PYTEST)
+
+# torchtitan has an environment of its own, unless the variable names one.
+TITAN = .venv-titan/.torchtitan-0.2.2
+TRAINYARD_TEST_TORCHTITAN ?= $(CURDIR)/.venv-titan/bin/python
+
+$(CURDIR)/.venv-titan/bin/python: $(TITAN)
+
+$(TITAN): constraints.txt
+	@test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet -c constraints.txt torch torchtitan==0.2.2
+	@touch $@
+
+test-programs: setup $(TRAINYARD_TEST_TORCHTITAN) ## Stop and resume each example program under a whole control plane
+	OMP_NUM_THREADS=1 TRAINYARD_TEST_TORCHTITAN=$(TRAINYARD_TEST_TORCHTITAN) $(BIN)/python -m pytest -v \
+		--log-cli-level=INFO tests/e2e/test_example_programs.py tests/examples
 
 test-slurm: setup ## Test the source of nodes on a real Slurm in network namespaces (as root)
 	@command -v slurmctld slurmd munged sshd > /dev/null || { apt-get update -qq && apt-get install -y -qq \

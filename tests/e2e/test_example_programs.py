@@ -1,30 +1,57 @@
-"""An example program under the control plane: stopped on two slots, resumed exactly on three."""
+"""The example programs under the control plane: stopped on two slots, resumed exactly on three."""
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from embedded.record import read_record
-from tests.e2e.control_plane import ControlPlane, course, finished, wait_for
-from tests.examples.test_programs import PROGRAMS, attempt, in_forked_ranks, train
+from tests.e2e.control_plane import ControlPlane, Run, course, finished, wait_for
+from tests.examples.test_programs import (
+    EXACT,
+    NO_TITAN,
+    PROGRAMS,
+    TITAN,
+    attempt,
+    document,
+    in_forked_ranks,
+    train,
+    under_torchrun,
+)
 from trainyard.client.sdk import Client
 from trainyard.protocol.states import JobState
 
-STEPS = 300
+logger = logging.getLogger(__name__)
+CHANGES: dict[str, dict[str, int]] = {
+    "ddp": {"steps": 300},  # of milliseconds each
+    "classifier": {"batch": 44},  # no divisor of the data: no step of these ends an epoch
+}
+"""Arguments that are not those of the spec file."""
+SAMPLES = {"classifier": 1500}
+"""Samples of an epoch, where they are not those of most examples."""
+MOST_SAMPLES = 100
+TRAINED = 16
+"""Steps before the stop, at least."""
+SAVED = 5
+"""Step of torchtitan's first save."""
 
 
-def submitted(plane: ControlPlane, file: Path) -> str:
+def submitted(plane: ControlPlane, file: Path, **arguments: Any) -> str:
     """Submit a spec file by the command, which packs the code next to it; return the job's id."""
     record = read_record(plane.folders.record)
     assert record is not None
     token = plane.folders.admin_token.read_text(encoding="utf-8").strip()
-    settings = (f"program.arguments.steps={STEPS}", "resources.device=cpu")
+    settings = ["resources.device=cpu"]
+    settings += [f"program.arguments.{name}={value}" for name, value in arguments.items()]
     done = subprocess.run(
         [
             *(sys.executable, "-m", "trainyard", "submit", str(file), "--json"),
@@ -35,32 +62,110 @@ def submitted(plane: ControlPlane, file: Path) -> str:
         text=True,
         check=True,
     )
-    assert "The code: 2 files" in done.stderr
+    if "local" in document(file.parent.name)["program"]["code"]:
+        assert "The code: 2 files" in done.stderr
     job_id: str = json.loads(done.stdout)["id"]
     return job_id
 
 
-@pytest.mark.timeout(400)
-def test_the_ddp_example_resumes_exactly_after_a_stop(
-    plane: ControlPlane, yard: Client, tmp_path: Path
-) -> None:
-    folder = tmp_path / "mine"
-    shutil.copytree(PROGRAMS / "ddp", folder)
-    job_id = submitted(plane, folder / "job.toml")
-    wait_for(lambda: (yard.job(job_id).progress.step or 0) >= 20, "20 steps")
+def stopped_after(step: int, plane: ControlPlane, yard: Client, job_id: str) -> int:
+    """Stop a job in its first attempt after a step; return the step of its newest checkpoint."""
+    run = plane.run(job_id)
+    run.hold_at(step)
+    stop_held(run, yard, job_id)
+    return next(yard.checkpoints(job_id)).step
+
+
+def stop_held(run: Run, yard: Client, job_id: str) -> None:
+    """Stop a job whose ranks are held, so that it does not end before the order is there."""
     yard.stop(job_id, reason="other slots")
+    run.go_on_to_stop()
     stopped = finished(yard, job_id)
     assert stopped.state == JobState.STOPPED, stopped.reason
-    newest = next(yard.checkpoints(job_id))
-    assert newest.step < STEPS, "it was stopped on its way"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "ddp" else pytest.param(name, marks=pytest.mark.slow) for name in EXACT],
+)
+def test_an_example_resumes_exactly_after_a_stop(
+    plane: ControlPlane, yard: Client, tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / name
+    shutil.copytree(PROGRAMS / name, folder)
+    arguments = document(name)["program"]["arguments"] | {"workers": 2, **CHANGES.get(name, {})}
+    steps, batch = arguments["steps"], arguments["batch"]
+    assert arguments["accumulation"] == 3
+    job_id = submitted(plane, folder / "job.toml", **arguments)
+    newest = stopped_after(TRAINED, plane, yard, job_id)
+    assert newest < steps, "it was stopped on its way"
+    assert newest * batch % SAMPLES.get(name, MOST_SAMPLES), "it was stopped in mid-epoch"
     yard.resume(job_id, world_size=3)
     done = finished(yard, job_id)
     assert (done.state, done.attempt) == (JobState.SUCCEEDED, 2), done.reason
 
     points = course(yard, job_id)
-    assert points.steps["train/loss"] == points.steps["data_digest"] == list(range(1, STEPS + 1))
-    assert [points.attempts[s] for s in (newest.step, newest.step + 1)] == [1, 2]
-    whole = train(in_forked_ranks, "ddp", 1, attempt(tmp_path / "whole", "ddp"), STEPS)
+    assert points.steps["train/loss"] == points.steps["data_digest"] == list(range(1, steps + 1))
+    assert [points.attempts[step] for step in (newest, newest + 1)] == [1, 2]
+    launch = in_forked_ranks if name == "ddp" else under_torchrun
+    whole = train(launch, name, 1, attempt(tmp_path / "whole", name), steps, batch=batch)
     assert {step: points.values["data_digest", step] for step in whole.digests} == whole.digests
     losses = {step: float(points.values["train/loss", step]) for step in whole.losses}
     assert losses == pytest.approx(whole.losses, rel=0, abs=1e-5)
+    most = max(abs(losses[step] - whole.losses[step]) for step in losses)
+    logger.info(
+        "%s: resumed after step %d of %d; losses differ by %.1e at most", name, newest, steps, most
+    )
+
+
+def titan_folder(plane: ControlPlane) -> Path:
+    """Lay torchtitan's example below the root `data`, as its spec file describes it."""
+    data = plane.folders.data
+    folder = shutil.copytree(PROGRAMS / "torchtitan", data / "torchtitan")
+    subprocess.run([sys.executable, "prepare.py"], cwd=folder, check=True)
+    assert TITAN is not None
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = subprocess.check_output([TITAN, "-c", where], text=True).strip()
+    # An environment of the root with the packages of the other one: 1.4 GB need no second copy.
+    venv.create(data / "titan", symlinks=True)
+    (own,) = (data / "titan" / "lib").glob("python*/site-packages")
+    (own / "torchtitan.pth").write_text(f"{packages}\n")
+    return folder
+
+
+def titan_losses(yard: Client, job_id: str, number: int) -> dict[int, float]:
+    """Return the loss of each step in the log of an attempt."""
+    lines = yard.logs(job_id, attempt=number, first_line=0, limit=1000).lines
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(line.text for line in lines))
+    found = re.findall(r"step: +(\d+) +loss: +([0-9.]+)", text)
+    return {int(step): float(loss) for step, loss in found}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(TITAN is None, reason=NO_TITAN)
+def test_torchtitan_resumes_unchanged_after_a_stop(plane: ControlPlane, yard: Client) -> None:
+    folder = titan_folder(plane)
+    steps = document("torchtitan")["program"]["steps"]
+    job_id = submitted(plane, folder / "job.toml")
+    saves = folder / "out" / "checkpoint"
+    wait_for((saves / f"step-{SAVED}" / ".metadata").exists, "first save", every=0.01)
+    run = plane.run(job_id)
+    run.hold()  # the next save is not far
+    stop_held(run, yard, job_id)
+    assert not (saves / f"step-{steps}").exists(), "it was stopped on its way"
+    before = titan_losses(yard, job_id, 1)
+    yard.resume(job_id)
+    done = finished(yard, job_id)
+    assert (done.state, done.attempt) == (JobState.SUCCEEDED, 2), done.reason
+    after = titan_losses(yard, job_id, 2)
+    assert min(after) > SAVED, "it resumed from what it had saved"
+    assert max(after) == steps
+
+    shutil.rmtree(folder / "out")
+    whole_id = submitted(plane, folder / "job.toml")
+    assert finished(yard, whole_id).state == JobState.SUCCEEDED
+    whole = titan_losses(yard, whole_id, 1)
+    assert whole.keys() == set(range(1, steps + 1))
+    assert before | after == whole

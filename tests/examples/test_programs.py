@@ -34,6 +34,7 @@ SECONDS = 250.0
 
 TITAN = os.environ.get("TRAINYARD_TEST_TORCHTITAN")
 """The Python of an environment with torchtitan 0.2.2."""
+NO_TITAN = "TRAINYARD_TEST_TORCHTITAN names no Python with torchtitan"
 
 Launch = Callable[[int, Path, list[str]], None]
 
@@ -98,10 +99,13 @@ def _script(words: list[str]) -> None:
     trainyard.init().close()  # such a process ends without the functions of atexit
 
 
-def train(launch: Launch, name: str, ranks: int, run: Path, steps: int) -> Trained:
+def train(
+    launch: Launch, name: str, ranks: int, run: Path, steps: int, *, batch: int | None = None
+) -> Trained:
     """Run an example to a number of steps and return what it recorded."""
-    script = str(PROGRAMS / name / "train.py")
-    launch(ranks, run, [script, "--steps", str(steps), "--accumulation", "3", "--workers", "2"])
+    words = [str(PROGRAMS / name / "train.py"), "--steps", str(steps)]
+    words += [] if batch is None else ["--batch", str(batch)]
+    launch(ranks, run, [*words, "--accumulation", "3", "--workers", "2"])
     paths = [run / "metrics.jsonl", *(run / "metrics").iterdir()]
     assert len(paths) == ranks
     records = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
@@ -151,9 +155,7 @@ def test_each_spec_is_legal(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(
-    TITAN is None, reason="TRAINYARD_TEST_TORCHTITAN names no Python with torchtitan"
-)
+@pytest.mark.skipif(TITAN is None, reason=NO_TITAN)
 def test_torchtitan_resumes_unchanged_on_as_many_ranks(tmp_path: Path) -> None:
     assert TITAN is not None
     folder = shutil.copytree(PROGRAMS / "torchtitan", tmp_path / "titan")
