@@ -140,7 +140,8 @@ class Settings(BaseSettings):
 
     run_bytes: Annotated[int, Field(ge=2**20)] = RUN_BYTES
     """Disk space in bytes that the run directory of a program may take on this node; an attempt
-    that takes more is ended as `disk_limit`."""
+    that takes more is ended as `disk_limit`, and one that takes more than a tenth of the disk while
+    that is about to be full."""
 
     preemption_notice_file: Path | None = None
     """File whose appearance announces the end of this machine: its attempts save and

@@ -1,14 +1,21 @@
-"""Disk space that a folder takes, measured within bounds, and a watch of it in a thread."""
+"""Disk space that a folder takes: measured within bounds, watched in a thread, and given back."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import logging
 import os
+import shutil
+import stat
 import threading
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Container, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from trainyard.run.artifacts.artifact_writer import reserve
 
 logger = logging.getLogger(__name__)
 
@@ -18,6 +25,15 @@ LOOK_SECONDS = 5.0
 """Shortest pause between two looks."""
 PAUSE_FACTOR = 20
 """Pause between two looks as a multiple of the last one: at most a twentieth of a core."""
+
+
+SCARCE_SHARE = 10
+"""While a disk is about to be full, a folder may take one of so many parts of it."""
+NOT_COUNTED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
+SHOWN = 400
+"""Characters of a path in a message."""
+LARGEST_RECORD = 2**20
+"""A larger file in the place of a record is none."""
 
 
 @dataclass(frozen=True)
@@ -30,34 +46,174 @@ class Limit:
     """Files and folders."""
 
 
-def excess(folder: Path, limit: Limit) -> str | None:
+def is_low(folder: Path) -> bool:
+    """Return whether less than half of what artifacts leave to metrics and logs is free."""
+    try:
+        free, reserved = reserve(folder)
+    except OSError:
+        return False
+    return free < reserved // 2
+
+
+def excess(folder: Path, limit: Limit, *, user: int | None = None) -> str | None:
     """Return how a folder exceeds a limit, in words; None where it does not.
 
-    It goes no further than the limit, follows no link, and passes over what cannot be read.
+    It goes no further than the limit and follows no link. A folder that its owner has closed is
+    opened. One that cannot be counted even so, or is nested too deep, exceeds every limit: it may
+    hold anything.
+
+    Args:
+        folder: the folder; one that is not there holds nothing.
+        limit: what it may hold.
+        user: owner of the private folders in it, which are read with the rights of that user.
     """
-    size = entries = 0
-    folders = [str(folder)]
-    while folders:
-        with suppress(OSError), os.scandir(folders.pop()) as listed:
+    count = _Count(folder, limit)
+    while count.folders and count.excess is None:
+        path = count.folders.pop()
+        try:
+            try:
+                count.add(path)
+            except PermissionError:
+                with rights_of(user):
+                    _open(path)
+                    count.add(path)
+        except OSError as error:
+            if error.errno in NOT_COUNTED:
+                return f"{path[:SHOWN]} cannot be counted: {os.strerror(error.errno or 0)}"
+            # Else it may just have been removed.
+    return count.excess
+
+
+def remove_all_but(
+    folder: Path, kept: Container[Path], records: Container[Path], *, user: int | None = None
+) -> None:
+    """Remove the files of a folder in which no process writes any more; no link is followed.
+
+    Args:
+        folder: the folder.
+        kept: files that stay.
+        records: files that stay unless they are larger than a record.
+        user: with the rights of this user, who removes no file of the worker.
+    """
+    with rights_of(user):
+        for root, folders, names in os.walk(folder):
+            for name in folders:  # what its owner closed is opened before the walk enters it
+                path = Path(root, name)
+                with suppress(OSError):
+                    if not path.is_symlink():
+                        path.chmod(0o700)
+            for name in names:
+                path = Path(root, name)
+                with suppress(OSError):
+                    small = path.lstat().st_size <= LARGEST_RECORD
+                    if path not in kept and not (small and path in records):
+                        path.unlink()
+
+
+def remove_tree(folder: Path, *, user: int | None = None) -> None:
+    """Remove a folder with all that it holds, where that is possible.
+
+    Args:
+        folder: the folder; no process writes there any more.
+        user: owner of folders in it which the worker may not change.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        return
+    with rights_of(user):
+        for root, folders, _ in os.walk(folder):
+            for name in folders:
+                with suppress(OSError):
+                    if not (path := Path(root, name)).is_symlink():
+                        path.chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open(path: str) -> None:
+    """Let the owner of a folder list it."""
+    mode = stat.S_IMODE(os.lstat(path).st_mode)
+    if mode & 0o500 != 0o500:
+        os.chmod(path, mode | 0o500)  # noqa: PTH101 - the paths of a count are no `Path`
+
+
+@contextmanager
+def rights_of(user: int | None) -> Iterator[None]:
+    """Let this thread use files as a user does; it stays the worker's for signals and the rest.
+
+    Where the worker may not change its users, it keeps its own rights.
+    """
+    libc = ctypes.CDLL(None)
+    own = os.geteuid(), os.getegid()
+    # By the system's definition these hold for the calling thread alone (setfsuid(2)).
+    ids = own if user is None else (user, user)
+    libc.setfsgid(ids[1])
+    libc.setfsuid(ids[0])
+    try:
+        yield
+    finally:
+        libc.setfsuid(own[0])
+        libc.setfsgid(own[1])
+
+
+class _Count:
+    """Bytes and entries of a folder so far, and what is still to be listed."""
+
+    def __init__(self, folder: Path, limit: Limit) -> None:
+        self.folders = [str(folder)]
+        self.excess: str | None = None
+        self._folder, self._limit = folder, limit
+        self._size = self._entries = 0
+
+    def add(self, path: str) -> None:
+        """Count the entries of one folder, up to the limit.
+
+        Raises:
+            OSError: it cannot be listed, or its entries cannot be seen.
+        """
+        with os.scandir(path) as listed:
             for entry in listed:
-                with suppress(OSError):  # it may just have been removed
-                    size += entry.stat(follow_symlinks=False).st_blocks * BLOCK
-                    entries += 1
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                if size > limit.size:
-                    return f"{folder} takes more than {limit.size:,} bytes of disk"
-                if entries > limit.entries:
-                    return f"{folder} holds more than {limit.entries:,} files and folders"
-    return None
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # it may just have been removed
+                    continue
+                self._size += status.st_blocks * BLOCK
+                self._entries += 1
+                if entry.is_dir(follow_symlinks=False):
+                    self.folders.append(entry.path)
+                if self._size > self._limit.size:
+                    self.excess = (
+                        f"{self._folder} takes more than {self._limit.size:,} bytes of disk"
+                    )
+                    return
+                if self._entries > self._limit.entries:
+                    self.excess = (
+                        f"{self._folder} holds more than {self._limit.entries:,} files and folders"
+                    )
+                    return
 
 
 class FolderWatch:
     """Looks at a folder from time to time, in a thread, until it exceeds its limit."""
 
-    def __init__(self, folder: Path, limit: Limit, *, seconds: float = LOOK_SECONDS) -> None:
-        """Describe the watch; nothing starts."""
-        self._folder, self._limit, self._seconds = folder, limit, seconds
+    def __init__(
+        self,
+        folder: Path,
+        limit: Limit,
+        *,
+        user: int | None = None,
+        seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """Describe the watch; nothing starts.
+
+        Args:
+            folder: the folder.
+            limit: what it may hold; a part of its disk at most while that is about to be full.
+            user: as of `excess`.
+            seconds: shortest pause between two looks.
+        """
+        self._folder, self._user = folder, user
+        self._limit, self._seconds = limit, seconds
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="folder-watch", daemon=True)
         self.excess: str | None = None
@@ -76,12 +232,34 @@ class FolderWatch:
         """Look no more; a look that has begun ends by itself."""
         self._over.set()
 
+    def make_room(self, kept: Container[Path], records: Container[Path]) -> None:
+        """Remove what exceeded the limit from a disk that is about to be full.
+
+        Other attempts of the node write to the same disk.
+
+        Args:
+            kept: as of `remove_all_but`.
+            records: as of `remove_all_but`.
+        """
+        if self.excess is not None and is_low(self._folder):
+            remove_all_but(self._folder, kept, records, user=self._user)
+            logger.warning("removed what the program had written to %s", self._folder)
+
     def _work(self) -> None:
         pause = self._seconds
         while not self._over.wait(pause):
             began = time.monotonic()
-            self.excess = excess(self._folder, self._limit)
+            self.excess = self._look()
             if self.excess is not None:
                 logger.warning("%s", self.excess)
                 return
             pause = max(self._seconds, PAUSE_FACTOR * (time.monotonic() - began))
+
+    def _look(self) -> str | None:
+        limit, low = self._limit, is_low(self._folder)
+        if low:
+            disk = os.statvfs(self._folder)
+            part = disk.f_blocks * disk.f_frsize // SCARCE_SHARE
+            limit = replace(limit, size=min(limit.size, part))
+        found = excess(self._folder, limit, user=self._user)
+        return f"{found}, and the disk is about to be full" if found and low else found

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,6 +41,8 @@ from worker.node.users import RankUser, RunAs
 
 RUN_BYTES = 64 * 2**30
 """Disk space of the run directory of a program, unless the node has another setting."""
+RANK_RECORDS = ("start", "end")
+"""Ends of the names of a rank's records in `ranks`."""
 
 
 class LaunchRecord(RecordModel):
@@ -100,6 +102,14 @@ class WorkerRun(RunDirectory):
         """User id of the ranks: owner of the files that they write."""
         launch = read_record(self.launch, LaunchRecord)
         return launch.user.uid if launch is not None and launch.user else os.geteuid()
+
+    def records(self, ranks: Iterable[int]) -> frozenset[Path]:
+        """Return every path that has a name here, and the records of these ranks."""
+        kinds = [vars(kind) for kind in type(self).__mro__]
+        named = {
+            self.root / e.name for kind in kinds for e in kind.values() if isinstance(e, Entry)
+        }
+        return frozenset(named | {self.ranks / f"{r}.{end}" for r in ranks for end in RANK_RECORDS})
 
 
 class AttemptLock:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.protocol.worker_messages import ARTIFACTS, EVENT_FILES, MAX_CHUNK_BYTES, Chunk
-from worker.artifacts.disk_space import is_low
 from worker.artifacts.uploader import ArtifactUploader
 from worker.node.files import open_regular
+from worker.node.folder_usage import is_low
 from worker.node.node_store import WorkerRun
 from worker.supervisor.event_tail import EventTail
 
@@ -44,7 +44,7 @@ class SpoolFile:
 
     def __init__(self, name: str, path: Path, *, owner: int, whole_lines: bool) -> None:
         self.name = name
-        self._path = path
+        self.path = path
         self._owner = owner
         self._refused = False
         self.whole_lines = whole_lines
@@ -59,7 +59,7 @@ class SpoolFile:
     def size(self) -> int:
         """Bytes written so far."""
         try:
-            return self._path.lstat().st_size
+            return self.path.lstat().st_size
         except FileNotFoundError:
             return 0
 
@@ -72,7 +72,7 @@ class SpoolFile:
         start = self.acknowledged
         self.is_at_end = True
         try:
-            with open_regular(self._path, owner=self._owner) as file:
+            with open_regular(self.path, owner=self._owner) as file:
                 file.seek(start)
                 content = file.read(limit)
                 self.is_at_end = len(content) < limit
@@ -100,7 +100,7 @@ class SpoolFile:
     def _refuse(self, why: str) -> None:
         """Log once that the rest of the file is not reported."""
         if not self._refused:
-            logger.warning("%s is not reported: %s", self._path, why)
+            logger.warning("%s is not reported: %s", self.path, why)
         self._refused = True
 
     @property
@@ -118,7 +118,7 @@ class SpoolFile:
             return False
         with (
             contextlib.suppress(OSError),  # a file system without holes: the bytes stay
-            open_regular(self._path, owner=self._owner, writing=True) as file,
+            open_regular(self.path, owner=self._owner, writing=True) as file,
         ):
             _punch_hole(file.fileno(), self._freed, end - self._freed)
         lost = end > max(self._freed, self.acknowledged)
@@ -193,6 +193,11 @@ class Spool:
 
     def _all(self) -> list[SpoolFile]:
         return [*self._records, *self._made_files, *self._rank_metrics, *self._logs]
+
+    @property
+    def paths(self) -> frozenset[Path]:
+        """The files whose bytes the server gets."""
+        return frozenset(file.path for file in self._all())
 
     def chunks(self) -> tuple[Chunk, ...]:
         """Return the next bytes of every file, as many as one report holds.

@@ -8,7 +8,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +82,8 @@ class Supervisor:
         self._stop = None if program is None else StopOfProgram(run, program.stop_grace_seconds)
         self._positions = PositionWatch(run)
         limit = Limit(self._launch.run_bytes, MOST_RUN_FILES)
-        self._disk = None if program is None else FolderWatch(Path(run.root), limit)
+        user = share.launch.user.uid if share.launch.user is not None else None
+        self._disk = None if program is None else FolderWatch(Path(run.root), limit, user=user)
         self._orders = Orders(
             run,
             leads=share.launch.node_rank == 0,
@@ -90,18 +91,19 @@ class Supervisor:
         )
         self._shells = ShellRuns(share)
         self._artifacts = ArtifactUploader(share)
+        self._spool = Spool(
+            run,
+            ranks=share.ranks,
+            processes=share.processes_of_program,
+            event_tail=event_tail_of(share),
+            artifacts=self._artifacts,
+        )
         self._reporter = Reporter(
             run,
             share.launch,
             identity=identity,
             orders=self._orders,
-            spool=Spool(
-                run,
-                ranks=share.ranks,
-                processes=share.processes_of_program,
-                event_tail=event_tail_of(share),
-                artifacts=self._artifacts,
-            ),
+            spool=self._spool,
             rank_pids=lambda: dict(self._seen.pids),
             sign_of_life=self._sign_of_program,
         )
@@ -119,6 +121,8 @@ class Supervisor:
         fault: Failure | None = None
         try:
             self._make_logs()
+            if self._disk is not None:
+                self._disk.start()
             fault = self._check() or self._train()
         except Exception as error:
             logger.exception("supervising failed")
@@ -127,8 +131,7 @@ class Supervisor:
         finally:
             self._launcher.stop()
             self._shells.close()
-            if self._disk is not None:
-                self._disk.stop()
+            self._make_room()
         self._artifacts.finish()
         record = self._reporter.finish(self._findings(fault))
         reporting.join()
@@ -193,6 +196,18 @@ class Supervisor:
             log.touch(exist_ok=False)
             user.give(log, 0o660)
 
+    def _excess(self) -> Failure | None:
+        disk = self._disk
+        if disk is None or disk.excess is None:
+            return None
+        return self._fault(FailureReason.DISK_LIMIT, disk.excess)
+
+    def _make_room(self) -> None:
+        """End the watch; on a disk that is about to be full, remove what exceeded the limit."""
+        if self._disk is not None:
+            self._disk.stop()
+            self._disk.make_room(self._spool.paths, self._run.records(self._share.ranks))
+
     # ---- the check ------------------------------------------------------------------------------
 
     def _check(self) -> Failure | None:
@@ -208,16 +223,22 @@ class Supervisor:
             return command
         if not command:
             return None
-        log = self._run.log(self._share.ranks[0])
-        processes = self._share.processes
+        return self._run_check(command)
+
+    def _run_check(self, command: Sequence[str]) -> Failure | None:
+        reason, what = FailureReason.DATA_ERROR, "check of spec and input"
+        if self._share.runs_program:
+            reason, what = FailureReason.LAUNCH_ERROR, "loading of the image"
+        log, processes = self._run.log(self._share.ranks[0]), self._share.processes
         pid = processes.spawn(command, environment=self._share.environment, output=log)
         deadline = time.monotonic() + CHECK_SECONDS
         pidfd = os.pidfd_open(pid)
         try:
             while processes.status(pid) is None and not self._orders.leave:
+                if (too_much := self._excess()) is not None:
+                    return too_much
                 if time.monotonic() > deadline:
-                    message = f"the check of the input took longer than {CHECK_SECONDS:.0f} s"
-                    return self._fault(FailureReason.DATA_ERROR, message)
+                    return self._fault(reason, f"the {what} took longer than {CHECK_SECONDS:.0f} s")
                 _sleep(LONG_LOOK_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[pidfd])
         finally:
             os.close(pidfd)
@@ -227,8 +248,7 @@ class Supervisor:
         _, error = last_words(self._run)
         if error is not None:
             return replace(error, rank=None, node=self._launch.node)
-        message = f"the check of spec and input ended with status {status}"
-        return self._fault(FailureReason.DATA_ERROR, message, output=tail(log))
+        return self._fault(reason, f"the {what} ended with status {status}", output=tail(log))
 
     # ---- the ranks ------------------------------------------------------------------------------
 
@@ -239,8 +259,6 @@ class Supervisor:
         self._began_at = time.monotonic()
         self._launcher.start()
         self._hang_watch.restart()
-        if self._disk is not None:
-            self._disk.start()
         leaving, stacks_requested = _Leaving(), False
         while not self._orders.leave_now:
             self._seen = seen = self._launcher.observe()
@@ -252,8 +270,8 @@ class Supervisor:
             over = self._stop.is_over(seen) if self._stop and self._orders.leave else None
             if leaving.is_over(seen) if over is None else over:
                 break
-            if self._disk is not None and self._disk.excess is not None:
-                return self._fault(FailureReason.DISK_LIMIT, self._disk.excess)
+            if (too_much := self._excess()) is not None:
+                return too_much
             if not seen.failed:
                 silence = self._hang_watch.silence()
                 self._positions.follow(seen, suspected=self._hang_watch.suspected)

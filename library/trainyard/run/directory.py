@@ -16,10 +16,10 @@ class Entry:
     """A path in a run directory, by its name there."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
 
     def __get__(self, run: RunDirectory, _: type[RunDirectory]) -> Path:
-        return run.root / self._name
+        return run.root / self.name
 
 
 @dataclass(frozen=True)
