@@ -28,6 +28,7 @@ PROGRAMS = (
     "strategies",
     "data",
     "run_log",
+    "run_log.outage",
     "checkpoints",
     "control_plane.commit_to_catalog",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedded.folders import Folders
-from embedded.record import read_record
+from embedded.record import identify, read_record
 from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.jobs import JobView
@@ -32,6 +33,8 @@ class Running:
 
     yard: Client
     folders: Folders
+    up: subprocess.Popen[bytes]
+    """The process that restarts the others."""
 
     def run(self, job: JobView) -> WorkerRun:
         """Return the run directory of the first attempt of a job."""
@@ -48,20 +51,53 @@ class Running:
         if ended.state is not JobState.SUCCEEDED:
             raise RuntimeError(f"job {job.name} is {ended.state}: {ended.reason}")
 
+    @contextmanager
+    def killed_server(self) -> Iterator[None]:
+        """End the server by SIGKILL; it starts again on the same data at the end of the block.
+
+        Raises:
+            TimeoutError: it does not answer in time afterwards.
+        """
+        record = read_record(self.folders.record)
+        assert record is not None
+        server = record.processes["server"]
+        self.up.send_signal(signal.SIGSTOP)  # else it would start the server at once
+        try:
+            os.kill(server.pid, signal.SIGKILL)
+            yield
+        finally:
+            self.up.send_signal(signal.SIGCONT)
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            now = read_record(self.folders.record)
+            again = None if now is None else now.processes.get("server")
+            if again is not None and again != server and identify(again.pid) == again:
+                with contextlib.suppress(TrainyardError):
+                    list(self.yard.nodes())
+                    return
+            time.sleep(0.2)
+        raise TimeoutError(f"the server did not answer again within {READY_SECONDS} s")
+
 
 @contextmanager
-def stack() -> Iterator[Running]:
-    """Run `embedded up` on a new folder; ends all that it started, and removes the folder."""
+def stack(*, slots: int | None = None, **settings: str) -> Iterator[Running]:
+    """Run `embedded up` on a new folder; ends all that it started, and removes the folder.
+
+    Args:
+        slots: slots of its node; all that the machine offers by default.
+        settings: variables of the environment, without `TRAINYARD_`.
+    """
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         folders = Folders(Path(name) / "data")
         folders.make()
         # The user's own connection stays as it is.
         environment = os.environ | {"XDG_CONFIG_HOME": name}
+        environment |= {f"TRAINYARD_{key}": value for key, value in settings.items()}
         command = [sys.executable, "-m", "embedded"]
         place = ["--data", str(folders.root)]
         with folders.log("up").open("ab") as log:
             up = subprocess.Popen(
-                [*command, "up", *place],
+                [*command, "up", *place, *(() if slots is None else ("--slots", str(slots)))],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -70,7 +106,7 @@ def stack() -> Iterator[Running]:
             )
         try:
             with _connected(folders, up) as yard:
-                yield Running(yard, folders)
+                yield Running(yard, folders, up)
         finally:
             subprocess.run(
                 [*command, "down", *place], env=environment, stdout=subprocess.DEVNULL, check=False

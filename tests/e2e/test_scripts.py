@@ -1,12 +1,21 @@
-"""A script that calls `trainyard.init()`, through the real parts: curves, a save, a stop."""
+"""Scripts that call `trainyard.init()`, through the real parts: curves, orders, an outage."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
-from tests.e2e.control_plane import ControlPlane, course, finished, in_state, wait_for
+from benchmarks.run_log.outage import deviations, end_after, job_of
+from tests.e2e.control_plane import (
+    LEASE_SECONDS,
+    ControlPlane,
+    course,
+    finished,
+    in_state,
+    wait_for,
+)
 from trainyard.client.sdk import Client
 from trainyard.protocol.states import JobState
 
@@ -66,3 +75,16 @@ def test_a_script_logs_from_all_ranks_and_obeys(plane: ControlPlane, yard: Clien
     ends_of_logs = [yard.logs(job_id, rank=rank).lines[-1].text for rank in (0, 1)]
     step = answered.answer.step
     assert ends_of_logs == [f"saved at [{step}] stopped after {last}"] * 2
+
+
+def test_a_killed_server_loses_and_doubles_no_point(plane: ControlPlane, yard: Client) -> None:
+    folder = plane.folders.data / "outage"
+    job_id = yard.submit(job_of(folder, processes=4, values=20)).id
+    wait_for(lambda: yard.metrics(job_id, max_points=1).last_step, "points")
+    with plane.killed("server", yard):
+        time.sleep(LEASE_SECONDS + 2)
+    last = end_after(folder, 2.0)
+    assert finished(yard, job_id).state == JobState.SUCCEEDED
+    found = deviations(yard.metrics_csv(job_id), processes=4, values=20, steps=last)
+    assert found == {"points": last * 80, "lost": 0, "doubled": 0, "other": 0}
+    assert len(list(yard.attempts(job_id))) == 1
