@@ -4,29 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import threading
 from pathlib import Path
 
 from trainyard.run.artifacts.artifact_records import ArtifactLine
+from trainyard.run.atomic import replace_file
 from trainyard.run.record_base import to_json
-from worker.node.files import open_regular
+from worker.node.files import open_regular, read_small
+
+logger = logging.getLogger(__name__)
 
 MOST_LINES = 20_000
 """Lines of one node, after which no artifact is reported."""
 COLLECTED = -1
 """In place of the number of a process: the supervisor's own."""
+OUTPUT_LOST = "output"
+"""In place of a reason: that output of ranks was given up."""
 
 
 class ArtifactLines:
     """The file that reports send; two threads append to it.
 
     Its lines hold the offsets of what they were made of, so that a later process of the same share
-    continues after the last one.
+    continues after the last one. What has no line, because its reason has one already, is noted in
+    a file of its own: its content is removed, and a later process would report it as unreadable.
+
+    Args:
+        path: the file.
+        state: the file of what has no line.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, state: Path) -> None:
         self.path = path
+        self._state = state
+        self._skipped: dict[int, int] = {}
+        self.made_room = False
+        """Whether content that waited was removed: the disk was full."""
+        self.noted: set[str] = set()
+        """Reasons that have a line; one event for each is enough."""
         self._lock = threading.Lock()
         self.count = 0
         self.offsets: dict[int, int] = {}
@@ -55,10 +72,36 @@ class ArtifactLines:
             if (written := os.write(file.fileno(), content)) != len(content):
                 os.ftruncate(file.fileno(), size)
                 raise OSError(f"{self.path}: only {written} of {len(content)} bytes fit")
-            self._count(line.process, line.end, None if line.record is None else line.record.name)
+            name = None if line.record is None else line.record.name
+            self._count(line.process, line.end, name, line.dropped)
+
+    def skip(self, process: int, end: int) -> None:
+        """Continue after a record of which no line is written."""
+        self.offsets[process] = max(self.offsets.get(process, 0), end)
+        with self._lock:
+            self._skipped[process] = self.offsets[process]
+            self._keep_state()
+
+    def note_made_room(self) -> None:
+        """Note that content which waits is about to be removed."""
+        with self._lock:
+            self.made_room = True
+            self._keep_state()
+
+    def _keep_state(self) -> None:
+        state = {"offsets": self._skipped, "made_room": self.made_room}
+        try:
+            replace_file(self._state, json.dumps(state), durable=False)
+        except OSError as error:  # the disk is full: the next one writes all
+            logger.warning("%s is not written: %s", self._state, error)
 
     def _recover(self) -> None:
         """Count the lines of a former process, and remove half a line that it left at the end."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            state = json.loads(read_small(self._state))
+            self.made_room = bool(state["made_room"])
+            self._skipped = {int(key): int(end) for key, end in state["offsets"].items()}
+            self.offsets |= self._skipped
         whole = 0
         with contextlib.suppress(OSError), open_regular(self.path, writing=True) as file:
             for text in file:
@@ -70,12 +113,15 @@ class ArtifactLines:
                     found = json.loads(text)
                     process, end = int(found["process"]), int(found["end"])
                     name = (found["record"] or {}).get("name")
+                    dropped = found.get("dropped")
                 except (ValueError, KeyError, TypeError, AttributeError):
                     continue
-                self._count(process, end, name)
+                self._count(process, end, name, dropped)
 
-    def _count(self, process: int, end: int, name: str | None) -> None:
+    def _count(self, process: int, end: int, name: str | None, dropped: str | None) -> None:
         self.count += 1
+        if dropped is not None:
+            self.noted.add(OUTPUT_LOST if name is None else dropped)
         if process == COLLECTED and name is not None:
             self.collected.add(name)
         self.offsets[process] = max(self.offsets.get(process, 0), end)

@@ -25,7 +25,7 @@ from trainyard.run.artifacts.artifact_records import (
     DropReason,
 )
 from worker.api import BACKOFF, ServerAway, WorkerApi
-from worker.artifacts.artifact_lines import COLLECTED, ArtifactLines
+from worker.artifacts.artifact_lines import COLLECTED, OUTPUT_LOST, ArtifactLines
 from worker.artifacts.artifact_tail import ArtifactTail
 from worker.artifacts.outputs import outputs_of
 from worker.launchers.base import Share
@@ -34,42 +34,61 @@ from worker.node.node_store import NodeStore
 logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 1.0
-OUTPUT_LOST = "output"
 MOST_OUTPUTS, OUTPUT_BYTES = 1000, 1024 * 1024 * 1024
 """Files that are collected at the end of a share, and their bytes."""
 UNKNOWN = 401
 """Perhaps the answer of a stranger on the port of our server, which is away."""
 MOST_REPEATS = 5
 """Answers in a row without a byte more, after which the server counts as away."""
-OVER = frozenset({404, 405, 409})
-"""Refusals of a server that takes no artifacts of this attempt: it is over, or the server older."""
+OVER = 409
+"""Refusal of a server that takes no artifacts of this attempt any more."""
+NO_ROUTE = frozenset({404, 405})
+"""Answers of a proxy that lacks the route for a while, or of a server of an earlier version."""
+
+
+class RouteMissing(ServerAway):
+    """The answer was that there is no such route: that may change while the attempt runs."""
 
 
 class ArtifactUploader:
     """All artifacts of one share.
 
     `upload_until_over` is the thread; the other methods are called from outside.
+
+    Args:
+        share: the share.
+        give_up_at: returns the Unix time after which the end of the share waits for no upload;
+            None where nothing hurries.
     """
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: Share, give_up_at: Callable[[], float | None] = lambda: None) -> None:
         self._share = share
+        self._give_up_at = give_up_at
         self._processes = sorted(share.processes_of_program)
-        self.lines = ArtifactLines(share.run.artifact_lines)
+        self.lines = ArtifactLines(share.run.artifact_lines, share.run.artifact_state)
         """What reports send."""
         self._tail = ArtifactTail(share.run.artifacts, writer=share.run.writer)
         self._wake = threading.Event()
         self._ending = self._stopped = False
         self._collected = False
-        self._made_room = False
         self._done = threading.Event()
-        self._noted: set[DropReason | str] = set()
         if not self._processes:
             self._done.set()
 
     @property
     def done(self) -> bool:
         """Whether everything that the share will ever log is in the file of lines, or dropped."""
-        return self._done.is_set()
+        # An upload that is under way may take longer than its time.
+        return self._done.is_set() or (self._ending and self._is_late)
+
+    @property
+    def _is_late(self) -> bool:
+        until = self._give_up_at()
+        return until is not None and time.time() >= until
+
+    @property
+    def _gives_up(self) -> bool:
+        return self._stopped or (self._ending and self._is_late)
 
     def finish(self, *, wait_seconds: float = 0.5) -> None:
         """Upload the rest: no process of the share runs any more.
@@ -92,20 +111,20 @@ class ArtifactUploader:
         The next records of such content are dropped with that reason.
         """
         names = self._tail.content_files() if self._processes else []
-        self._made_room |= bool(names)
+        if names:
+            self.lines.note_made_room()
         for name in names:
             self._tail.remove(name)
         return bool(names)
 
     def note_lost_output(self) -> None:
         """Have the server append the event that output of ranks was given up."""
-        if OUTPUT_LOST in self._noted:
+        if OUTPUT_LOST in self.lines.noted:
             return
         try:
             self.lines.append(
                 ArtifactLine(process=COLLECTED, end=0, record=None, dropped="disk_full")
             )
-            self._noted.add(OUTPUT_LOST)
         except OSError as error:
             logger.warning("lost output is noted later: %s", error)
 
@@ -123,12 +142,15 @@ class ArtifactUploader:
         node = NodeStore(Path(self._share.launch.data_dir))
         waits = BACKOFF.pauses()
         with WorkerApi(node.server_url or "", token, ca_file=node.server_ca) as api:
-            while not (self._stopped or self.done):
+            while not (self._gives_up or self.done):
                 ending = self._ending  # read first: all that there will be is seen afterwards
                 try:
                     more = self._turn(api)
                     waits, pause = BACKOFF.pauses(), 0.0 if more else PAUSE_SECONDS
                 except ServerAway as error:
+                    if ending and isinstance(error, RouteMissing):
+                        logger.warning("the server takes no artifacts: %s", error)
+                        break
                     logger.info("artifacts wait: %s", error)
                     api.url = node.server_url or api.url
                     more, pause = True, next(waits)
@@ -153,7 +175,7 @@ class ArtifactUploader:
         for process in self._processes:
             start = self.lines.offsets.get(process, 0)
             for end, record in self._tail.records(process, start):
-                if self._stopped:
+                if self._gives_up:
                     return True
                 more = True
                 self._take(api, process, end, record)
@@ -179,7 +201,7 @@ class ArtifactUploader:
             if dropped is None:
                 digest, size, dropped = self._send_open(api, name, file)
                 total += size
-            if dropped is None or dropped not in self._noted:
+            if dropped is None or dropped not in self.lines.noted:
                 record = ArtifactRecord(time=time.time(), kind=OUTPUT, name=name)
                 self.lines.append(
                     ArtifactLine(
@@ -191,8 +213,6 @@ class ArtifactUploader:
                         dropped=dropped,
                     )
                 )
-            if dropped is not None:
-                self._noted.add(dropped)
 
     def _excess(self, count: int, total: int) -> DropReason | None:
         if count >= MOST_OUTPUTS or self.lines.is_full:
@@ -211,8 +231,8 @@ class ArtifactUploader:
             dropped = "too_many"
         elif record is not None and record.file is not None and dropped is None:
             digest, size, dropped = self._send(api, record.file)
-        if record is None or (dropped is not None and dropped in self._noted):
-            self.lines.offsets[process] = end  # one event for each reason is enough
+        if record is None or (dropped is not None and dropped in self.lines.noted):
+            self.lines.skip(process, end)
         else:
             self.lines.append(
                 ArtifactLine(
@@ -224,8 +244,6 @@ class ArtifactUploader:
                     dropped=dropped,
                 )
             )
-            if dropped is not None:
-                self._noted.add(dropped)
         if record is not None and record.file is not None:
             self._tail.remove(record.file)  # last: until the line is written it may be sent again
 
@@ -235,7 +253,7 @@ class ArtifactUploader:
             with self._tail.open(name) as file:
                 return self._send_open(api, name, file)
         except FileNotFoundError:
-            return None, 0, "disk_full" if self._made_room else "unreadable"
+            return None, 0, "disk_full" if self.lines.made_room else "unreadable"
         except OSError as error:
             logger.warning("artifact %s cannot be opened: %s", name, error)
             return None, 0, "unreadable"
@@ -248,7 +266,7 @@ class ArtifactUploader:
             return None, 0, "unreadable"
         attempt_id = self._share.launch.attempt_id
         try:
-            return send_file(api, attempt_id, file, stopped=lambda: self._stopped)
+            return send_file(api, attempt_id, file, stopped=lambda: self._gives_up)
         except OSError as error:
             logger.warning("artifact %s cannot be read: %s", name, error)
             return None, 0, "unreadable"
@@ -286,7 +304,7 @@ def send_file(
     stored, repeats = 0, 0
     while True:
         if stopped():
-            raise ServerAway("the share is over")
+            raise ServerAway("the share is over, or its time")
         file.seek(stored)
         block = file.read(min(BLOCK_BYTES, size - stored))
         reply = _send_block(api, attempt_id, digest, offset=stored, size=size, block=block)
@@ -312,8 +330,10 @@ def _send_block(
     try:
         return api.upload_artifact(attempt_id, digest, offset=offset, size=size, block=block)
     except ApiError as refusal:
-        if refusal.status in OVER:
+        if refusal.status == OVER:
             raise
+        if refusal.status in NO_ROUTE:
+            raise RouteMissing(str(refusal)) from refusal
         if refusal.status == UNKNOWN:
             raise ServerAway(str(refusal)) from refusal
         logger.warning("an artifact is dropped: %s", refusal)

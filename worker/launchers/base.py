@@ -98,6 +98,12 @@ class Share:
         except (OSError, ValueError):
             return False
 
+    @property
+    def stop_grace_seconds(self) -> float:
+        """Time that a stop leaves to a program; 0 where there is none."""
+        program = self.spec.program if self.runs_program else None
+        return 0.0 if program is None else program.stop_grace_seconds
+
     @cached_property
     def environment(self) -> dict[str, str]:
         """Variables of the launcher, the check and the ranks.

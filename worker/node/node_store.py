@@ -86,6 +86,8 @@ class WorkerRun(RunDirectory):
     """The attempt's own copy of a pack, or the empty folder of a program without code."""
     artifact_lines = Entry("artifacts.jsonl")
     """An `ArtifactLine` for each artifact whose content the server has."""
+    artifact_state = Entry("artifacts.json")
+    """Up to where records have no such line, because they were dropped."""
     event_records = Entry("event_files.jsonl")
     """A `MetricRecord` for each step of the event files that a program writes."""
     event_offsets = Entry("event_files.json")

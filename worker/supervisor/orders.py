@@ -22,6 +22,9 @@ from worker.node.node_store import WorkerRun
 
 logger = logging.getLogger(__name__)
 
+LAST_REPORT_SECONDS = 2.0
+"""Time before the end of the machine that is kept for the report of the exit."""
+
 
 class Orders:
     """The newest orders of one attempt; `wake_fd` becomes readable when they change."""
@@ -42,6 +45,21 @@ class Orders:
         """Whether a SIGTERM to the supervisor ended the attempt on this node."""
         self.outrun = False
         """Whether the server refused a report because another attempt is current."""
+        self._hurried_at: float | None = None
+
+    def uploads_until(self, grace_seconds: float) -> float | None:
+        """Return the Unix time until which the end may wait for uploads; None without a limit.
+
+        A cancel and a notice limit it: the slots, or the machine, are needed elsewhere.
+
+        Args:
+            grace_seconds: longest time after the first of such orders.
+        """
+        if self._hurried_at is None:
+            return None
+        end = self._deadline() if self.preempted else None
+        last = math.inf if end is None else end - LAST_REPORT_SECONDS
+        return min(self._hurried_at + grace_seconds, last)
 
     @property
     def leave_now(self) -> bool:
@@ -63,6 +81,8 @@ class Orders:
         # A cancel is never taken back: the ranks are being ended.
         if self.desired is not DesiredState.CANCEL and reply.desired is not self.desired:
             self.desired = reply.desired
+            if reply.desired is DesiredState.CANCEL:
+                self._hurry()
             self.wake()
         if reply.shells != self.shells:
             self.shells = reply.shells
@@ -76,6 +96,7 @@ class Orders:
     def preempt(self) -> None:
         """Order the trainer to save and leave: this node ends. A signal handler calls it."""
         self.preempted = True
+        self._hurry()
         try:
             order_stop(self._run, deadline=self._deadline())
         except OSError:
@@ -86,6 +107,10 @@ class Orders:
         """End the ranks without a save: another attempt is current."""
         self.outrun = True
         self.wake()
+
+    def _hurry(self) -> None:
+        if self._hurried_at is None:
+            self._hurried_at = time.time()
 
     def wake(self) -> None:
         """Wake the main thread."""

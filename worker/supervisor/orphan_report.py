@@ -40,7 +40,8 @@ def report_orphan(
     ranks.stop()
     logger.warning("%s has died; ended its processes", predecessor)
     orders = Orders(run, leads=False)
-    artifacts = ArtifactUploader(share)
+    grace = share.stop_grace_seconds
+    artifacts = ArtifactUploader(share, lambda: orders.uploads_until(grace))
     reporter = Reporter(
         run,
         share.launch,

@@ -90,7 +90,8 @@ class Supervisor:
             deadline=NodeStore(Path(share.launch.data_dir)).deadline,
         )
         self._shells = ShellRuns(share)
-        self._artifacts = ArtifactUploader(share)
+        grace = share.stop_grace_seconds
+        self._artifacts = ArtifactUploader(share, lambda: self._orders.uploads_until(grace))
         self._spool = Spool(
             run,
             ranks=share.ranks,

@@ -13,7 +13,7 @@ from trainyard.protocol.worker_messages import ReportReply
 from trainyard.run.control_files import should_stop, stop_deadline
 from worker.launch import prepare_run
 from worker.node.node_store import NodeStore
-from worker.supervisor.orders import Orders
+from worker.supervisor.orders import LAST_REPORT_SECONDS, Orders
 from worker.supervisor.preemption import read_deadline
 
 LATER = 1_900_000_000.0
@@ -61,3 +61,23 @@ def test_the_deadline_reaches_the_order_to_stop(place: Place) -> None:
     assert stop_deadline(run) == LATER - 1
     node.set_deadline(None)
     assert node.deadline() is None
+
+
+def test_a_cancel_and_a_notice_limit_the_time_for_uploads(place: Place) -> None:
+    attempt = place.attempt(place.grant())
+    run = prepare_run(place.local, attempt.id, attempt.seen.claim)
+    stopped = Orders(run, leads=True)
+    stopped.obey(ReportReply(acknowledged={}, desired=DesiredState.STOP))
+    assert stopped.uploads_until(30) is None
+    before = time.time()
+    stopped.obey(ReportReply(acknowledged={}, desired=DesiredState.CANCEL))
+    until = stopped.uploads_until(30)
+    assert until is not None
+    assert before + 30 <= until <= time.time() + 30
+    stopped.preempt()
+    assert stopped.uploads_until(30) == until  # the first order counts
+    node = NodeStore(place.node.data_dir)
+    node.set_deadline(before + 10)
+    noticed = Orders(run, leads=True, deadline=node.deadline)
+    noticed.preempt()
+    assert noticed.uploads_until(30) == before + 10 - LAST_REPORT_SECONDS
