@@ -12,9 +12,10 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from server.artifacts.store import list_artifacts, read_artifact
-from server.artifacts.uploads import content_blocks, store_block
+from server.artifacts.uploads import store_block
 from server.attempts.service import ReportedShare, authenticate_share
 from server.auth.dependencies import AttemptTokenHash, person
+from server.database.metric_and_log_tables import artifact_blocks
 from server.errors import InvalidRequestError
 from server.http.dependencies import ServerContext
 from server.http.paging import PageRequest, page_by
@@ -100,7 +101,7 @@ def get_content(context: ServerContext, job_id: JobId, artifact_id: ArtifactId) 
         "Content-Length": str(found.size),
         "Content-Disposition": _disposition(found.name, shown=found.image_type is not None),
     }
-    blocks = content_blocks(context, found.content_id)
+    blocks = context.database.blocks(artifact_blocks, found.content_id)
     return StreamingResponse(blocks, media_type=found.media_type, headers=headers)
 
 

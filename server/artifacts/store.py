@@ -191,5 +191,6 @@ def _contents(
             artifact_contents.c.complete,
             artifact_contents.c.digest.in_(digests[start : start + 500]),
         )
-        found |= {row.digest: (row.id, row.media_type) for row in connection.execute(query)}
+        locked = query.with_for_update(read=True, key_share=True)  # none is released meanwhile
+        found |= {row.digest: (row.id, row.media_type) for row in connection.execute(locked)}
     return found

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import ClassVar
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, func, insert, select, update
 
+from server.artifacts.cleaning import UPLOAD, release
 from server.attempts.service import ReportedShare
 from server.context import Context
 from server.database.metric_and_log_tables import artifact_blocks, artifact_contents
@@ -22,8 +21,6 @@ from trainyard.protocol.states import AttemptNodeState
 from trainyard.run.artifacts.artifact_records import DropReason
 from trainyard.run.artifacts.images import SNIFFED_BYTES, media_type
 
-UPLOAD = timedelta(hours=1)
-"""Time without a block after which an upload that did not complete is deleted."""
 MAX_CONTENTS = 20_000
 """Most contents of a job."""
 
@@ -79,26 +76,12 @@ def store_block(
         if found.size != size:
             raise InvalidRequestError.at("query/size", f"size={size} is not {found.size} as before")
         if found.complete:
+            _touch(context, connection, found.id)  # a report names it soon
             return UploadReply(stored=size)
         stored = _grow(context, connection, found, offset, block)
         if stored < size:
             return UploadReply(stored=stored)
     return _complete(context, found.id, digest, size)
-
-
-def content_blocks(context: Context, content_id: str) -> Iterator[bytes]:
-    """Return the blocks of a content; each is read when it is sent."""
-    number = 0
-    while True:
-        query = select(artifact_blocks.c.content).where(
-            artifact_blocks.c.content_id == content_id, artifact_blocks.c.number == number
-        )
-        with context.database.read() as connection:
-            content = connection.scalar(query)
-        if content is None:
-            return
-        yield content
-        number += 1
 
 
 def _find(connection: Connection, job_id: str, digest: str) -> Content | None:
@@ -121,11 +104,8 @@ def _begin(
         return None
     now = context.now()
     mine = artifact_contents.c.job_id == job_id
-    connection.execute(
-        delete(artifact_contents).where(
-            mine, ~artifact_contents.c.complete, artifact_contents.c.touched_at < now - UPLOAD
-        )
-    )
+    cut_off = ~artifact_contents.c.complete & (artifact_contents.c.touched_at < now - UPLOAD)
+    release(connection, mine & cut_off)
     if size > context.settings.artifact_file_bytes:
         return "too_large"
     used = select(func.count(), func.coalesce(func.sum(artifact_contents.c.size), 0)).where(mine)
@@ -147,6 +127,11 @@ def _begin(
     return None
 
 
+def _touch(context: Context, connection: Connection, content_id: str) -> None:
+    touched = update(artifact_contents).where(artifact_contents.c.id == content_id)
+    connection.execute(touched.values(touched_at=context.now()))
+
+
 def _grow(
     context: Context, connection: Connection, found: Content, offset: int, block: bytes
 ) -> int:
@@ -154,8 +139,10 @@ def _grow(
     if offset != found.stored or found.stored == found.size:
         return found.stored
     stored = offset + len(block)
-    mine = artifact_contents.c.id == found.id, artifact_contents.c.stored == offset
-    grown = update(artifact_contents).where(*mine, ~artifact_contents.c.complete)
+    mine = (artifact_contents.c.id == found.id) & artifact_contents.c.job_id.is_not(None)
+    grown = update(artifact_contents).where(
+        mine, artifact_contents.c.stored == offset, ~artifact_contents.c.complete
+    )
     values = {"stored": stored, "touched_at": context.now()}
     if not connection.execute(grown.values(values)).rowcount:  # another upload was faster
         return 0
@@ -165,15 +152,15 @@ def _grow(
 
 
 def _complete(context: Context, content_id: str, digest: str, size: int) -> UploadReply:
-    """Compare the digest of all blocks; what has another one is deleted."""
+    """Compare the digest of all blocks; what has another one is released."""
     sha256, first = hashlib.sha256(), b""
-    for block in content_blocks(context, content_id):
+    for block in context.database.blocks(artifact_blocks, content_id):
         first = first or block[:SNIFFED_BYTES]
         sha256.update(block)
-    mine = artifact_contents.c.id == content_id
+    mine = (artifact_contents.c.id == content_id) & artifact_contents.c.job_id.is_not(None)
     with context.database.write() as connection:
         if f"sha256:{sha256.hexdigest()}" != digest:
-            connection.execute(delete(artifact_contents).where(mine, ~artifact_contents.c.complete))
+            release(connection, mine & ~artifact_contents.c.complete)
             return UploadReply(stored=0, refused="unreadable")
         whole = {"complete": True, "media_type": media_type(first)}
         if not connection.execute(update(artifact_contents).where(mine).values(whole)).rowcount:

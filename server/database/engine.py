@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from sqlalchemy import (
     Connection,
     DateTime,
     Engine,
+    Table,
     create_engine,
     event,
     func,
     make_url,
+    select,
     text,
 )
 from sqlalchemy.exc import InvalidatePoolError, OperationalError
@@ -101,6 +104,25 @@ class Database:
         """
         with self._reading.connect() as connection:
             yield connection
+
+    def blocks(self, table: Table, owner_id: str) -> Iterator[bytes]:
+        """Yield the blocks of a content in their order; each is read when it is wanted.
+
+        It ends at the first number that is absent, as where the content is deleted meanwhile.
+
+        Args:
+            table: its key is the id of the owner of the blocks, and their number from 0; the column
+                `content` has the bytes.
+            owner_id: whose blocks.
+        """
+        owner, number = table.primary_key.columns
+        for following in count():
+            query = select(table.c.content).where(owner == owner_id, number == following)
+            with self.read() as connection:
+                content: bytes | None = connection.scalar(query)
+            if content is None:
+                return
+            yield content
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:

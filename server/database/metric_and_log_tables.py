@@ -210,7 +210,7 @@ artifact_contents = Table(
     "artifact_contents",
     metadata,
     Column("id", ID, primary_key=True),
-    Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="SET NULL")),  # null: to be deleted
     Column("digest", String(71), nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("stored", BigInteger, nullable=False, default=0),  # bytes so far
@@ -245,6 +245,7 @@ artifacts = Table(
     Column("time", Float, nullable=False),
     Column("content_id", ID, ForeignKey("artifact_contents.id", ondelete="CASCADE")),
     Column("histogram", Json),
+    Index("ix_artifacts_job_id", "job_id", "id"),
     Index("ix_artifacts_job_id_kind", "job_id", "kind", "id"),
     Index("ix_artifacts_content_id", "content_id"),
 )

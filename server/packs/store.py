@@ -150,21 +150,7 @@ def content_of(context: Context, job_id: str) -> Iterator[bytes]:
         pack_id = connection.scalar(named)
     if pack_id is None:
         raise NotFoundError("the job names no pack")
-    return _blocks(context, pack_id)
-
-
-def _blocks(context: Context, pack_id: str) -> Iterator[bytes]:
-    number = 0
-    while True:
-        query = select(pack_blocks.c.content).where(
-            pack_blocks.c.pack_id == pack_id, pack_blocks.c.number == number
-        )
-        with context.database.read() as connection:
-            content = connection.scalar(query)
-        if content is None:
-            return
-        yield content
-        number += 1
+    return context.database.blocks(pack_blocks, pack_id)
 
 
 def delete_unnamed(context: Context) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 
 from sqlalchemy import Table, func, select, tuple_, update
 
+from server.artifacts.cleaning import ContentCleaner
 from server.attempts.finish import end_nodes, lose_node
 from server.attempts.retry_policy import NodeEnd
 from server.auth.throttle import forget_failed_logins
@@ -100,6 +101,7 @@ class Reconciler:
         self._dispatcher = dispatcher
         self._usage = usage
         self._pruned_at: datetime | None = None
+        self._contents = ContentCleaner(context)
         self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
         self._fits_nowhere: dict[str, datetime] = {}  # attempt -> time of the last look
 
@@ -158,6 +160,7 @@ class Reconciler:
             prune_ended(self._context)
             forget_groups(self._context)
             fold_ended(self._context)
+            self._contents.clean()
 
     def _late(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> list[UnclaimedShare]:
         """Return the unclaimed shares whose time to claim has run out.

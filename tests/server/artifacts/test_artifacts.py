@@ -8,13 +8,21 @@ from pathlib import Path
 import pytest
 
 from server.artifacts import store, uploads
+from server.artifacts.cleaning import ContentCleaner
 from server.auth.service import create_token
 from server.context import Context
 from server.jobs.service import delete
 from tests.actors import ADA
 from tests.server.api.in_process import TestClient
 from tests.server.api.serving import serving
-from tests.server.artifacts.uploading import counts, digest_of, line, report, upload
+from tests.server.artifacts.uploading import (
+    counts,
+    digest_of,
+    line,
+    released,
+    report,
+    upload,
+)
 from tests.server.harness import Harness, Supervisor
 from tests.server.reports import chunk, kept_events, send
 from trainyard.client.errors import UnknownReferenceError
@@ -223,4 +231,6 @@ def test_artifacts_go_with_their_job(context: Context, launched: tuple[str, Supe
     supervisor.end("succeeded")
     assert counts(context) == (1, 1, 1)
     delete(context, job_id, actor=ADA, checkpoints="keep")
+    assert (counts(context), released(context)) == ((0, 1, 1), 1)
+    ContentCleaner(context).clean()
     assert counts(context) == (0, 0, 0)

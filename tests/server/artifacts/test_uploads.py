@@ -8,15 +8,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Table, update
 
 from server.artifacts import uploads
 from server.artifacts.uploads import store_block
 from server.context import Context
+from server.database.engine import Database
 from server.database.metric_and_log_tables import artifact_contents
 from server.database.tables import attempt_nodes
 from server.errors import ConflictError, InvalidRequestError
-from tests.server.artifacts.uploading import counts, digest_of, line, report, share_of, upload
+from tests.server.artifacts.uploading import (
+    counts,
+    digest_of,
+    line,
+    released,
+    report,
+    share_of,
+    upload,
+)
 from tests.server.harness import FakeClock, Supervisor
 from trainyard.protocol.job_artifacts.messages import BLOCK_BYTES, UploadReply
 
@@ -72,14 +81,14 @@ def test_a_repeat_completes_what_the_server_had_stored_alone(
 def test_content_that_goes_while_it_is_compared_is_not_acknowledged(
     context: Context, launched: tuple[str, Supervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    share, blocks = share_of(context, launched[1]), uploads.content_blocks
+    share, blocks = share_of(context, launched[1]), Database.blocks
 
-    def read_and_delete(of: Context, content_id: str) -> Iterator[bytes]:
-        yield from blocks(of, content_id)
-        with of.database.write() as connection:
-            connection.execute(artifact_contents.delete())
+    def read_and_release(of: Database, table: Table, owner_id: str) -> Iterator[bytes]:
+        yield from blocks(of, table, owner_id)
+        with of.write() as connection:
+            connection.execute(update(artifact_contents).values(job_id=None))
 
-    monkeypatch.setattr(uploads, "content_blocks", read_and_delete)
+    monkeypatch.setattr(Database, "blocks", read_and_release)
     reply = store_block(context, share, digest_of(b"a"), offset=0, size=1, block=b"a")
     assert (reply.stored, reply.refused) == (0, None)
 
@@ -111,13 +120,13 @@ def test_uploads_at_once_keep_the_quota_together(
     assert (refused.count(None), refused.count("quota")) == (2, 14)
 
 
-def test_content_that_does_not_have_its_digest_is_refused_and_deleted(
+def test_content_that_does_not_have_its_digest_is_refused_and_released(
     context: Context, launched: tuple[str, Supervisor]
 ) -> None:
     share = share_of(context, launched[1])
     reply = store_block(context, share, digest_of(b"a"), offset=0, size=1, block=b"b")
     assert reply.refused == "unreadable"
-    assert counts(context) == (0, 0, 0)
+    assert released(context) == 1
 
 
 def test_the_quota_and_the_size_of_a_file_are_those_of_the_settings(
@@ -144,7 +153,8 @@ def test_an_upload_that_was_given_up_makes_room_after_an_hour(
     store_block(context, share, digest_of(content), offset=0, size=len(content), block=block)
     clock.advance(3601)
     upload(context, supervisor, b"other")
-    assert counts(context) == (0, 1, 1)
+    assert released(context) == 1
+    assert counts(context) == (0, 2, 2)
 
 
 @pytest.mark.parametrize(("offset", "size", "block"), [(1, 9, 8), (0, 9, 8), (0, 9, 0), (0, 0, 1)])

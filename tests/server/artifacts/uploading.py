@@ -66,3 +66,10 @@ def counts(context: Context) -> tuple[int, ...]:
             connection.scalar(select(func.count()).select_from(table)) or 0
             for table in (artifacts, artifact_contents, artifact_blocks)
         )
+
+
+def released(context: Context) -> int:
+    """Return how many contents belong to no job and wait for their deletion."""
+    query = select(func.count()).where(artifact_contents.c.job_id.is_(None))
+    with context.database.read() as connection:
+        return connection.scalar(query) or 0

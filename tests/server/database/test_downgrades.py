@@ -14,6 +14,7 @@ from server.attempts.node_heartbeat import node_heartbeat
 from server.checkpoints import service
 from server.context import Context
 from server.database.engine import Database
+from server.database.metric_and_log_tables import artifact_blocks, artifact_contents
 from server.database.migrate import alembic_config, upgrade
 from server.database.slot_tables import holdings
 from server.database.tables import (
@@ -219,6 +220,32 @@ def test_patterns_of_artifacts_are_forgotten(database: Database, harness: Harnes
     found = harness.job(job_id).spec.program
     assert found is not None
     assert (found.command, found.artifacts) == (("x",), ())
+
+
+def test_blocks_outlive_both_ways_and_contents_without_a_job_go(
+    database: Database, harness: Harness
+) -> None:
+    jobs_of = {"kept": harness.submit(), "gone": harness.submit()}
+    row = {"size": 1, "stored": 1, "complete": True, "touched_at": harness.context.now()}
+    contents = [{"id": key, "job_id": job, "digest": "d", **row} for key, job in jobs_of.items()]
+    blocks = [{"content_id": key, "number": 0, "content": b"x"} for key in jobs_of]
+    with database.write() as connection:
+        connection.execute(sa.insert(artifact_contents), contents)
+        connection.execute(sa.insert(artifact_blocks), blocks)
+        connection.execute(sa.delete(jobs).where(jobs.c.id == jobs_of["gone"]))
+        assert connection.scalar(sa.select(sa.func.count()).select_from(artifact_blocks)) == 2
+        command.downgrade(alembic_config(connection), "0049")
+        stored = connection.exec_driver_sql("SELECT content_id FROM artifact_blocks")
+        assert stored.scalars().all() == ["kept"]
+    upgrade(database)
+    with database.write() as connection:
+        connection.execute(sa.delete(jobs).where(jobs.c.id == jobs_of["kept"]))
+        query = sa.select(artifact_contents.c.id, artifact_contents.c.job_id)
+        assert connection.execute(query).all() == [("kept", None)]
+    with database.write() as connection:
+        command.downgrade(alembic_config(connection), "0049")
+        assert connection.exec_driver_sql("SELECT id FROM artifact_contents").all() == []
+    upgrade(database)
 
 
 def store_specs(harness: Harness) -> str:
