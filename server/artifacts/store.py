@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -14,14 +15,21 @@ from server.database.metric_and_log_tables import artifact_contents, artifacts
 from server.database.rows import TypedRow
 from server.errors import NotFoundError
 from server.lifecycle import check_job
-from trainyard.protocol.job_artifacts.events import OutputDropped
+from trainyard.protocol.job_artifacts.events import ArtifactGroup, ArtifactsStored, OutputDropped
 from trainyard.protocol.job_artifacts.views import ArtifactView, HistogramView
-from trainyard.run.artifacts.artifact_records import FILE, IMAGE, ArtifactLine, DropReason
+from trainyard.run.artifacts.artifact_records import (
+    FILE,
+    HISTOGRAM,
+    IMAGE,
+    ArtifactLine,
+    DropReason,
+)
 from trainyard.run.record_base import to_plain
 
 MAX_ARTIFACTS = 20_000
 """Most artifacts of a job."""
 OCTETS = "application/octet-stream"
+GROUPS: Mapping[str, ArtifactGroup] = {IMAGE: "image", HISTOGRAM: "histogram"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +67,8 @@ class ListedArtifact(TypedRow):
 class StoredArtifacts:
     """What became of the lines of a report."""
 
-    count: int
-    """Artifacts that are stored."""
+    notices: tuple[ArtifactsStored, ...]
+    """How many are stored, of each group that has any."""
     dropped: tuple[OutputDropped, ...]
     """What was dropped, by the supervisor or here, in order."""
 
@@ -117,7 +125,9 @@ def store_artifacts(
         ids = sorted(context.new_id() for _ in rows)
         rows = [{"id": each, **row} for each, row in zip(ids, rows, strict=True)]
         connection.execute(insert(artifacts), rows)
-    return StoredArtifacts(len(rows), tuple(dropped))
+    groups = Counter(GROUPS.get(row["kind"], "files") for row in rows)
+    notices = (ArtifactsStored(count=n, group=group) for group, n in groups.items())
+    return StoredArtifacts(tuple(notices), tuple(dropped))
 
 
 def list_artifacts(

@@ -38,6 +38,7 @@ from server.database.tables import deleted_notices, notices
 from server.database.upsert import insert_or_replace
 from server.subject import Subject
 from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.job_artifacts.events import ArtifactsStored
 from trainyard.protocol.rest.event_data import LogStored, OperationData
 from trainyard.protocol.rest.events import NOTICE_KIND_OF
 
@@ -152,6 +153,8 @@ def _row(context: Context, subject: Subject, data: EventData) -> dict[str, Any]:
 def _part(data: EventData) -> str:
     if isinstance(data, LogStored):
         return str(data.rank)
+    if isinstance(data, ArtifactsStored):
+        return data.group or ""
     return data.operation_id if isinstance(data, OperationData) else ""
 
 

@@ -15,7 +15,6 @@ from server.nodes.network import forget_check, record_check
 from server.nodes.slots import withheld_by_launch
 from server.subject import SERVER
 from trainyard.protocol.event_kinds import EventKind
-from trainyard.protocol.job_artifacts.events import ArtifactsStored
 from trainyard.protocol.rest.event_data import LineSkipped, LogStored
 from trainyard.run.artifacts.artifact_records import DropReason
 from trainyard.run.failures import FailureReason
@@ -137,8 +136,8 @@ def append_dropped_output(incoming: IncomingReport) -> None:
     stored, share = incoming.artifacts, incoming.share
     if stored is None:
         return
-    if stored.count:
-        incoming.notify(ArtifactsStored(count=stored.count))
+    for notice in stored.notices:
+        incoming.notify(notice)
     if not stored.dropped:
         return
     appended = select(events.c.data).where(

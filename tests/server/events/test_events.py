@@ -125,7 +125,7 @@ NOTICES: tuple[EventData, ...] = (
     ),
     data.MetricsStored(step=5, values={"train/loss": math.nan}, progress=Progress(steps=10)),
     ranks.RankTimesStored(step=9),
-    ArtifactsStored(count=2),
+    ArtifactsStored(count=2, group="image"),
     data.LogStored(rank=0, lines=3),
 )
 

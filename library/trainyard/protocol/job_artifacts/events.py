@@ -7,6 +7,9 @@ from typing import Literal
 from trainyard.protocol.event_kinds import EventData
 from trainyard.run.artifacts.artifact_records import DropReason
 
+ArtifactGroup = Literal["image", "histogram", "files"]
+"""A list of its own on the page of a job."""
+
 
 class OutputDropped(EventData):
     """Artifacts or logs of an attempt were dropped; one event for each reason."""
@@ -24,3 +27,5 @@ class ArtifactsStored(EventData):
 
     count: int
     """How many."""
+    group: ArtifactGroup | None = None
+    """Images, histograms, or `files`: what is neither. Null in a notice of an earlier version."""

@@ -1,17 +1,16 @@
 // Artifacts of a job, by kind and by pages, the newest first.
 import { infiniteQueryOptions } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
-import { keys, pageOf } from "@/shared/api/queries";
+import { type ArtifactGroup, keys, pageOf } from "@/shared/api/queries";
 import type { Artifact } from "@/shared/api/types";
 import { at } from "@/shared/job/api";
 
 const PAGE = 200;
 const SHOWN = ["image", "histogram"];
 
-/** Images, histograms, or `files`: all that is neither. */
-export const artifactsQuery = (id: string, kind: "image" | "histogram" | "files") =>
+export const artifactsQuery = (id: string, kind: ArtifactGroup) =>
   infiniteQueryOptions({
-    queryKey: keys.jobPart(id, "artifacts", kind),
+    queryKey: keys.artifacts(id, kind),
     queryFn: ({ pageParam, signal }) =>
       ask(
         api.GET("/api/v1/jobs/{job_id}/artifacts", {

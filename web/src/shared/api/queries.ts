@@ -7,6 +7,9 @@ import type { JobState, Session } from "./types";
 /** Jobs that can be told apart in one chart; the server takes no more. */
 export const MOST_COMPARED = 8;
 
+/** Images, histograms, or `files`: all that is neither. */
+export type ArtifactGroup = "image" | "histogram" | "files";
+
 /** Which jobs a table shows; what is empty does not restrict. */
 export interface JobFilter {
   states: JobState[];
@@ -32,6 +35,8 @@ export const keys = {
   jobView: (id: string) => ["job", id, "view"] as const,
   jobPart: (id: string, part: string, ...more: readonly unknown[]) =>
     ["job", id, part, ...more] as const,
+  /** Apart from the other parts of a job, whose events bring no artifact. */
+  artifacts: (id: string, ...kind: readonly ArtifactGroup[]) => ["artifacts", id, ...kind] as const,
   nodes: ["nodes"] as const,
   nodeMetrics: (name: string) => ["node-metrics", name] as const,
   projects: ["projects"] as const,

@@ -2350,6 +2350,11 @@ export interface components {
              * @description How many.
              */
             count: number;
+            /**
+             * Group
+             * @description Images, histograms, or `files`: what is neither. Null in a notice of an earlier version.
+             */
+            group?: ("image" | "histogram" | "files") | null;
         };
         /**
          * AttemptCause
@@ -23223,6 +23228,7 @@ export const pathsApiV1MetricsCompareGetParametersQueryXValues: ReadonlyArray<Fl
 export const pathsApiV1StreamGetResponses200ContentTextEventStreamEventValues: ReadonlyArray<FlattenedDeepRequired<paths>["/api/v1/stream"]["get"]["responses"]["200"]["content"]["text/event-stream"]["event"]> = ["message", "reset"];
 export const activationCheckpointSectionModeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ActivationCheckpointSection"]["mode"]> = ["none", "selective", "full", "memory_budget"];
 export const activationCheckpointSectionInputModeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ActivationCheckpointSectionInput"]["mode"]> = ["none", "selective", "full", "memory_budget"];
+export const artifactsStoredGroupAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ArtifactsStored"]["group"]> = ["image", "histogram", "files"];
 export const attemptCauseValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptCause"]> = ["submit", "resume", "resize", "retry", "import"];
 export const attemptNodeStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptNodeState"]> = ["placed", "claimed", "running", "spare", "ended"];
 export const attemptOutcomeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptOutcome"]> = ["succeeded", "stopped", "failed", "cancelled"];

@@ -108,14 +108,27 @@ describe("the feed", () => {
     expect(client.getQueryState(ledger)?.isInvalidated).toBe(true);
   });
 
-  it("reads only the artifacts anew when some are stored", async () => {
-    const [artifacts, ledger] = [keys.jobPart("a", "artifacts"), keys.jobPart("a", "goodput")];
-    client.setQueryData(artifacts, {});
-    client.setQueryData(ledger, {});
-    feed.event(event("artifacts", "a", {}));
+  it("reads only the artifacts of those kinds anew that are stored", async () => {
+    const lists = [
+      keys.artifacts("a", "image"),
+      keys.artifacts("a", "histogram"),
+      keys.artifacts("a", "files"),
+    ];
+    const ledger = keys.jobPart("a", "goodput");
+    for (const key of [...lists, ledger]) client.setQueryData(key, {});
+    const stale = () => lists.map((key) => client.getQueryState(key)?.isInvalidated);
+    feed.event(event("placed", "a"));
     await flush();
-    expect(client.getQueryState(artifacts)?.isInvalidated).toBe(true);
+    expect(client.getQueryState(ledger)?.isInvalidated).toBe(true);
+    expect(stale()).toEqual([false, false, false]);
+    client.setQueryData(ledger, {});
+    feed.event(event("artifacts", "a", { count: 2, group: "histogram" }));
+    await flush();
+    expect(stale()).toEqual([false, true, false]);
     expect(client.getQueryState(ledger)?.isInvalidated).toBe(false);
+    feed.event(event("artifacts", "a", { count: 2 }));
+    await flush();
+    expect(stale()).toEqual([true, true, true]);
   });
 
   it("reads projects anew when their settings change, not when jobs start and end", async () => {

@@ -1,6 +1,6 @@
 // Applies live events to the query cache, so that no page requests what an event contained.
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
-import { type JobFilter, jobQuery, keys } from "@/shared/api/queries";
+import { type ArtifactGroup, type JobFilter, jobQuery, keys } from "@/shared/api/queries";
 import { Refresher } from "@/shared/api/refresh";
 import type { ItemKind, Job, StreamItem } from "@/shared/api/types";
 import {
@@ -31,7 +31,9 @@ const COMPLETE = new Set<ItemKind>([
 const CHANGES_NODES = new Set<ItemKind>(["placed", "attempt_ended"]);
 
 /** Notices that come often and change one part of a job. */
-const ONE_PART: Partial<Record<ItemKind, string>> = { rank_times: "ranks", artifacts: "artifacts" };
+const ONE_PART: Partial<Record<ItemKind, string>> = { rank_times: "ranks" };
+
+const GROUPS: readonly ArtifactGroup[] = ["image", "histogram", "files"];
 
 type JobList = InfiniteData<JobPage, string>;
 type Pages = readonly JobPage[];
@@ -117,8 +119,9 @@ export class Feed implements StreamListener {
     byJob: ReadonlyMap<string, readonly StreamItem[]>,
   ): void {
     for (const [id, own] of byJob) {
-      const changed = own.filter((event) => !COMPLETE.has(event.kind));
+      const changed = own.filter(({ kind }) => !COMPLETE.has(kind) && kind !== "artifacts");
       for (const key of keysOf(id, changed)) this.refresher.refresh(key);
+      for (const group of groupsOf(own)) this.refresher.refresh(keys.artifacts(id, group));
     }
     if (events.some(({ kind }) => kind.startsWith("node_") || CHANGES_NODES.has(kind))) {
       this.refresher.refresh(keys.nodes);
@@ -145,6 +148,16 @@ export class Feed implements StreamListener {
 function keysOf(id: string, changed: readonly StreamItem[]) {
   const parts = new Set(changed.map(({ kind }) => ONE_PART[kind] ?? ""));
   return parts.has("") ? [keys.job(id)] : [...parts].map((part) => keys.jobPart(id, part));
+}
+
+/** The lists of artifacts that notices name; all of them for a notice without a group. */
+function groupsOf(events: readonly StreamItem[]): Set<ArtifactGroup> {
+  return new Set(
+    events.flatMap((event): readonly ArtifactGroup[] => {
+      if (event.kind !== "artifacts") return [];
+      return event.data.group ? [event.data.group] : GROUPS;
+    }),
+  );
 }
 
 function groupedByJob(events: readonly StreamItem[]): Map<string, StreamItem[]> {
