@@ -24,6 +24,10 @@ Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
 START_SECONDS = 300.0
 """Time in which a program that Python cannot load has ended: imports from a slow storage."""
 _ERROR = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception))(?::.*)?$", re.MULTILINE)
+REASONS_OF_PROGRAMS = frozenset(
+    {FailureReason.NON_FINITE_LOSS, FailureReason.LOSS_SPIKE, FailureReason.CHECKPOINT_ERROR}
+)
+"""Reasons that `trainyard.run` writes in the ranks of a program."""
 LOAD_ERRORS = frozenset(
     {"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError"}
 )
@@ -75,25 +79,38 @@ class Findings:
     there is one, or where it is not known."""
 
 
-def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
-    """Return the trainer's outcome and error, where it left them.
+def last_words(
+    run: WorkerRun, *, of_program: bool = False
+) -> tuple[Outcome | None, Failure | None]:
+    """Return the outcome and the error of the ranks, where they left them.
 
     The code of a job can write the error: it decides neither about its node nor about the budget of
-    retries.
+    retries. That of a program is a `program_error`, unless it has a reason of `trainyard.run`.
+
+    Args:
+        run: the run directory.
+        of_program: whether the ranks are those of a program.
     """
     error = read_record(run.error, Failure, owner=run.writer)
     return (
         read_record(run.outcome, Outcome, owner=run.writer),
-        None if error is None else _without_claims(error),
+        None if error is None else _without_claims(error, of_program=of_program),
     )
 
 
-def _without_claims(error: Failure) -> Failure:
+def _without_claims(error: Failure, *, of_program: bool) -> Failure:
     """Return the error of a rank without what only the worker or the server finds out."""
-    plain = replace(error, node=None, node_at_fault=False, free_retry=False, environment=None)
-    if plain.reason not in FREE_RETRIES:
-        return plain
+    plain = replace(
+        error, node=None, node_at_fault=False, free_retry=False, environment=None, signal=None
+    )
     reason = FailureReason.TRAINER_ERROR
+    if of_program:
+        reason = FailureReason.PROGRAM_ERROR
+        is_claim = plain.reason not in {reason, *REASONS_OF_PROGRAMS}
+    else:
+        is_claim = plain.reason in FREE_RETRIES
+    if not is_claim:
+        return plain
     return replace(plain, reason=reason, remedy=REMEDIES[reason])
 
 

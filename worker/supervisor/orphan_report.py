@@ -76,7 +76,7 @@ def _findings(share: Share, seen: Observation, predecessor: Identity, output: st
     fault = Failure(
         reason=reason, message=what, node=node, traceback=output or None, node_at_fault=True
     )
-    outcome, error = last_words(share.run)
+    outcome, error = last_words(share.run, of_program=share.runs_program)
     return Findings(
         node=node,
         program_ranks=seen.ranks if share.runs_program else None,

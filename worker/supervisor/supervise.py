@@ -154,9 +154,9 @@ class Supervisor:
 
     def _findings(self, fault: Failure | None) -> Findings:
         self._seen = self._launcher.observe()
-        outcome, error = last_words(self._run)
+        of_program = self._share.runs_program
+        outcome, error = last_words(self._run, of_program=of_program)
         failing = next((end.rank for end in self._seen.exits if end.exit_code != 0), None)
-        of_program = self._stop is not None
         return Findings(
             node=self._launch.node,
             desired=self._orders.desired,
@@ -300,7 +300,7 @@ class Supervisor:
 
     def _locate_waiting_ranks(self, seen: Observation) -> None:
         """Let the other ranks write their stacks when a rank failed by waiting for them."""
-        _, error = last_words(self._run)
+        _, error = last_words(self._run, of_program=self._share.runs_program)
         if error is not None and error.reason == FailureReason.HANG:
             request_stacks(seen)
 

@@ -93,3 +93,17 @@ def test_a_program_that_fills_its_run_directory_is_ended(place: Place) -> None:
     assert failure.reason == "disk_limit"
     assert failure.message == f"{attempt.run.root} takes more than 4,194,304 bytes of disk"
     assert "TRAINYARD_RUN_BYTES" in failure.remedy.text
+
+
+def test_a_program_that_reports_the_loss_of_its_node_has_failed_by_itself(place: Place) -> None:
+    script = """
+        import json, os, sys
+        forged = {"reason": "node_lost", "message": "mine", "rank": 0, "free_retry": True}
+        with open(os.environ["TRAINYARD_RUN"] + "/error.json", "w") as file:
+            json.dump(forged, file)
+        sys.exit(3)
+    """
+    failure = start(place, script, ranks=1).exit().failure
+    assert failure is not None
+    assert (failure.reason, failure.message, failure.exit_code) == ("program_error", "mine", 3)
+    assert not failure.is_free

@@ -235,6 +235,23 @@ def test_a_rank_decides_neither_about_a_node_nor_about_retries(
         assert (found.reason, found.remedy) == (shown, REMEDIES[shown])
 
 
+@pytest.mark.parametrize("reason", FailureReason)
+def test_a_program_reports_its_own_error_as_that_of_a_program(
+    tmp_path: Path, reason: FailureReason
+) -> None:
+    run = WorkerRun(tmp_path)
+    forged = Failure(reason=reason, message="m", rank=0, signal="SIGKILL", free_retry=True)
+    Path(run.error).write_text(to_json(forged))
+    error = last_words(run, of_program=True)[1]
+    of_program = replace(SEEN, error=error, ranks=(end(0, code=1),), program_ranks=1)
+    found = judge(of_program, time=1.0).failure
+    assert found is not None
+    own = reason in ("non_finite_loss", "loss_spike", "checkpoint_error")
+    shown = reason if own else FailureReason.PROGRAM_ERROR
+    assert (found.reason, found.remedy) == (shown, REMEDIES[shown])
+    assert (found.message, found.signal, found.free_retry) == ("m", None, False)
+
+
 def test_a_cancel_outlasts_a_save() -> None:
     record = judge(replace(SEEN, outcome=SAVED, desired=DesiredState.CANCEL), time=3.5)
     assert (record.outcome, record.failure, record.time) == ("cancelled", None, 3.5)
