@@ -34,6 +34,8 @@ from trainyard.protocol.shell_sessions.messages import (
 from trainyard.protocol.worker_messages import (
     Claim,
     ClaimReply,
+    EndedJobsReply,
+    EndedJobsRequest,
     NodeHeartbeat,
     NodeHeartbeatReply,
     OperationClaimReply,
@@ -99,6 +101,10 @@ class WorkerApi:
     def heartbeat(self, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
         """Say that the node lives."""
         return self._post("heartbeat", heartbeat, NodeHeartbeatReply)
+
+    def ended_jobs(self, request: EndedJobsRequest) -> EndedJobsReply:
+        """Return which of these jobs have ended, or are unknown."""
+        return self._post("ended-jobs", request, EndedJobsReply)
 
     def messages(self, request: MessagesRequest) -> MessagesReply:
         """Return what the node is to claim, as soon as there is anything, or nothing in time."""

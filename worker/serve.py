@@ -24,6 +24,7 @@ from worker.node.users import RunAs, in_user_namespace, isolation_of
 from worker.pilot.allocation import EndWatch, find_pilot
 from worker.registration import register
 from worker.roots import identify_roots
+from worker.run_cleaner import RunCleaner
 from worker.settings import Settings
 from worker.supervisor.preemption import read_notice
 
@@ -115,7 +116,10 @@ def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerI
     if heart.refusal is not None:
         raise heart.refusal
     heart.start()
+    cleaner = RunCleaner(store, node.name, days=settings.run_days)
+    cleaner.start()
     _take_messages(settings, node)
+    cleaner.stop()
     heart.stop()
     heart.join()
     if heart.refusal is not None:

@@ -138,6 +138,10 @@ class Settings(BaseSettings):
     """Days since its last use after which a build on this node removes another environment of
     programs from the same storage root."""
 
+    run_days: Annotated[float, Field(gt=0)] = 7.0
+    """Days after the end of an attempt for which its run directory stays on this node, at least
+    until its job has ended."""
+
     run_bytes: Annotated[int, Field(ge=2**20)] = RUN_BYTES
     """Disk space in bytes that the run directory of a program may take on this node; an attempt
     that takes more is ended as `disk_limit`, and one that takes more than a tenth of the disk while

@@ -17,8 +17,9 @@ from server.http.dependencies import ServerContext
 from server.http.group_commit import served_together
 from server.http.path_params import OperationId
 from server.http.request_body import JsonBody
-from server.http.responses import JSON
+from server.http.responses import JSON, reply
 from server.ingest.receive import store_report
+from server.jobs.queries import ended_or_unknown
 from server.nodes.register import check_protocol, check_sender
 from server.nodes.register import register as register_node
 from server.operations.service import claim_operation, report_operation
@@ -30,6 +31,8 @@ from trainyard.protocol.node_sources.messages import CheckReport
 from trainyard.protocol.worker_messages import (
     Claim,
     ClaimReply,
+    EndedJobsReply,
+    EndedJobsRequest,
     NodeHeartbeat,
     NodeHeartbeatReply,
     OperationClaimReply,
@@ -93,6 +96,17 @@ async def heartbeat(
             request, node_heartbeats, body, key=body.node, gather_seconds=GATHER_SECONDS
         )
     return _reply(reply, body.protocol)
+
+
+@router.post("/ended-jobs", response_model=EndedJobsReply, summary="Jobs that have ended")
+def ended_jobs(
+    context: ServerContext,
+    principal: Node,
+    body: Annotated[EndedJobsRequest, Depends(JsonBody(EndedJobsRequest))],
+) -> Response:
+    """Return which jobs have ended or are unknown: a node removes their run directories."""
+    check_sender(principal, body.node, body.protocol)
+    return reply(EndedJobsReply(ended=ended_or_unknown(context, body.jobs)))
 
 
 @router.post(

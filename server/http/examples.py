@@ -28,6 +28,7 @@ from trainyard.protocol.shell_sessions.views import ShellInput, ShellRequest
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
     Claim,
+    EndedJobsRequest,
     NodeHeartbeat,
     OperationReport,
     Registration,
@@ -142,6 +143,9 @@ EXAMPLES: Examples = {
             "worker": WORKER,
             "version": "0.1.0",
         }
+    },
+    EndedJobsRequest: {
+        "one": {"protocol": PROTOCOL, "node": "cpu-01", "jobs": ["01kdvdna005x164m7fvjce2b6h"]}
     },
     NodeHeartbeat: {"idle": {"protocol": PROTOCOL, "node": "cpu-01", "worker": WORKER}},
     OperationReport: {

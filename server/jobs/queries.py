@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from sqlalchemy import Connection, bindparam
+from sqlalchemy import Connection, bindparam, select
 
 from server.attempts.queries import attempt_views
 from server.context import Context
@@ -22,7 +22,7 @@ from trainyard.protocol.past_runs.views import ImportView
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.resume_rules import harmless_differences
-from trainyard.protocol.states import JobState
+from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.sections.resources import priority_words
@@ -84,6 +84,16 @@ def job_view(context: Context, job_id: str) -> JobView:
         imported = None if job.imported_from is None else read_import(connection, job_id)
     current = views[0] if views else None
     return _view(context, job, current, reason=job.shown_reason, imported=imported)
+
+
+def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...]:
+    """Return which of these jobs have ended, or are not there, in their order."""
+    query = select(jobs.c.id).where(
+        jobs.c.id.in_(job_ids), jobs.c.state.not_in(sorted(TERMINAL_JOB_STATES))
+    )
+    with context.database.read() as connection:
+        open_jobs = set(connection.scalars(query))
+    return tuple(job_id for job_id in job_ids if job_id not in open_jobs)
 
 
 def view_of(context: Context, job: Job) -> JobView:

@@ -92,6 +92,8 @@ class WorkerRun(RunDirectory):
     """A `MetricRecord` for each step of the event files that a program writes."""
     event_offsets = Entry("event_files.json")
     """Bytes of each event file that are among these records."""
+    over = Entry("over")
+    """An empty file, since whose change the attempt needs no process on this node."""
     home = Entry("home")
     """Home of a user of ranks, who has no account."""
     supervisor_log = Entry("logs/supervisor.log")
@@ -196,9 +198,14 @@ class NodeStore:
         """Folder of the locks."""
         return self.data_dir / "attempts"
 
+    @property
+    def runs(self) -> Path:
+        """Folder of the run directories, by job and attempt."""
+        return self.data_dir / "runs"
+
     def run(self, job_id: str, attempt: int) -> WorkerRun:
         """Return the run directory of an attempt."""
-        return WorkerRun(self.data_dir / "runs" / job_id / str(attempt))
+        return WorkerRun(self.runs / job_id / str(attempt))
 
     @property
     def server_url(self) -> str | None:

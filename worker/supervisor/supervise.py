@@ -335,6 +335,8 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
             logger.exception("the attempt cannot be reported")
             over = True
         if over:
+            with suppress(OSError):  # from now on its run directory may be removed after a while
+                Path(run.over).touch()
             with suppress(OSError):  # where no exit was recorded it is still open
                 if (user := RankUser.of_run(run.root)) is not None:
                     user.close(run.root)

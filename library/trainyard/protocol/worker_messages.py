@@ -31,6 +31,8 @@ MAX_REPORT_BYTES = 4 * 1024 * 1024
 
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
 """Limit of one chunk in decompressed bytes; all chunks of a report may have four times that."""
+MOST_ASKED = 500
+"""Jobs of one `EndedJobsRequest`."""
 
 NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"])]
 EVENT_FILES = "event_files"
@@ -174,6 +176,24 @@ class NodeHeartbeatReply(RecordModel):
     time: float | None = None
     """The database's clock at this answer, Unix time; absent for workers of an older protocol. All
     servers share it."""
+
+
+class EndedJobsRequest(RecordModel):
+    """Jobs that a node has run directories of."""
+
+    protocol: int
+    """`PROTOCOL` of the sender."""
+    node: NodeName
+    """Its name."""
+    jobs: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=MOST_ASKED)]
+    """Ids of jobs."""
+
+
+class EndedJobsReply(RecordModel):
+    """Which of the jobs need none of their run directories."""
+
+    ended: tuple[str, ...]
+    """Ids of the jobs that have ended or are unknown."""
 
 
 class Claim(RecordModel):

@@ -13,12 +13,14 @@ from sqlalchemy import select
 from server.auth.service import create_token
 from server.context import Context
 from server.database.tables import events
+from server.jobs.service import stop
+from tests.actors import ADA
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
 from tests.server.harness import WORKER, Harness
 from tests.server.reports import chunk, metric_lines
 from trainyard.protocol.rest.access import TokenRequest
-from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report
+from trainyard.protocol.worker_messages import MOST_ASKED, PROTOCOL, Identity, Report
 
 WORKERS = "/api/v1/workers"
 ROOTS = {"checkpoints": str(uuid4()), "data": str(uuid4())}
@@ -175,6 +177,21 @@ def test_a_node_may_report_for_itself_alone(
     assert node.post(f"{WORKERS}/heartbeat", json=claim).status_code == 403
     path = f"{WORKERS}/attempts/{sent.attempt_id}/claim"
     assert node.post(path, json=claim).status_code == 403
+
+
+def test_a_node_learns_which_jobs_need_no_run_directory(
+    app: FastAPI, context: Context, harness: Harness
+) -> None:
+    node = joined(app, context)
+    ended, waits, unknown = harness.submit(), harness.submit(), "never-submitted"
+    stop(context, ended, actor=ADA, reason="")
+    body = {"protocol": PROTOCOL, "node": "gpu-01", "jobs": [waits, unknown, ended]}
+    path = f"{WORKERS}/ended-jobs"
+    assert node.post(path, json=body).json() == {"ended": [unknown, ended]}
+    assert node.post(path, json=body | {"jobs": []}).json() == {"ended": []}
+    assert node.post(path, json=body | {"node": "gpu-02"}).status_code == 403
+    many = [f"job-{number}" for number in range(MOST_ASKED + 1)]
+    assert node.post(path, json=body | {"jobs": many}).status_code == 422
 
 
 def test_a_job_from_claim_to_chart(

@@ -1695,6 +1695,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/workers/ended-jobs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Jobs that have ended
+         * @description Return which jobs have ended or are unknown: a node removes their run directories.
+         */
+        post: operations["workers_ended_jobs"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/workers/attempts/{attempt_id}/claim": {
         parameters: {
             query?: never;
@@ -4251,6 +4271,39 @@ export interface components {
              * @enum {string}
              */
             running?: "move" | "finish";
+        };
+        /**
+         * EndedJobsReply
+         * @description Which of the jobs need none of their run directories.
+         */
+        EndedJobsReply: {
+            /**
+             * Ended
+             * @description Ids of the jobs that have ended or are unknown.
+             */
+            ended: string[];
+        };
+        /**
+         * EndedJobsRequest
+         * @description Jobs that a node has run directories of.
+         */
+        EndedJobsRequest: {
+            /**
+             * Protocol
+             * @description `PROTOCOL` of the sender.
+             */
+            protocol: number;
+            /**
+             * Node
+             * @description Its name.
+             * @example gpu-01
+             */
+            node: string;
+            /**
+             * Jobs
+             * @description Ids of jobs.
+             */
+            jobs: string[];
         };
         /**
          * EngineJob
@@ -22288,6 +22341,93 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["NodeHeartbeatReply"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    workers_ended_jobs: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EndedJobsRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EndedJobsReply"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */

@@ -1,0 +1,204 @@
+"""Run directories go when attempt and job are over for a while, and nothing else goes with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.other_users import needs_root, open_folder
+from tests.worker.conftest import Place, wait_for
+from trainyard.protocol.rest.common import ProblemDetails
+from trainyard.protocol.rest.errors import ApiError
+from trainyard.protocol.worker_messages import EndedJobsReply, EndedJobsRequest
+from worker import run_cleaner
+from worker.api import ServerAway
+from worker.node.node_store import NodeStore, WorkerRun
+from worker.run_cleaner import DAY_SECONDS, RunCleaner, remove_tree
+
+STRANGER = 12_345
+"""Id of a user that is not root."""
+ATTEMPT = "01kdvdna005x164m7fvjce2b6h"
+
+
+class EndedJobs:
+    """The server's answer to which jobs have ended."""
+
+    def __init__(self, *ended: str, error: Exception | None = None) -> None:
+        self.ended = ended
+        self.error = error
+        self.asked: list[str] = []
+
+    def __enter__(self) -> EndedJobs:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def ended_jobs(self, request: EndedJobsRequest) -> EndedJobsReply:
+        self.asked += request.jobs
+        if self.error is not None:
+            raise self.error
+        return EndedJobsReply(ended=self.ended)
+
+
+def cleaner(store: NodeStore, answer: EndedJobs, *, days: float = 7.0) -> RunCleaner:
+    return RunCleaner(store, "node-1", days=days, connect=lambda: answer)  # type: ignore[arg-type,return-value]
+
+
+def add_run(
+    store: NodeStore, job: str = "job", attempt: int = 1, *, days: float = 8.0
+) -> WorkerRun:
+    """Make the run directory of an attempt that was over so many days ago."""
+    run = store.run(job, attempt)
+    Path(run.logs).mkdir(parents=True)
+    run.log(0).write_text("line\n")
+    for path in (run.launch, run.exit, run.over):
+        path.write_text("{}")
+    age(run, days)
+    return run
+
+
+def age(run: WorkerRun, days: float) -> None:
+    for path in (run.launch, run.exit, run.over, run.root):
+        if path.exists():
+            at = path.stat().st_mtime - days * DAY_SECONDS
+            os.utime(path, (at, at))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> NodeStore:
+    return NodeStore(tmp_path / "node")
+
+
+def test_a_run_directory_goes_with_its_empty_folder_of_the_job(store: NodeStore) -> None:
+    first, second = add_run(store), add_run(store, attempt=2, days=1)
+    other = add_run(store, "other")
+    assert cleaner(store, EndedJobs("job", "other")).clean() == 2
+    assert (first.root.exists(), second.root.exists()) == (False, True)
+    assert [path.name for path in store.runs.iterdir()] == ["job"]
+    assert not other.root.exists()
+
+
+def test_one_stays_until_its_job_has_ended(store: NodeStore) -> None:
+    runs, answer = add_run(store), EndedJobs("another job")
+    assert cleaner(store, answer).clean() == 0
+    assert (runs.root.exists(), answer.asked) == (True, ["job"])
+
+
+@pytest.mark.parametrize("file", ["root", "launch", "exit", "over"])
+def test_one_stays_for_days_after_the_last_thing_that_happened(store: NodeStore, file: str) -> None:
+    run, answer = add_run(store), EndedJobs("job")
+    os.utime(getattr(run, file))
+    assert cleaner(store, answer).clean() == 0
+    assert answer.asked == []
+    age(run, 8)
+    assert cleaner(store, answer).clean() == 1
+
+
+def test_one_stays_while_its_attempt_has_something_to_deliver(store: NodeStore) -> None:
+    run, answer = add_run(store), EndedJobs("job")
+    lock = store.lock(ATTEMPT, create=True)
+    assert lock is not None
+    with lock:
+        lock.lead_to(run)
+    # Its supervisor is dead, and no reporter has begun yet.
+    assert cleaner(store, answer).clean() == 0
+    assert run.log(0).read_text() == "line\n"
+    lock = store.lock(ATTEMPT)
+    assert lock is not None
+    with lock:
+        lock.forget()
+    assert cleaner(store, answer).clean() == 1
+
+
+NO_ROUTE = ProblemDetails(title="Not Found", status=404, detail="no such path", request_id="r")
+
+
+@pytest.mark.parametrize("error", [ServerAway("away"), ApiError(NO_ROUTE)])
+def test_nothing_goes_without_an_answer_of_the_server(store: NodeStore, error: Exception) -> None:
+    run = add_run(store)
+    with pytest.raises(type(error)):
+        cleaner(store, EndedJobs("job", error=error)).clean()
+    assert run.root.exists()
+
+
+def test_no_link_is_followed(store: NodeStore, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    inner = add_run(NodeStore(outside)).root
+    run = add_run(store)
+    (run.root / "link").symlink_to(outside)
+    (run.root / "loop").symlink_to(run.root)
+    (run.root / "file").symlink_to(inner / "launch.json")
+    store.run("job", 7).root.symlink_to(inner)
+    (store.runs / "linked").symlink_to(inner.parent)
+    age(run, 8)
+    assert cleaner(store, EndedJobs("job", "linked"), days=0).clean() == 1
+    assert (inner / "launch.json").read_text() == "{}"
+    assert (inner / "logs" / "rank-0.log").read_text() == "line\n"
+    assert sorted(path.name for path in store.runs.iterdir()) == ["job", "linked"]
+    assert store.run("job", 7).root.is_symlink()
+
+
+def test_a_round_is_bounded_and_goes_on_after_one_that_was_cut_off(
+    store: NodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_cleaner, "MOST_REMOVED", 2)
+    monkeypatch.setattr(run_cleaner, "MOST_ASKED", 2)
+    for number in range(5):
+        add_run(store, f"job-{number}")
+    half = store.runs / ".removed-before"
+    (half / "logs").mkdir(parents=True)
+    answer = EndedJobs(*(f"job-{number}" for number in range(5)))
+    made = cleaner(store, answer)
+    assert [made.clean() for _ in range(4)] == [2, 2, 1, 0]
+    assert list(store.runs.iterdir()) == []
+
+
+def test_folders_of_any_depth_go(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    deep = "import os, sys\nos.chdir(sys.argv[1])\nfor _ in range(3000):\n  os.mkdir('d' * 40)\n"
+    subprocess.run([sys.executable, "-c", f"{deep}  os.chdir('d' * 40)\n", str(top)], check=True)
+    remove_tree(top)
+    assert not top.exists()
+
+
+@needs_root
+def test_folders_that_were_closed_go_also_without_root() -> None:
+    with open_folder() as place:
+        os.chown(place, STRANGER, STRANGER)
+        child = os.fork()
+        if child == 0:
+            os._exit(remove_closed_folders(place / "top"))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def remove_closed_folders(top: Path) -> int:
+    """Make and remove folders as a user that is not root; return the status of the process."""
+    try:
+        os.setgroups([])
+        os.setresgid(STRANGER, STRANGER, STRANGER)
+        os.setresuid(STRANGER, STRANGER, STRANGER)
+        inner = top / "closed" / "inner"
+        inner.mkdir(parents=True)
+        (inner / "file").touch()
+        for folder in (inner, inner.parent):
+            folder.chmod(0)
+        remove_tree(top)
+        return 1 if top.exists() else 0
+    except BaseException:  # noqa: BLE001 - the parent sees the status
+        return 2
+
+
+def test_an_attempt_that_was_reported_is_marked_as_over(place: Place) -> None:
+    attempt = place.start(stand_in="succeed", ranks=1)
+    made = cleaner(place.node, EndedJobs(attempt.seen.claim.attempt.job_id), days=0)
+    assert made.clean() == 0
+    assert attempt.exit().outcome == "succeeded"
+    wait_for(lambda: not place.node.live() or None, "the end of the supervisor")
+    assert attempt.run.over.exists()
+    assert made.clean() == 1
+    assert not attempt.run.root.exists()

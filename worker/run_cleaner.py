@@ -1,0 +1,182 @@
+"""Removes run directories whose attempts are over on this node, and whose jobs have ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from trainyard.protocol.rest.errors import ApiError
+from trainyard.protocol.worker_messages import MOST_ASKED, PROTOCOL, EndedJobsRequest
+from worker.api import ServerAway, WorkerApi
+from worker.node.node_store import NodeStore, WorkerRun
+from worker.registration import own_token
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 600.0
+MOST_REMOVED = 50
+"""Run directories that one round removes."""
+REMOVED = ".removed-"
+"""Beginning of the name of a run directory that is being removed."""
+DAY_SECONDS = 86_400.0
+
+
+class RunCleaner(threading.Thread):
+    """The thread that removes run directories, some at a time.
+
+    One stays while the lock of its attempt is there: until then a supervisor, or a reporter, has
+    something to deliver. It stays while its job has not ended, and for the days after its own end.
+    A resume needs none of it: checkpoints lie in a storage root.
+
+    Args:
+        store: the files of the node.
+        node: its name.
+        days: days after the end of an attempt for which its run directory stays.
+        connect: returns a connection to the server with the token of the node.
+    """
+
+    def __init__(
+        self,
+        store: NodeStore,
+        node: str,
+        *,
+        days: float,
+        connect: Callable[[], WorkerApi] | None = None,
+    ) -> None:
+        super().__init__(name="run-cleaner", daemon=True)
+        self._store = store
+        self._node = node
+        self._seconds = days * DAY_SECONDS
+        self._connect = self._connected if connect is None else connect
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Clean until `stop`."""
+        while not self._stopping.wait(PAUSE_SECONDS):
+            try:
+                self.clean()
+            except (ApiError, ServerAway) as error:  # also a server without the call
+                logger.info("no run directory is removed: %s", error)
+            except Exception:
+                logger.exception("run directories could not be removed")
+
+    def stop(self) -> None:
+        """End the thread before its next round."""
+        self._stopping.set()
+
+    def clean(self) -> int:
+        """Remove what may go; return how many run directories that were.
+
+        Raises:
+            ServerAway, ApiError: the server does not tell which jobs have ended.
+            OSError: the system refuses.
+        """
+        for path in _entries(self._store.runs):
+            if path.name.startswith(REMOVED):  # of a round that was cut off
+                remove_tree(path)
+        old = [run for run in self._runs() if self._is_old(run)]
+        ended = self._ended({run.root.parent.name for run in old})
+        removed = 0
+        for run in old:
+            if removed == MOST_REMOVED or self._stopping.is_set():
+                break
+            if run.root.parent.name in ended:
+                removed += self._remove(run)
+        return removed
+
+    def _runs(self) -> Iterator[WorkerRun]:
+        for job in _entries(self._store.runs):
+            if not job.name.startswith("."):
+                for path in _entries(job):
+                    if path.name.isdecimal():
+                        yield WorkerRun(path)
+
+    def _is_old(self, run: WorkerRun) -> bool:
+        """Return whether the attempt was over so long ago, as far as its files show."""
+        ends = [_changed_at(Path(path)) for path in (run.root, run.launch, run.exit, run.over)]
+        return time.time() - max(ends) >= self._seconds
+
+    def _ended(self, jobs: Collection[str]) -> set[str]:
+        ended: set[str] = set()
+        listed = sorted(jobs)
+        for start in range(0, len(listed), MOST_ASKED):
+            part = tuple(listed[start : start + MOST_ASKED])
+            with self._connect() as api:
+                request = EndedJobsRequest(protocol=PROTOCOL, node=self._node, jobs=part)
+                ended |= set(api.ended_jobs(request).ended) & set(part)
+        return ended
+
+    def _remove(self, run: WorkerRun) -> bool:
+        """Remove a run directory, unless an attempt is launched or not over there."""
+        away = self._store.runs / f"{REMOVED}{secrets.token_hex(8)}"
+        with self._store.users():  # no launch is between its run directory and its lock
+            held = [each.root for each in map(self._store.run_of, self._store.live()) if each]
+            if run.root in held:
+                return False
+            try:
+                run.root.rename(away)
+            except OSError as error:
+                logger.warning("%s is not removed: %s", run.root, error)
+                return False
+            with suppress(OSError):  # it has other attempts
+                run.root.parent.rmdir()
+        remove_tree(away)
+        logger.info("%s is removed", run.root)
+        return True
+
+    def _connected(self) -> WorkerApi:
+        store = self._store
+        return WorkerApi(store.server_url or "", own_token(store), ca_file=store.server_ca)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and all below it, without following a link or leaving the file system.
+
+    No process may use it. Folders of other users become this process' own, where it may do that.
+    """
+    for place, folders, _ in os.walk(folder):
+        for name in folders:
+            _open_up(Path(place, name))
+    # Any depth of folders, which a program may have made, is too deep for functions of Python.
+    words = ["rm", "-rf", "--one-file-system", "--", str(folder)]
+    ended = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, capture_output=True)
+    if ended.returncode:
+        reason = ended.stderr.decode(errors="replace")[:500]
+        logger.warning("%s is not removed whole: %s", folder, reason)
+
+
+def _open_up(path: Path) -> None:
+    """Make a folder one that this process may empty; a link is left as it is."""
+    with suppress(OSError):
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            return
+        if found.st_uid != os.geteuid():
+            os.chown(path, os.geteuid(), -1, follow_symlinks=False)
+        if found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            path.chmod(stat.S_IRWXU)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return the folders in a folder, without links to some, in the order of their names."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [Path(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return sorted(found)
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
