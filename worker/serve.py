@@ -23,9 +23,9 @@ from worker.node.node_store import LocalNode, NodeStore
 from worker.node.users import RunAs, in_user_namespace, isolation_of
 from worker.pilot.allocation import EndWatch, find_pilot
 from worker.registration import register
-from worker.roots import identify_roots
-from worker.run_cleaner import RunCleaner
 from worker.settings import Settings
+from worker.storage.roots import identify_roots
+from worker.storage.run_cleaner import RunCleaner
 from worker.supervisor.preemption import read_notice
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from server.jobs import service
 from server.jobs.listing import JobFilter, count_jobs, list_jobs
 from server.jobs.planning import plan_job
 from server.jobs.queries import job_view, list_attempts, list_events, view_of
-from server.jobs.submission import Submission, submit_all
+from server.jobs.submission import JobSubmission, submit_all
 from server.operations.queries import read_operation
 from trainyard.base.names import NAME
 from trainyard.planner.results import AnyPlan
@@ -76,7 +76,7 @@ async def submit(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Check the whole spec and store the job, which waits, with a reason, until it is placed."""
-    submission = Submission(spec, principal.actor, idempotency_key)
+    submission = JobSubmission(spec, principal.actor, idempotency_key)
     job = await served_together(request, submit_all, submission, key=submission.key)
     view = await run_in_threadpool(view_of, context, job)
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job.id}"})

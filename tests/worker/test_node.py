@@ -30,8 +30,8 @@ from worker.node.hardware.devices import Devices, find_devices
 from worker.node.host_memory import MemoryWatch
 from worker.node.node_store import NodeStore
 from worker.registration import own_token, register
-from worker.roots import identify_roots
 from worker.settings import Settings, parse_roots
+from worker.storage.roots import identify_roots
 from worker.supervisor.hang import HangWatch
 
 ID = make_id(milliseconds=1, entropy=bytes(10))

@@ -22,7 +22,6 @@ from worker.artifacts.uploader import ArtifactUploader
 from worker.launchers.base import LauncherFactory, Observation, Share
 from worker.launchers.rank_environment import code_of
 from worker.node.files import read_record, tail
-from worker.node.folder_usage import FolderWatch, Limit
 from worker.node.host_memory import MemoryWatch
 from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun, identity_of
 from worker.node.process_identity import own_identity
@@ -34,6 +33,7 @@ from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.hang import HangWatch, PositionWatch, request_stacks
 from worker.supervisor.orders import Orders, StopOfProgram
 from worker.supervisor.orphan_report import report_orphan
+from worker.supervisor.program_disk import program_disk
 from worker.supervisor.reporter import Reporter
 from worker.supervisor.shell_runs import ShellRuns
 from worker.supervisor.spool import Spool
@@ -45,8 +45,6 @@ GRACE_SECONDS = 3.0
 LEAVING_SECONDS = 10.0
 """Time that the launcher gets to end after its ranks."""
 CHECK_SECONDS = 600.0
-MOST_RUN_FILES = 1_000_000
-"""Files and folders in the run directory of a program: a look at more would take minutes."""
 LONG_LOOK_SECONDS, SHORT_LOOK_SECONDS = 0.25, 0.02
 
 
@@ -81,9 +79,7 @@ class Supervisor:
         self._began_at: float | None = None  # monotonic
         self._stop = None if program is None else StopOfProgram(run, program.stop_grace_seconds)
         self._positions = PositionWatch(run)
-        limit = Limit(self._launch.run_bytes, MOST_RUN_FILES)
-        user = share.launch.user.uid if share.launch.user is not None else None
-        self._disk = None if program is None else FolderWatch(Path(run.root), limit, user=user)
+        self._disk = program_disk(run, share)
         self._orders = Orders(
             run,
             leads=share.launch.node_rank == 0,

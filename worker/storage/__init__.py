@@ -1,0 +1,1 @@
+"""What a node stores: its roots, and the run directories of attempts."""

@@ -1,0 +1,21 @@
+"""The watch over the disk space that a program takes in its run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from worker.launchers.base import Share
+from worker.node.folder_usage import FolderWatch, Limit
+from worker.node.node_store import WorkerRun
+
+MOST_RUN_FILES = 1_000_000
+"""Files and folders in the run directory of a program: a look at more would take minutes."""
+
+
+def program_disk(run: WorkerRun, share: Share) -> FolderWatch | None:
+    """Return the watch over the run directory of a program; None for the built-in trainer."""
+    if share.spec.program is None:
+        return None
+    user = share.launch.user
+    limit = Limit(share.launch.run_bytes, MOST_RUN_FILES)
+    return FolderWatch(Path(run.root), limit, user=None if user is None else user.uid)
