@@ -176,7 +176,9 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _changed_at(path: Path) -> float:
+    """Return when a file of this process' user was changed; users of ranks may set any time."""
     try:
-        return path.lstat().st_mtime
+        found = path.lstat()
     except OSError:
         return 0.0
+    return found.st_mtime if found.st_uid == os.geteuid() else 0.0

@@ -332,7 +332,7 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
             over = True
         if over:
             with suppress(OSError):  # from now on its run directory may be removed after a while
-                Path(run.over).touch()
+                replace_file(run.over, "", durable=False)  # a rank may have put a link there
             with suppress(OSError):  # where no exit was recorded it is still open
                 if (user := RankUser.of_run(run.root)) is not None:
                     user.close(run.root)

@@ -107,3 +107,17 @@ def test_a_program_that_reports_the_loss_of_its_node_has_failed_by_itself(place:
     assert failure is not None
     assert (failure.reason, failure.message, failure.exit_code) == ("program_error", "mine", 3)
     assert not failure.is_free
+
+
+def test_a_link_in_place_of_the_mark_of_the_end_leads_nowhere(place: Place) -> None:
+    target = place.folder / "planted"
+    script = f"""
+        import os
+        os.symlink({str(target)!r}, os.environ["TRAINYARD_RUN"] + "/over")
+    """
+    attempt = start(place, script, ranks=1)
+    assert attempt.exit().outcome == "succeeded"
+    wait_for(lambda: not place.node.live() or None, "the end of the supervisor")
+    assert not target.exists()
+    over = Path(attempt.run.over)
+    assert (over.is_symlink(), over.read_bytes()) == (False, b"")

@@ -142,6 +142,14 @@ def test_no_link_is_followed(store: NodeStore, tmp_path: Path) -> None:
     assert store.run("job", 7).root.is_symlink()
 
 
+@needs_root
+def test_the_times_of_files_of_other_users_do_not_count(store: NodeStore) -> None:
+    run = add_run(store)
+    os.utime(run.over, (2**32, 2**32))
+    os.chown(run.over, STRANGER, STRANGER)
+    assert cleaner(store, EndedJobs("job")).clean() == 1
+
+
 def test_a_round_is_bounded_and_goes_on_after_one_that_was_cut_off(
     store: NodeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
