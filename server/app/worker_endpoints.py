@@ -46,7 +46,7 @@ from trainyard.protocol.worker_messages import (
 
 router = APIRouter(prefix="/workers", tags=["workers"])
 
-GATHER_SECONDS = 0.02
+HEARTBEATS_GATHER_SECONDS = 0.02
 """Pause in which heartbeats come together: no worker waits for the answer to do its work, and four
 in one transaction cost less than half of what four cost in transactions of their own."""
 
@@ -93,7 +93,11 @@ async def heartbeat(
         reply = await run_in_threadpool(node_heartbeat, context, body)
     else:
         reply = await served_together(
-            request, node_heartbeats, body, key=body.node, gather_seconds=GATHER_SECONDS
+            request,
+            node_heartbeats,
+            body,
+            key=body.node,
+            gather_seconds=HEARTBEATS_GATHER_SECONDS,
         )
     return _reply(reply, body.protocol)
 

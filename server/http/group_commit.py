@@ -1,13 +1,16 @@
 """Group commit: requests that wait at the same time are served together, by one transaction.
 
-Under load a group is what came while the one before it was served, so the more requests there are,
-the less each of them costs; a request that comes alone is served at once.
+A request that comes alone is served at once. Where they follow each other closely, a group is what
+came while the one before it was served and in a short pause, so the more there are, the less each
+of them costs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +35,8 @@ What it raises concerns the group, of which it has stored nothing."""
 
 MOST = 64
 """Requests of a group: other writers wait for its transaction."""
+GATHER_SECONDS = 0.005
+"""Usual pause before a group that follows another one within this time."""
 
 
 async def served_together(
@@ -40,7 +45,7 @@ async def served_together(
     item: Item,
     *,
     key: Hashable = None,
-    gather_seconds: float = 0.0,
+    gather_seconds: float = GATHER_SECONDS,
 ) -> Answer:
     """Return the answer to a request that is served with others that wait for the same function.
 
@@ -49,7 +54,8 @@ async def served_together(
         serve: serves a group, in a thread.
         item: what it needs of this request.
         key: requests with the same key are never in one group, and are served in their order.
-        gather_seconds: pause before each group of this function, in which further requests come.
+        gather_seconds: a request that comes within this time after a group was served waits for so
+            long, for further ones.
 
     Raises:
         Exception: what `serve` answers or raises for this request, or for all of its group.
@@ -69,7 +75,7 @@ class Groups:
             asyncio.AbstractEventLoop, dict[Callable[..., Any], _Queue]
         ] = WeakKeyDictionary()
 
-    def queue_of(self, serve: Serve[Any, Any], gather_seconds: float = 0.0) -> _Queue:
+    def queue_of(self, serve: Serve[Any, Any], gather_seconds: float = GATHER_SECONDS) -> _Queue:
         """Return the requests of this event loop that a function serves."""
         queues = self._queues.setdefault(asyncio.get_running_loop(), {})
         if serve not in queues:
@@ -94,6 +100,7 @@ class _Queue:
         self._gather_seconds = gather_seconds
         self._waiting: list[_Waiting] = []
         self._serving: asyncio.Task[None] | None = None
+        self._served_at = -math.inf
 
     async def answer(self, item: Any, key: Hashable) -> Any:
         """Return the answer to one request."""
@@ -106,11 +113,12 @@ class _Queue:
     async def _serve_all(self) -> None:
         try:
             while self._waiting:
-                if self._gather_seconds:
+                if time.monotonic() - self._served_at < self._gather_seconds:
                     await asyncio.sleep(self._gather_seconds)
                 group = self._next_group()
                 items = [each.item for each in group]
                 answers = await run_in_threadpool(serve_apart, self._serve, items)
+                self._served_at = time.monotonic()
                 for each, answer in zip(group, answers, strict=True):
                     _settle(each.answer, answer)
         finally:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from server.attempts.queries import list_requests, read_request
 from server.auth.dependencies import Person, person
@@ -69,7 +69,6 @@ IdempotencyKey = Annotated[
 
 @router.post("/jobs", status_code=201, response_model=JobView, summary="Submit a job")
 async def submit(
-    context: ServerContext,
     request: Request,
     principal: Person,
     spec: Spec,
@@ -77,9 +76,19 @@ async def submit(
 ) -> Response:
     """Check the whole spec and store the job, which waits, with a reason, until it is placed."""
     submission = JobSubmission(spec, principal.actor, idempotency_key)
-    job = await served_together(request, submit_all, submission, key=submission.key)
-    view = await run_in_threadpool(view_of, context, job)
-    return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job.id}"})
+    view = await served_together(request, _submitted, submission, key=submission.key)
+    return reply(view, status=201, headers={"location": f"/api/v1/jobs/{view.id}"})
+
+
+def _submitted(context: Context, submissions: Sequence[JobSubmission]) -> list[JobView | Exception]:
+    """Store the jobs of a group, and return their views."""
+    views: list[JobView | Exception] = []
+    for job in submit_all(context, submissions):
+        try:
+            views.append(job if isinstance(job, Exception) else view_of(context, job))
+        except Exception as error:  # noqa: BLE001 - the jobs are stored: never serve the group again
+            views.append(error)
+    return views
 
 
 JOB_KEY = r"^[01][0-9a-hjkmnp-tv-z]{26}$"

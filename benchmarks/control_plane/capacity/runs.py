@@ -73,10 +73,13 @@ def spent(opened: Store, **processes: list[Process]) -> Iterator[Spent]:
 
 
 def _seconds(pid: int) -> float:
-    """Return the processor time of a process and of all that it started."""
+    """Return the processor time of a process and of all that it started; 0 for one that is gone."""
     folder = Path(f"/proc/{pid}")
-    # utime, stime, cutime, cstime are fields 14 to 17; the name in parentheses may hold blanks.
-    ticks = (folder / "stat").read_text().rpartition(")")[2].split()[11:15]
-    children = (path.read_text().split() for path in folder.glob("task/*/children"))
+    try:
+        # utime, stime, cutime, cstime are fields 14 to 17; the name in parentheses may hold blanks.
+        ticks = (folder / "stat").read_text().rpartition(")")[2].split()[11:15]
+        children = [path.read_text().split() for path in folder.glob("task/*/children")]
+    except (FileNotFoundError, ProcessLookupError):  # a worker of the database that has just ended
+        return 0.0
     started = sum(_seconds(int(child)) for each in children for child in each)
     return sum(map(int, ticks)) / TICKS + started
