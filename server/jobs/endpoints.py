@@ -23,7 +23,7 @@ from server.jobs import service
 from server.jobs.listing import JobFilter, count_jobs, list_jobs
 from server.jobs.planning import plan_job
 from server.jobs.queries import job_view, list_attempts, list_events, view_of
-from server.jobs.submission import JobSubmission, submit_all
+from server.jobs.submission import SubmittedSpec, submit_all
 from server.operations.queries import read_operation
 from trainyard.base.names import NAME
 from trainyard.planner.results import AnyPlan
@@ -75,12 +75,12 @@ async def submit(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Check the whole spec and store the job, which waits, with a reason, until it is placed."""
-    submission = JobSubmission(spec, principal.actor, idempotency_key)
+    submission = SubmittedSpec(spec, principal.actor, idempotency_key)
     view = await served_together(request, _submitted, submission, key=submission.key)
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{view.id}"})
 
 
-def _submitted(context: Context, submissions: Sequence[JobSubmission]) -> list[JobView | Exception]:
+def _submitted(context: Context, submissions: Sequence[SubmittedSpec]) -> list[JobView | Exception]:
     """Store the jobs of a group, and return their views."""
     views: list[JobView | Exception] = []
     for job in submit_all(context, submissions):

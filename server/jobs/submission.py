@@ -46,7 +46,7 @@ class Ancestor:
 
 
 @dataclass(frozen=True)
-class JobSubmission:
+class SubmittedSpec:
     """What a request submits."""
 
     spec: JobSpec
@@ -86,13 +86,13 @@ def submit(
         InvalidRequestError: the spec cannot run here, its project does not exist, or the key was
             used for another spec.
     """
-    (job,) = submit_all(context, [JobSubmission(spec, actor, idempotency_key)])
+    (job,) = submit_all(context, [SubmittedSpec(spec, actor, idempotency_key)])
     if isinstance(job, RefusalError):
         raise job
     return job
 
 
-def submit_all(context: Context, submissions: Sequence[JobSubmission]) -> list[Job | RefusalError]:
+def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[Job | RefusalError]:
     """Carry out submissions by one transaction, by as many statements as one without a key.
 
     Args:
@@ -134,7 +134,7 @@ def submit_all(context: Context, submissions: Sequence[JobSubmission]) -> list[J
 
 
 def _earlier(
-    context: Context, connection: Connection, submission: JobSubmission, job_id: str
+    context: Context, connection: Connection, submission: SubmittedSpec, job_id: str
 ) -> Job | None:
     """Return the job that has the key of a submission; None where it is now that of `job_id`."""
     spec, key = submission.spec, submission.idempotency_key

@@ -10,7 +10,7 @@ from server.database.tables import idempotency_keys, jobs
 from server.errors import InvalidRequestError
 from server.http.group_commit import serve_apart
 from server.jobs.queries import job_row
-from server.jobs.submission import JobSubmission, submit_all
+from server.jobs.submission import SubmittedSpec, submit_all
 from tests.actors import ADA, BOB
 from tests.server.harness import Harness
 from tests.server.statements import statements
@@ -30,14 +30,14 @@ def test_many_submissions_take_as_many_statements_as_one(context: Context) -> No
     counts = []
     for some in (["a"], ["b", "c", "d", "e"]):
         with statements(context) as seen:
-            submit_all(context, [JobSubmission(spec(name), ADA) for name in some])
+            submit_all(context, [SubmittedSpec(spec(name), ADA) for name in some])
         counts.append(len([each for each in seen if not each.startswith("BEGIN")]))
     assert counts == [3, 3] if context.database.is_sqlite else counts == [4, 4], counts
 
 
 def test_each_job_is_that_of_its_submission(context: Context, harness: Harness) -> None:
     wanted = [spec(f"job-{size}", resources={"world_size": size}) for size in (1, 2, 4)]
-    stored = submit_all(context, [JobSubmission(each, BOB) for each in wanted])
+    stored = submit_all(context, [SubmittedSpec(each, BOB) for each in wanted])
     for job, given in zip(stored, wanted, strict=True):
         assert isinstance(job, Job)
         assert (job.spec, job.created_by) == (given, "bob")
@@ -48,7 +48,7 @@ def test_each_job_is_that_of_its_submission(context: Context, harness: Harness) 
 
 def test_a_spec_that_cannot_run_keeps_no_other_job_from_being_stored(context: Context) -> None:
     wrong = spec("wrong", resources={"world_size": 3}, parallelism={"tp": 2})
-    group = [JobSubmission(each, ADA) for each in (spec("a"), wrong, spec("b"))]
+    group = [SubmittedSpec(each, ADA) for each in (spec("a"), wrong, spec("b"))]
     first, refused, last = submit_all(context, group)
     assert isinstance(refused, InvalidRequestError)
     assert [job.name for job in (first, last) if isinstance(job, Job)] == ["a", "b"]
@@ -60,10 +60,10 @@ def test_what_the_database_refuses_keeps_no_other_job_from_being_stored(
 ) -> None:
     """A project that does not exist; the key of that submission is free again."""
     group = [
-        JobSubmission(spec("a"), ADA, "key-a"),
-        JobSubmission(spec("lost", project="nowhere"), ADA, "key-lost"),
-        JobSubmission(spec("b"), ADA),
-        JobSubmission(spec("c"), BOB, "key-a"),
+        SubmittedSpec(spec("a"), ADA, "key-a"),
+        SubmittedSpec(spec("lost", project="nowhere"), ADA, "key-lost"),
+        SubmittedSpec(spec("b"), ADA),
+        SubmittedSpec(spec("c"), BOB, "key-a"),
     ]
     stored = serve_apart(lambda some: submit_all(context, some), group)
     assert isinstance(stored[1], InvalidRequestError)
@@ -74,12 +74,12 @@ def test_what_the_database_refuses_keeps_no_other_job_from_being_stored(
 
 
 def test_a_repeat_in_a_group_returns_the_first_job(context: Context) -> None:
-    (first,) = submit_all(context, [JobSubmission(spec("a"), ADA, "k")])
+    (first,) = submit_all(context, [SubmittedSpec(spec("a"), ADA, "k")])
     assert isinstance(first, Job)
     group = [
-        JobSubmission(spec("b"), ADA),
-        JobSubmission(spec("a"), ADA, "k"),
-        JobSubmission(spec("c"), ADA),
+        SubmittedSpec(spec("b"), ADA),
+        SubmittedSpec(spec("a"), ADA, "k"),
+        SubmittedSpec(spec("c"), ADA),
     ]
     before, again, after = submit_all(context, group)
     assert again == first
