@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request, Response
@@ -13,6 +14,8 @@ from server.attempts.node_heartbeat import node_heartbeat, node_heartbeats
 from server.attempts.service import ReportedShare, authenticate_share
 from server.auth.dependencies import AttemptTokenHash, Joiner, Node, Pilot
 from server.checkpoints.catalog import apply_outcome
+from server.context import Context
+from server.errors import RefusalError
 from server.http.dependencies import ServerContext
 from server.http.group_commit import served_together
 from server.http.path_params import OperationId
@@ -127,8 +130,15 @@ async def claim(
     """Return spec, attempt and token to the first claim and its repeats; another one gets 409."""
     check_sender(principal, body.node, body.protocol)
     sent = SentClaim(attempt_id, body)
-    claimed = await served_together(request, claim_all, sent, key=attempt_id)
-    return _reply(claimed, body.protocol)
+    return await served_together(request, _claimed, sent, key=attempt_id)
+
+
+def _claimed(context: Context, sent: Sequence[SentClaim]) -> list[Response | RefusalError]:
+    """Carry out the claims of a group, and return the answers."""
+    return [
+        reply if isinstance(reply, RefusalError) else _reply(reply, each.claim.protocol)
+        for each, reply in zip(sent, claim_all(context, sent), strict=True)
+    ]
 
 
 def _host(request: Request) -> str:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from server.attempts.queries import list_requests, read_request
 from server.auth.dependencies import Person, person
 from server.context import Context
+from server.database.rows import Job
 from server.errors import UnreadableError
 from server.http.dependencies import ServerContext
 from server.http.group_commit import served_together
@@ -76,19 +77,25 @@ async def submit(
 ) -> Response:
     """Check the whole spec and store the job, which waits, with a reason, until it is placed."""
     submission = SubmittedSpec(spec, principal.actor, idempotency_key)
-    view = await served_together(request, _submitted, submission, key=submission.key)
-    return reply(view, status=201, headers={"location": f"/api/v1/jobs/{view.id}"})
+    return await served_together(request, _submitted, submission, key=submission.key)
 
 
-def _submitted(context: Context, submissions: Sequence[SubmittedSpec]) -> list[JobView | Exception]:
-    """Store the jobs of a group, and return their views."""
-    views: list[JobView | Exception] = []
+def _submitted(
+    context: Context, submissions: Sequence[SubmittedSpec]
+) -> list[Response | Exception]:
+    """Store the jobs of a group, and return the answers."""
+    answers: list[Response | Exception] = []
     for job in submit_all(context, submissions):
         try:
-            views.append(job if isinstance(job, Exception) else view_of(context, job))
+            answers.append(job if isinstance(job, Exception) else _created(context, job))
         except Exception as error:  # noqa: BLE001 - the jobs are stored: never serve the group again
-            views.append(error)
-    return views
+            answers.append(error)
+    return answers
+
+
+def _created(context: Context, job: Job) -> Response:
+    headers = {"location": f"/api/v1/jobs/{job.id}"}
+    return reply(view_of(context, job), status=201, headers=headers)
 
 
 JOB_KEY = r"^[01][0-9a-hjkmnp-tv-z]{26}$"
