@@ -19,7 +19,7 @@ NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --logle
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-again test-all test-programs test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
+.PHONY: help setup browser demo up generate check test test-again test-all test-programs test-podman test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -99,6 +99,17 @@ $(TITAN): constraints.txt
 test-programs: setup $(TRAINYARD_TEST_TORCHTITAN) ## Stop and resume each example program under a whole control plane
 	OMP_NUM_THREADS=1 TRAINYARD_TEST_TORCHTITAN=$(TRAINYARD_TEST_TORCHTITAN) $(BIN)/python -m pytest -v \
 		--log-cli-level=INFO tests/e2e/test_example_programs.py tests/examples
+
+# In namespaces of mounts of their own: crun refuses a hierarchy of cgroup 1 with controllers of cgroup 2
+# next to it, and a machine without systemd may lack the file system of message queues.
+test-podman: setup ## Run programs in containers of a real Podman (as root)
+	@test "$$(id -u)" = 0 || { echo 'Other users and mounts need root.' >&2; exit 1; }
+	@test -x /bin/busybox && command -v podman crun > /dev/null || { apt-get update -qq && apt-get install \
+		-y -qq --no-install-recommends podman crun busybox-static; }
+	@mkdir -p /dev/mqueue
+	TRAINYARD_TEST_PODMAN=1 unshare --mount sh -c 'umount /sys/fs/cgroup/unified 2> /dev/null; \
+		mountpoint -q /dev/mqueue || mount -t mqueue mqueue /dev/mqueue; exec "$$0" "$$@"' \
+		$(BIN)/python -m pytest -v tests/e2e/test_podman.py
 
 test-slurm: setup ## Test the source of nodes on a real Slurm in network namespaces (as root)
 	@command -v slurmctld slurmd munged sshd > /dev/null || { apt-get update -qq && apt-get install -y -qq \

@@ -1,4 +1,4 @@
-"""The words that run the command of a rank in a container of Apptainer."""
+"""The words that run the command of a rank in a container of Apptainer, or of Podman."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.spec.sections.program import ARCHIVE
 from trainyard.spec.storage_uri import is_object_store, split_place
 from worker.launchers.built_environment import root_at
+from worker.launchers.podman import OF_PODMAN, PODMAN, PodmanContainer
+from worker.launchers.rank_environment import OF_OTHER_PYTHONS
+from worker.node.users import RankUser
 
-ENGINE = "apptainer"
+APPTAINER = "apptainer"
 SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True)
-class Container:
+class ApptainerContainer:
     """An image and what of the node its processes see, each at its own path."""
 
     engine: str
@@ -27,57 +31,89 @@ class Container:
     gpus: bool
     """Whether libraries and devices of the GPUs are added."""
 
-    @classmethod
-    def of(
-        cls, place: str, roots: Mapping[str, str], *, folders: Iterable[Path], gpus: bool, path: str
-    ) -> Container:
-        """Return the container of an image.
+    def prepare(self) -> list[str]:
+        """Return no command: the image is used where it is."""
+        return []
 
-        Args:
-            place: the image.
-            roots: storage roots of this node, all of which are bound but for buckets.
-            folders: further folders to bind.
-            gpus: whether the slots are GPUs.
-            path: where Apptainer is looked up.
+    def loaded(self) -> str:
+        """Return the image."""
+        return self.image
 
-        Raises:
-            ValueError: the node lacks the image or Apptainer, or a path cannot be bound.
-        """
-        field = f"environment.container={place!r}"
-        engine = shutil.which(ENGINE, path=path)
-        if engine is None:
-            raise ValueError(f"{field}: this node has no {ENGINE} on PATH")
-        name, relative = split_place(place)
-        root = root_at(roots, name, named=field)
-        image = (root / relative).resolve()
-        if not image.is_relative_to(root.resolve()):
-            raise ValueError(f"{field}: {root / relative} leads out of its root")
-        if not image.is_file():
-            raise ValueError(f"{field}: {root / relative} is no file")
-        seen = [Path(root) for root in roots.values() if not is_object_store(root)]
-        named = [path for folder in (*seen, *folders) for path in (folder, folder.resolve())]
-        binds = tuple(dict.fromkeys(str(path) for path in named if path.is_dir()))
-        for bind in binds:
-            if {":", ","} & {*bind}:
-                raise ValueError(f"{field}: {bind} cannot be bound, as its name holds ':' or ','")
-        return cls(engine, str(image), binds, gpus)
-
-    def words(self, command: Sequence[str], *, folder: str) -> list[str]:
-        """Return the words that run a command.
+    def words(
+        self, image: str, command: Sequence[str], *, folder: str, variables: Mapping[str, str]
+    ) -> list[str]:
+        """Return the words that run a command; variables of the process pass through.
 
         Neither `--pid` nor `--ipc`: the supervisor ends the processes of the host, and ranks of one
         node share memory. `--contain` keeps home and temporary folders of the node out.
 
         Args:
+            image: what `loaded` returned.
             command: the command inside.
             folder: where it runs.
+            variables: those of the ranks, which all pass through.
         """
+        del variables
         binds = [word for bind in (*self.binds, SHARED_MEMORY) for word in ("--bind", bind)]
         gpus = ["--nv"] if self.gpus else []
+        # Torchrun, which starts these words, needs the variables of its own interpreter.
+        apart = [f"--unset={name}" for name in OF_OTHER_PYTHONS]
         return [
-            *(self.engine, "exec", "--contain", "--no-home", *gpus, *binds),
-            *("--pwd", folder, self.image, *command),
+            *("/usr/bin/env", *apart, self.engine, "exec", "--contain", "--no-home", *gpus, *binds),
+            *("--pwd", folder, image, *command),
         ]
+
+
+Container = ApptainerContainer | PodmanContainer
+
+
+def container_of(
+    place: str,
+    roots: Mapping[str, str],
+    *,
+    run: Path,
+    user: RankUser | None,
+    folders: Iterable[Path],
+    gpus: bool,
+    path: str,
+) -> Container:
+    """Return the container of an image: of Podman for an archive, else of Apptainer.
+
+    Args:
+        place: the image.
+        roots: storage roots of this node, all of which are bound but for buckets.
+        run: the run directory.
+        user: as whom ranks run; as the worker when absent.
+        folders: further folders to bind.
+        gpus: whether the slots are GPUs.
+        path: where the engine is looked up.
+
+    Raises:
+        ValueError: the node lacks the image or its engine, or a path cannot be bound.
+    """
+    field = f"environment.container={place!r}"
+    of_podman = place.endswith(ARCHIVE)
+    for name in (PODMAN, *OF_PODMAN) if of_podman else (APPTAINER,):
+        if shutil.which(name, path=path) is None:
+            raise ValueError(f"{field}: this node has no {name} on PATH")
+    engine = shutil.which(PODMAN if of_podman else APPTAINER, path=path)
+    assert engine is not None
+    name, relative = split_place(place)
+    root = root_at(roots, name, named=field)
+    image = (root / relative).resolve()
+    if not image.is_relative_to(root.resolve()):
+        raise ValueError(f"{field}: {root / relative} leads out of its root")
+    if not image.is_file():
+        raise ValueError(f"{field}: {root / relative} is no file")
+    seen = [Path(root) for root in roots.values() if not is_object_store(root)]
+    named = [path for folder in (*seen, *folders) for path in (folder, folder.resolve())]
+    binds = tuple(dict.fromkeys(str(path) for path in named if path.is_dir()))
+    for bind in binds:
+        if {":", ","} & {*bind}:
+            raise ValueError(f"{field}: {bind} cannot be bound, as its name holds ':' or ','")
+    if of_podman:
+        return PodmanContainer(engine, str(image), binds, gpus, run, user)
+    return ApptainerContainer(engine, str(image), binds, gpus)
 
 
 def command_inside(word: str, folder: Path) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.run.failures import Failure, FailureReason, Remedy
+from trainyard.spec.sections.program import ARCHIVE
 from trainyard.spec.storage_uri import split_place
 from worker.launchers.base import Launcher, Observation, Share, put_back
 from worker.launchers.built_environment import (
@@ -21,9 +22,11 @@ from worker.launchers.built_environment import (
     environment_of,
     root_at,
 )
-from worker.launchers.container import Container, command_inside
+from worker.launchers.container import Container, command_inside, container_of
 from worker.launchers.modules import load_modules, with_modules
 from worker.launchers.pack_cache import PutBackError, fetch_pack
+from worker.launchers.podman import remove_image
+from worker.launchers.rank_environment import OF_OTHER_PYTHONS
 from worker.launchers.torchrun import RankWatch, TorchrunLauncher, taken_port, torchrun_command
 from worker.launchers.unpack import unpack
 from worker.node.process_tree import WRAPPER
@@ -32,8 +35,6 @@ RUN = "TRAINYARD_RUN"
 EVENT_FOLDER = "TENSORBOARD_LOGGING_DIR"
 """Variable of the folder whose event files become metrics; Hugging Face's Trainer reads it too."""
 """Variable that names the run directory to the program."""
-OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
-"""Variables of the worker's own interpreter, by which another one would load its packages."""
 
 
 def launcher_for(share: Share) -> Launcher:
@@ -89,11 +90,13 @@ class ProgramLauncher(TorchrunLauncher):
         self._environment: dict[str, str] = {}
         self._python = sys.executable
         self._built: UsedEnvironment | None = None
+        self._container: Container | None = None
+        self._refused: Failure | None = None
         if program.launcher == "command":  # one process, which counts as the first rank
             self._watch = RankWatch(share.run, share.ranks[:1])
 
     def prepare(self) -> list[str] | Failure:
-        """Find interpreter, folder and command; no command checks the input of a program."""
+        """Find interpreter, folder and command; the one command before the ranks loads an image."""
         if (taken := taken_port(self._share)) is not None:
             return taken
         try:
@@ -104,17 +107,21 @@ class ProgramLauncher(TorchrunLauncher):
             back = put_back(self._share.launch.node, str(missing), remedy=missing.remedy)
             return replace(back, environment=missing.digest)
         except (OSError, ValueError) as error:
-            return Failure(
-                reason=FailureReason.LAUNCH_ERROR,
-                message=f"{error} (on {self._share.launch.node})",
-                node=self._share.launch.node,
-                remedy=Remedy(text="Mend what the message names, then resume."),
-            )
-        return []
+            return self._unfit(error)
+        return [] if self._container is None else self._container.prepare()
 
     def start(self) -> None:
         """Start torchrun, or the one process of the node."""
         share, environment = self._share, self._environment
+        if (container := self._container) is not None:
+            try:
+                image = container.loaded()
+            except ValueError as error:
+                self._refused = self._unfit(error)
+                return
+            self._words = container.words(
+                image, self._words, folder=self._folder, variables=environment
+            )
         if self._program.launcher == "torchrun":
             command = torchrun_command(share, self._words, python=self._python, folder=self._folder)
         else:
@@ -133,7 +140,23 @@ class ProgramLauncher(TorchrunLauncher):
         """Return the state of the ranks; from time to time their environment is noted as used."""
         if self._built is not None:
             self._built.note()
+        if self._refused is not None:
+            return replace(super().observe(), ended=True, failure=self._refused)
         return super().observe()
+
+    def stop(self) -> None:
+        """End every process, then remove the image that was loaded for them."""
+        super().stop()
+        if (self._program.environment.container or "").endswith(ARCHIVE):
+            remove_image(self._share.run.root, self._share.launch.user)
+
+    def _unfit(self, error: Exception) -> Failure:
+        return Failure(
+            reason=FailureReason.LAUNCH_ERROR,
+            message=f"{error} (on {self._share.launch.node})",
+            node=self._share.launch.node,
+            remedy=Remedy(text="Mend what the message names, then resume."),
+        )
 
     def _find(self) -> None:
         share, program = self._share, self._program
@@ -148,22 +171,23 @@ class ProgramLauncher(TorchrunLauncher):
             checkpoint = str(Path(attempt.roots[section.root], resume.path))
         first, *others = program.words(begun_before=attempt.begun_before, checkpoint=checkpoint)
         variables = self._variables()
-        if interpreter.variables or program.environment.container is not None:
+        if interpreter.variables:
             for name in OF_OTHER_PYTHONS:
                 variables.pop(name, None)
         path = f"{interpreter.programs}{os.pathsep}{variables.get('PATH', os.defpath)}"
         if program.environment.container is None:
             self._words = [*command_of(first, interpreter, folder, path=path), *others]
         else:
-            container = Container.of(
+            self._container = container_of(
                 program.environment.container,
                 attempt.roots,
+                run=share.run.root,
+                user=share.launch.user,
                 folders=[share.run.root, code],
                 gpus=attempt.device == "cuda",
                 path=path,
             )
-            inside = [*command_inside(first, folder), *others]
-            self._words = container.words(inside, folder=str(folder))
+            self._words = [*command_inside(first, folder), *others]
         self._folder, self._python = str(folder), interpreter.python
         own = {"PATH": path, RUN: str(share.run.root)}
         if EVENT_FOLDER not in share.spec.env:

@@ -30,6 +30,8 @@ HIDDEN_PREFIXES = (
     # Of another engine's launch: libraries of MPI would take the ranks for tasks of that one.
     *("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_"),
 )
+OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
+"""Variables of the worker's own interpreter, by which another one would load its packages."""
 HIDDEN_NAMES = frozenset({"REDIS_URL", "_MP_FORK_LOGLEVEL_"})
 
 

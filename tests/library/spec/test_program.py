@@ -147,7 +147,7 @@ CODE = {"folder": "data:mine"}
         ({"lock": "../uv.lock"}, "lock", "must be a relative path inside the code"),
         ({"lock": "uv.lock", "prefix": "data:env"}, "", "names prefix and lock; legal: at most"),
         ({"container": "data:a.sif", "lock": "uv.lock"}, "", "names lock and container; legal"),
-        ({"container": "data:a.img"}, "container", "legal: a place that ends in .sif"),
+        ({"container": "data:a.img"}, "container", "ends in .sif (of Apptainer) or .tar (of"),
         ({"python": "3.12"}, "", "python does nothing without lock; legal: no python, or a lock"),
         ({"root": "data"}, "", "root does nothing without lock"),
         ({"lock": "uv.lock", "python": "3.12.1"}, "python", "3."),

@@ -1,8 +1,9 @@
-"""Programs in a container, by a stand-in for Apptainer that records its words."""
+"""Programs in a container: words for Apptainer, by a stand-in that records them, and for Podman."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.other_users import needs_root
 from tests.worker.conftest import Attempt, Place
 from tests.worker.launchers.process_launcher import PROGRAM
-from worker.launchers.container import Container
+from worker.launchers.container import container_of
+from worker.launchers.podman import SCRATCH, PodmanContainer, remove_image, scratch_prefix
 
+IMAGE = "sha256:of-an-image"
 ENGINE = """#!{python}
 import json, os, sys
 words = sys.argv[1:]
@@ -89,10 +93,17 @@ def test_a_program_of_the_image_is_not_looked_up_on_the_node(place: Place, words
 
 def test_gpus_are_added_on_gpu_slots(words: Path, place: Place) -> None:
     roots = {**place.local.roots, "bucket": "s3://bucket/prefix"}
-    made = Container.of(
-        "data:image.sif", roots, folders=[], gpus=True, path=str(words.parent / "programs")
+    made = container_of(
+        "data:image.sif",
+        roots,
+        run=words.parent,
+        user=None,
+        folders=[],
+        gpus=True,
+        path=str(words.parent / "programs"),
     )
-    assert made.words(["x"], folder="/f")[1:5] == ["exec", "--contain", "--no-home", "--nv"]
+    given = made.words(made.loaded(), ["x"], folder="/f", variables={})
+    assert given[given.index("exec") :][:4] == ["exec", "--contain", "--no-home", "--nv"]
     assert not any(bind.startswith("s3:") for bind in made.binds)
 
 
@@ -125,10 +136,98 @@ def test_a_folder_that_cannot_be_bound_is_named(tmp_path: Path, words: Path, pla
     odd = tmp_path / "a:b"
     odd.mkdir()
     with pytest.raises(ValueError, match=r"a:b cannot be bound, as its name holds ':' or ','"):
-        Container.of(
+        container_of(
             "data:image.sif",
             place.local.roots,
+            run=tmp_path,
+            user=None,
             folders=[odd],
             gpus=False,
             path=str(words.parent / "programs"),
         )
+
+
+@pytest.fixture
+def podman(tmp_path: Path, place: Place) -> Path:
+    """A node with an archive of an image and stand-ins for Podman; the folder of its programs."""
+    Path(place.local.roots["data"], "image.tar").write_text("")
+    programs = tmp_path / "of-podman"
+    programs.mkdir()
+    for name in ("podman", "crun", "unshare"):
+        (programs / name).write_text(f"#!/bin/sh\necho {IMAGE}\n")
+        (programs / name).chmod(0o755)
+    return programs
+
+
+def archive(place: Place, programs: Path, **changes: Any) -> PodmanContainer:
+    """Return the container of the archive, with its run directory made."""
+    run = programs.parent / "run"
+    run.mkdir(exist_ok=True)
+    given = {"run": run, "user": None, "folders": [run], "gpus": False, **changes}
+    made = container_of("data:image.tar", place.local.roots, path=str(programs), **given)
+    assert isinstance(made, PodmanContainer)
+    return made
+
+
+def test_podman_gets_what_it_needs_and_no_value_of_a_variable(place: Place, podman: Path) -> None:
+    made = archive(place, podman, gpus=True)
+    try:
+        load = made.prepare()
+        assert load[-4:] == ["load", "--quiet", "--input", f"{place.local.roots['data']}/image.tar"]
+        variables = {
+            "SECRET": "secret",
+            "PATH": "/of/the/node",
+            "PYTHONPATH": "/x",
+            "HOME": "/home",
+        }
+        given = made.words(IMAGE, ["sh", "-c", "true"], folder="/f", variables=variables)
+        assert given[-4:] == [IMAGE, "sh", "-c", "true"]
+        assert {"--pid=host", "--network=host", "--ipc=host", "--read-only"} <= {*given}
+        assert {"--security-opt=no-new-privileges", "--device=nvidia.com/gpu=all"} <= {*given}
+        assert {"--env=SECRET", "--env=RANK", "--env=TRAINYARD_*", "--env=HOME=/home"} <= {*given}
+        assert not any("secret" in w or "/of/the/node" in w or "PYTHONPATH" in w for w in given)
+        volumes = [word for word in given if word.startswith("--volume=")]
+        seen = [*place.local.roots.values(), str(made.run)]
+        assert volumes == [f"--volume={path}:{path}" for path in seen]
+        assert not {"--privileged", "--group-add=keep-groups"} & {*given}
+        (scratch,) = [w.partition("=")[2] for w in given if w.startswith("--runroot=")]
+        assert len(scratch) < 50, "Podman takes no longer path"
+    finally:
+        remove_image(made.run, None)
+    assert not Path(scratch).parent.exists()
+    assert not made.store.exists()
+
+
+@needs_root
+def test_a_folder_that_another_user_has_put_in_the_way_is_passed_over(
+    place: Place, podman: Path
+) -> None:
+    made = archive(place, podman)
+    foreign = SCRATCH / f"{scratch_prefix(made.run)}aaaa"
+    foreign.mkdir()
+    os.chown(foreign, 61_000, 61_000)
+    try:
+        assert str(foreign) not in " ".join(made.prepare())
+        remove_image(made.run, None)
+        assert [*SCRATCH.glob(f"{scratch_prefix(made.run)}*")] == [foreign]
+    finally:
+        foreign.rmdir()
+
+
+@pytest.mark.parametrize("missing", ["podman", "crun"])
+def test_what_podman_needs_is_named(place: Place, podman: Path, missing: str) -> None:
+    (podman / missing).unlink()
+    with pytest.raises(ValueError, match=f"this node has no {missing} on PATH"):
+        archive(place, podman)
+
+
+def test_an_archive_of_several_images_is_refused(place: Place, podman: Path) -> None:
+    for name in ("podman", "unshare"):  # root starts the one by the other
+        (podman / name).write_text(f"#!/bin/sh\necho {IMAGE}; echo {IMAGE}2\n")
+    made = replace(archive(place, podman), engine=str(podman / "podman"))
+    try:
+        made.prepare()
+        with pytest.raises(ValueError, match=r"image\.tar holds 2 images; legal: one"):
+            made.loaded()
+    finally:
+        remove_image(made.run, None)

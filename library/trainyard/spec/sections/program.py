@@ -14,6 +14,8 @@ from trainyard.spec.code_pack import PACK_DIGEST
 from trainyard.spec.storage_uri import Place, RootName
 
 UV_LOCK = "uv.lock"
+ARCHIVE = ".tar"
+"""End of the name of an image that Podman runs."""
 ENVIRONMENTS = "environments"
 """Folder of a storage root beneath which environments are installed."""
 CHECKPOINT = "{checkpoint}"
@@ -81,8 +83,11 @@ ModuleName = Annotated[
 
 
 def _image_name(place: str) -> str:
-    if not place.endswith(".sif"):
-        raise ValueError(f"{place!r} is no image of Apptainer; legal: a place that ends in .sif")
+    if not place.endswith((".sif", ARCHIVE)):
+        raise ValueError(
+            f"{place!r} is no image; legal: a place that ends in .sif (of Apptainer) or {ARCHIVE} "
+            "(of Podman)"
+        )
     return place
 
 
@@ -113,8 +118,9 @@ class EnvironmentSection(SpecModel):
     """Storage root in whose folder `environments` the packages of `lock` are installed; that of the
     checkpoints when absent."""
     container: Annotated[Place, AfterValidator(_image_name)] | None = None
-    """An image of Apptainer below a storage root, such as `data:images/mine.sif`, in which the
-    command of each rank runs. `torchrun` is the worker's own, outside of it."""
+    """An image below a storage root in which the command of each rank runs: one of Apptainer, such
+    as `data:images/mine.sif`, or an archive that Podman loads, such as `data:images/mine.tar`.
+    `torchrun` is the worker's own, outside of it."""
     modules: Annotated[tuple[ModuleName, ...], Field(strict=False, max_length=32)] = ()
     """Environment modules of the nodes, such as `cuda/12.4`, in the order in which they are loaded
     (`module load`). Variables of `env` override theirs."""

@@ -4425,8 +4425,9 @@ export interface components {
             root: string | null;
             /**
              * Container
-             * @description An image of Apptainer below a storage root, such as `data:images/mine.sif`, in which the
-             *     command of each rank runs. `torchrun` is the worker's own, outside of it.
+             * @description An image below a storage root in which the command of each rank runs: one of Apptainer, such
+             *     as `data:images/mine.sif`, or an archive that Podman loads, such as `data:images/mine.tar`.
+             *     `torchrun` is the worker's own, outside of it.
              */
             container: string | null;
             /**
@@ -4470,8 +4471,9 @@ export interface components {
             root?: string | null;
             /**
              * Container
-             * @description An image of Apptainer below a storage root, such as `data:images/mine.sif`, in which the
-             *     command of each rank runs. `torchrun` is the worker's own, outside of it.
+             * @description An image below a storage root in which the command of each rank runs: one of Apptainer, such
+             *     as `data:images/mine.sif`, or an archive that Podman loads, such as `data:images/mine.tar`.
+             *     `torchrun` is the worker's own, outside of it.
              */
             container?: string | null;
             /**
