@@ -24,9 +24,9 @@ from worker.node.users import RunAs, in_user_namespace, isolation_of
 from worker.pilot.allocation import EndWatch, find_pilot
 from worker.registration import register
 from worker.settings import Settings
-from worker.storage.roots import identify_roots
-from worker.storage.run_cleaner import RunCleaner
 from worker.supervisor.preemption import read_notice
+from worker.upkeep.roots import identify_roots
+from worker.upkeep.run_cleaner import RunCleaner
 
 logger = logging.getLogger(__name__)
 

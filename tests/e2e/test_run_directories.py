@@ -15,7 +15,7 @@ from tests.e2e.control_plane import (
 from trainyard.client.sdk import Client
 from trainyard.protocol.states import JobState
 from worker.node.node_store import NodeStore
-from worker.storage.run_cleaner import RunCleaner
+from worker.upkeep.run_cleaner import RunCleaner
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 12

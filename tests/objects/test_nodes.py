@@ -12,7 +12,7 @@ from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import is_beneath, storage_root
 from trainyard.spec.job import JobSpec
 from worker.launchers.rank_environment import inherited_environment
-from worker.storage.roots import identify_roots
+from worker.upkeep.roots import identify_roots
 
 
 def test_a_worker_learns_the_uuid_of_a_bucket(bucket: ObjectPath) -> None:

@@ -31,8 +31,8 @@ from worker.node.host_memory import MemoryWatch
 from worker.node.node_store import NodeStore
 from worker.registration import own_token, register
 from worker.settings import Settings, parse_roots
-from worker.storage.roots import identify_roots
 from worker.supervisor.hang import HangWatch
+from worker.upkeep.roots import identify_roots
 
 ID = make_id(milliseconds=1, entropy=bytes(10))
 

@@ -22,7 +22,7 @@ from worker.node.hardware.samples import sample_disk
 from worker.pilot.allocation import OwnPilot
 from worker.pilot.local_disk import make_local_folder, mount_of
 from worker.settings import Settings
-from worker.storage.roots import identify_roots
+from worker.upkeep.roots import identify_roots
 
 logger = logging.getLogger(__name__)
 

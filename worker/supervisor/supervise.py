@@ -20,6 +20,7 @@ from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import ExitRecord, Heartbeat
 from worker.artifacts.uploader import ArtifactUploader
 from worker.launchers.base import LauncherFactory, Observation, Share
+from worker.launchers.program_disk import program_disk
 from worker.launchers.rank_environment import code_of
 from worker.node.files import read_record, tail
 from worker.node.host_memory import MemoryWatch
@@ -33,7 +34,6 @@ from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.hang import HangWatch, PositionWatch, request_stacks
 from worker.supervisor.orders import Orders, StopOfProgram
 from worker.supervisor.orphan_report import report_orphan
-from worker.supervisor.program_disk import program_disk
 from worker.supervisor.reporter import Reporter
 from worker.supervisor.shell_runs import ShellRuns
 from worker.supervisor.spool import Spool

@@ -16,8 +16,8 @@ from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import EndedJobsReply, EndedJobsRequest
 from worker.api import ServerAway
 from worker.node.node_store import NodeStore, WorkerRun
-from worker.storage import run_cleaner
-from worker.storage.run_cleaner import DAY_SECONDS, RunCleaner, remove_tree
+from worker.upkeep import run_cleaner
+from worker.upkeep.run_cleaner import DAY_SECONDS, RunCleaner, remove_tree
 
 STRANGER = 12_345
 """Id of a user that is not root."""

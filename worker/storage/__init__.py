@@ -1,1 +1,0 @@
-"""What a node stores: its roots, and the run directories of attempts."""
