@@ -24,7 +24,8 @@ UNUSED = {"client", "cli", "adapters"}
 
 
 def test_the_wheels_hold_what_is_imported_and_what_that_needs() -> None:
-    legal = wheels() | NEVER_IMPORTED | {"torch", "numpy"}
+    # torch for a GPU comes with triton.
+    legal = wheels() | NEVER_IMPORTED | {"torch", "numpy", "triton"}
     providers = importlib.metadata.packages_distributions()
     packages = sorted((ROOT / "library" / "trainyard").iterdir())
     library = [str(path) for path in packages if path.name not in UNUSED]
