@@ -28,7 +28,7 @@ MODULES = (
     "trainyard.planner.plan",
     "torchao.float8",
 )
-CUDA_TESTS = 3
+CUDA_TESTS = 7
 """Tests that need CUDA, at least."""
 CUDA_MARK = re.compile(r"^@pytest\.mark\.cuda$", re.MULTILINE)
 ELEMENTS = 1 << 20

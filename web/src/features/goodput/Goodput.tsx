@@ -47,11 +47,13 @@ export function Goodput({ job }: { job: Job }) {
         <Bar parts={parts} />
         <Ratios goodput={goodput.data} />
       </section>
-      <div className="goodput-categories">
-        <Categories parts={parts} />
+      <div className="goodput-tables">
+        <div className="stack">
+          <Categories parts={parts} />
+          <CommandLine command={command("goodput", reference)} />
+        </div>
+        <Advice job={job} />
       </div>
-      <CommandLine command={command("goodput", reference)} />
-      <Advice job={job} />
       <SaveInterval job={job} />
     </div>
   );
