@@ -115,14 +115,24 @@ class _Queue:
             while self._waiting:
                 if time.monotonic() - self._served_at < self._gather_seconds:
                     await asyncio.sleep(self._gather_seconds)
-                group = self._next_group()
-                items = [each.item for each in group]
-                answers = await run_in_threadpool(serve_apart, self._serve, items)
+                await self._serve_group(self._next_group())
                 self._served_at = time.monotonic()
-                for each, answer in zip(group, answers, strict=True):
-                    _settle(each.answer, answer)
         finally:
             self._serving = None  # it holds the loop
+
+    async def _serve_group(self, group: Sequence[_Waiting]) -> None:
+        """Answer every request of a group, whatever becomes of it: a client waits for ever else."""
+        items = [each.item for each in group]
+        try:
+            answers = await run_in_threadpool(serve_apart, self._serve, items)
+            for each, answer in zip(group, answers, strict=True):
+                _settle(each.answer, answer)
+        except Exception:
+            logger.exception("a group of %d requests has not got its answers", len(group))
+        finally:
+            for each in group:
+                if not each.answer.done():
+                    each.answer.set_exception(RuntimeError("the group was not served"))
 
     def _next_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []
@@ -150,16 +160,23 @@ def serve_apart(
         return serve(items)
     except (OperationalError, PoolTimeoutError) as error:
         return [error] * len(items)
-    except Exception as error:
+    except BaseException as error:  # a panic of compiled code is no `Exception`
         if len(items) == 1:
-            return [error]
+            return [error if isinstance(error, Exception) else _failure(error)]
         logger.debug("%d requests are served apart", len(items), exc_info=True)
     half = len(items) // 2
     return [*serve_apart(serve, items[:half]), *serve_apart(serve, items[half:])]
 
 
+def _failure(error: BaseException) -> RuntimeError:
+    """Return an error that ends one request, in place of one that would end a thread."""
+    failure = RuntimeError(f"{type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
 def _settle(future: asyncio.Future[Any], answer: Any) -> None:
-    if future.done():  # its request was cancelled
+    if future.done():  # its request was cancelled, or has its answer
         return
     if isinstance(answer, Exception):
         future.set_exception(answer)

@@ -113,6 +113,38 @@ def test_an_error_of_the_database_answers_each_request_at_once(context: Context)
     assert tries == [20]
 
 
+class Panic(BaseException):
+    """As compiled code raises it: pydantic's panic is no `Exception` either."""
+
+
+def test_a_panic_is_the_answer_to_the_request_that_caused_it(context: Context) -> None:
+    def serve(_context: Context, items: Sequence[int]) -> list[int]:
+        if BAD in items:
+            raise Panic("a bad one")
+        return [2 * item for item in items]
+
+    answers = together(context, serve, *((item, None) for item in (10, BAD, 11)))
+    assert [each for each in answers if isinstance(each, int)] == [20, 22]
+    assert isinstance(answers[1], RuntimeError)
+    assert isinstance(answers[1].__cause__, Panic)
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda items: items[:1], lambda items: [StopIteration() for _ in items]]
+)
+def test_no_request_waits_for_an_answer_that_never_comes(context: Context, answer: Any) -> None:
+    """A server that lacks an answer, and an error that no future takes."""
+    served: list[Sequence[int]] = []
+
+    def serve(_context: Context, items: Sequence[int]) -> Any:
+        served.append(items)
+        return answer(items)
+
+    answers = together(context, serve, *((item, None) for item in (10, 11, 12)))
+    assert {type(each) for each in answers[1:]} == {RuntimeError}
+    assert len(served) == 1  # what is stored is never stored again
+
+
 def test_a_request_that_is_cancelled_keeps_no_other_from_its_answer(context: Context) -> None:
     served = Served()
 
