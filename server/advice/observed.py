@@ -120,12 +120,17 @@ def _mean(values: Mapping[str, Values], name: str) -> float | None:
 
 
 def _last(values: Mapping[str, Values], name: str) -> float | None:
-    return float(values[name][1][-1]) if name in values else None
+    """Return the last value of a series that is an amount; None without one."""
+    if name not in values:
+        return None
+    numbers = values[name][1]
+    amounts = numbers[(numbers >= 0) & (numbers < MOST_SUMMED)]
+    return float(amounts[-1]) if len(amounts) else None
 
 
 def _growth(counts: Floats) -> float:
     """Return by how much a counter grew; a process that starts anew counts from 0."""
-    steps = np.diff(counts[np.isfinite(counts)])
+    steps = np.diff(counts[(counts >= 0) & (counts < MOST_SUMMED)])
     return float(steps[steps > 0].sum())
 
 

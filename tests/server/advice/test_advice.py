@@ -75,3 +75,18 @@ def test_the_memory_of_the_device_is_compared_with_the_peak(
     record(harness, context, job_id, {"memory/allocation_retries": [0.0, 0.0, 2.0, 3.0, 0.0, 1.0]})
     retried = {each.hindrance: each for each in advice(context, job_id).findings}
     assert retried[Hindrance.FULL_MEMORY].evidence[0].value == 4
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -3.0, 1e308])
+def test_numbers_that_are_no_amounts_make_no_finding(
+    harness: Harness, context: Context, odd: float
+) -> None:
+    harness.add_node()
+    training = {"global_batch_size": 16, "micro_batch_size": 4}
+    job_id, _ = harness.running(step=0, training=training)
+    names = (
+        *("memory/peak_reserved_gib", "memory/allocation_retries", DATA),
+        *("ranks/own_seconds_median", "ranks/own_seconds_max", "ranks/wait_seconds_median"),
+    )
+    record(harness, context, job_id, {STEP: [1.0] * 20} | {name: [odd] * 20 for name in names})
+    assert advice(context, job_id).findings == ()
