@@ -187,7 +187,7 @@ class Place:
         claim = ClaimReply(
             spec=job,
             attempt=AttemptSpec(
-                job_id=f"job-{self.made}",
+                job_id=f"01kdvdna005x164m7fvjce2b{self.made:02}",
                 layout=Layout(dp_shard=sum(sizes)),
                 allocation=tuple(
                     NodeAllocation(node=f"node-{i + 1}", node_rank=i, slots=tuple(range(size)))

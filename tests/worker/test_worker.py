@@ -177,7 +177,7 @@ def test_on_a_notice_what_runs_saves_and_leaves_and_the_server_hears_why(
     record = attempt.exit()
     assert record.failure is not None
     assert (record.failure.reason, record.outcome) == ("preempted", "failed")
-    assert "saved as job-1.a1.step-" in record.failure.message
+    assert f"saved as {attempt.seen.claim.attempt.job_id}.a1.step-" in record.failure.message
     wait_for(lambda: place.server.heartbeats[-1].notice == "taken back at noon[31m", "notice")
     notice.unlink()
     wait_for(lambda: place.server.heartbeats[-1].notice is None, "heartbeat without a notice")

@@ -22,6 +22,7 @@ from worker.upkeep.run_cleaner import DAY_SECONDS, RunCleaner, remove_tree
 STRANGER = 12_345
 """Id of a user that is not root."""
 ATTEMPT = "01kdvdna005x164m7fvjce2b6h"
+JOB, OTHER = "01kdvdna005x164m7fvjce2b60", "01kdvdna005x164m7fvjce2b61"
 
 
 class EndedJobs:
@@ -48,9 +49,7 @@ def cleaner(store: NodeStore, answer: EndedJobs, *, days: float = 7.0) -> RunCle
     return RunCleaner(store, "node-1", days=days, connect=lambda: answer)  # type: ignore[arg-type,return-value]
 
 
-def add_run(
-    store: NodeStore, job: str = "job", attempt: int = 1, *, days: float = 8.0
-) -> WorkerRun:
+def add_run(store: NodeStore, job: str = JOB, attempt: int = 1, *, days: float = 8.0) -> WorkerRun:
     """Make the run directory of an attempt that was over so many days ago."""
     run = store.run(job, attempt)
     Path(run.logs).mkdir(parents=True)
@@ -75,22 +74,22 @@ def store(tmp_path: Path) -> NodeStore:
 
 def test_a_run_directory_goes_with_its_empty_folder_of_the_job(store: NodeStore) -> None:
     first, second = add_run(store), add_run(store, attempt=2, days=1)
-    other = add_run(store, "other")
-    assert cleaner(store, EndedJobs("job", "other")).clean() == 2
+    other = add_run(store, OTHER)
+    assert cleaner(store, EndedJobs(JOB, OTHER)).clean() == 2
     assert (first.root.exists(), second.root.exists()) == (False, True)
-    assert [path.name for path in store.runs.iterdir()] == ["job"]
+    assert [path.name for path in store.runs.iterdir()] == [JOB]
     assert not other.root.exists()
 
 
 def test_one_stays_until_its_job_has_ended(store: NodeStore) -> None:
-    runs, answer = add_run(store), EndedJobs("another job")
+    runs, answer = add_run(store), EndedJobs(OTHER)
     assert cleaner(store, answer).clean() == 0
-    assert (runs.root.exists(), answer.asked) == (True, ["job"])
+    assert (runs.root.exists(), answer.asked) == (True, [JOB])
 
 
 @pytest.mark.parametrize("file", ["root", "launch", "exit", "over"])
 def test_one_stays_for_days_after_the_last_thing_that_happened(store: NodeStore, file: str) -> None:
-    run, answer = add_run(store), EndedJobs("job")
+    run, answer = add_run(store), EndedJobs(JOB)
     os.utime(getattr(run, file))
     assert cleaner(store, answer).clean() == 0
     assert answer.asked == []
@@ -99,7 +98,7 @@ def test_one_stays_for_days_after_the_last_thing_that_happened(store: NodeStore,
 
 
 def test_one_stays_while_its_attempt_has_something_to_deliver(store: NodeStore) -> None:
-    run, answer = add_run(store), EndedJobs("job")
+    run, answer = add_run(store), EndedJobs(JOB)
     lock = store.lock(ATTEMPT, create=True)
     assert lock is not None
     with lock:
@@ -121,8 +120,34 @@ NO_ROUTE = ProblemDetails(title="Not Found", status=404, detail="no such path", 
 def test_nothing_goes_without_an_answer_of_the_server(store: NodeStore, error: Exception) -> None:
     run = add_run(store)
     with pytest.raises(type(error)):
-        cleaner(store, EndedJobs("job", error=error)).clean()
+        cleaner(store, EndedJobs(JOB, error=error)).clean()
     assert run.root.exists()
+
+
+@pytest.mark.parametrize("name", ["notes", "x" * 120, os.fsdecode(b"bad\xff"), "Ⅷ", ".hidden"])
+def test_a_folder_that_is_no_job_stays_and_stops_no_other(store: NodeStore, name: str) -> None:
+    run, other = add_run(store), add_run(store, name)
+    answer = EndedJobs(JOB, name)
+    assert cleaner(store, answer).clean() == 1
+    assert answer.asked == [JOB]
+    assert (run.root.exists(), other.root.exists()) == (False, True)
+
+
+def test_a_folder_is_opened_through_no_link(tmp_path: Path) -> None:
+    """As a process of the user swaps it while the cleaner walks."""
+    outside = tmp_path / "outside"
+    (outside / "inner").mkdir(parents=True)
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "link").symlink_to(outside)
+    for parts in [("link",), ("link", "inner")]:
+        with pytest.raises(NotADirectoryError), run_cleaner._opened(top, parts):
+            pass
+    for folder in (outside / "inner", outside):
+        folder.chmod(0)
+    run_cleaner._open_up(top)
+    assert outside.stat().st_mode & 0o777 == 0
+    outside.chmod(0o700)
 
 
 def test_no_link_is_followed(store: NodeStore, tmp_path: Path) -> None:
@@ -132,14 +157,14 @@ def test_no_link_is_followed(store: NodeStore, tmp_path: Path) -> None:
     (run.root / "link").symlink_to(outside)
     (run.root / "loop").symlink_to(run.root)
     (run.root / "file").symlink_to(inner / "launch.json")
-    store.run("job", 7).root.symlink_to(inner)
-    (store.runs / "linked").symlink_to(inner.parent)
+    store.run(JOB, 7).root.symlink_to(inner)
+    (store.runs / OTHER).symlink_to(inner.parent)
     age(run, 8)
-    assert cleaner(store, EndedJobs("job", "linked"), days=0).clean() == 1
+    assert cleaner(store, EndedJobs(JOB, OTHER), days=0).clean() == 1
     assert (inner / "launch.json").read_text() == "{}"
     assert (inner / "logs" / "rank-0.log").read_text() == "line\n"
-    assert sorted(path.name for path in store.runs.iterdir()) == ["job", "linked"]
-    assert store.run("job", 7).root.is_symlink()
+    assert sorted(path.name for path in store.runs.iterdir()) == [JOB, OTHER]
+    assert store.run(JOB, 7).root.is_symlink()
 
 
 @needs_root
@@ -147,7 +172,7 @@ def test_the_times_of_files_of_other_users_do_not_count(store: NodeStore) -> Non
     run = add_run(store)
     os.utime(run.over, (2**32, 2**32))
     os.chown(run.over, STRANGER, STRANGER)
-    assert cleaner(store, EndedJobs("job")).clean() == 1
+    assert cleaner(store, EndedJobs(JOB)).clean() == 1
 
 
 def test_a_round_is_bounded_and_goes_on_after_one_that_was_cut_off(
@@ -155,11 +180,12 @@ def test_a_round_is_bounded_and_goes_on_after_one_that_was_cut_off(
 ) -> None:
     monkeypatch.setattr(run_cleaner, "MOST_REMOVED", 2)
     monkeypatch.setattr(run_cleaner, "MOST_ASKED", 2)
+    jobs = [f"{JOB[:-1]}{number}" for number in range(5)]
     for number in range(5):
-        add_run(store, f"job-{number}")
+        add_run(store, jobs[number])
     half = store.runs / ".removed-before"
     (half / "logs").mkdir(parents=True)
-    answer = EndedJobs(*(f"job-{number}" for number in range(5)))
+    answer = EndedJobs(*jobs)
     made = cleaner(store, answer)
     assert [made.clean() for _ in range(4)] == [2, 2, 1, 0]
     assert list(store.runs.iterdir()) == []

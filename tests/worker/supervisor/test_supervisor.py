@@ -303,7 +303,10 @@ def test_sigterm_to_every_process_saves_as_a_preemption_does(place: Place) -> No
     assert record.failure is not None
     assert record.failure.reason == "preempted"
     steps = attempt.seen.files["metrics"].splitlines()
-    assert f"saved as job-1.a1.step-{json.loads(steps[-1])['step']}" in record.failure.message
+    assert (
+        f"saved as {attempt.seen.claim.attempt.job_id}.a1.step-{json.loads(steps[-1])['step']}"
+        in record.failure.message
+    )
 
 
 def test_sigterm_after_a_stop_is_a_stop(place: Place) -> None:
