@@ -24,14 +24,21 @@ def sums_and_label_logits(
 ) -> tuple[Tensor, Tensor]:
     """Return the log-sum-exp of each token's logits, and the logit of its label, float32 [C].
 
-    `first_row` is the token id of the first row. The logit is 0 for a label that lies in no row.
+    The logit is minus infinity for a label that lies in no row, so the loss is infinite where it
+    lies in none of any rank.
+
+    Args:
+        logits_CR: logits; a row is contiguous.
+        labels_C: token ids, int64.
+        first_row: token id of the first row.
     """
+    assert logits_CR.stride(1) == 1, "the kernel reads a row as it lies in memory"
     tokens, rows = logits_CR.shape
     log_sums_C = torch.empty(tokens, dtype=torch.float32, device=logits_CR.device)
     label_logits_C = torch.empty_like(log_sums_C)
     _sums[(tokens,)](
         logits_CR,
-        labels_C,
+        labels_C.contiguous(),
         log_sums_C,
         label_logits_C,
         logits_CR.stride(0),
@@ -55,10 +62,11 @@ def replace_by_gradient(
         first_row: token id of the first row.
         no_label: label of the tokens that do not count.
     """
+    assert logits_CR.stride(1) == 1, "the kernel writes a row as it lies in memory"
     tokens, rows = logits_CR.shape
     _gradient[(tokens, triton.cdiv(rows, BLOCK))](
         logits_CR,
-        labels_C,
+        labels_C.contiguous(),
         log_sums_C,
         logits_CR.stride(0),
         first_row,
@@ -100,7 +108,7 @@ def _sums(  # type: ignore[no-untyped-def]
     tl.store(log_sums + token, highest + tl.log(total))
     place = tl.load(labels + token) - first_row
     here = (place >= 0) & (place < ROWS)
-    logit = tl.load(row + place, mask=here, other=0.0).to(tl.float32)
+    logit = tl.load(row + place, mask=here, other=float("-inf")).to(tl.float32)
     tl.store(label_logits + token, logit)
 
 

@@ -105,8 +105,9 @@ class _LossOfRows(torch.autograd.Function):
         grad_TR = torch.empty_like(logits_TR)
         chunks = zip(logits_TR.split(size), labels_T.split(size), grad_TR.split(size), strict=True)
         for logits_CR, labels_C, grad_CR in chunks:
-            # A copy: the logits are the model's, and the loss overwrites its argument.
-            part, of_chunk_CR = of_rows.loss_of_logits(logits_CR.clone(), labels_C, gradients=True)
+            # A copy: the logits are the model's, in any order, and the loss overwrites its own.
+            copy_CR = logits_CR.clone(memory_format=torch.contiguous_format)
+            part, of_chunk_CR = of_rows.loss_of_logits(copy_CR, labels_C, gradients=True)
             loss += part
             assert of_chunk_CR is not None
             grad_CR.copy_(of_chunk_CR)

@@ -52,7 +52,8 @@ class SplitTokenLoss(TokenLoss):
     def log_probs(self, logits_CR: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of the rows of this rank, and the loss of a chunk."""
         rows_C, here_C = rows_of_labels(labels_C, self.first_row, logits_CR.shape[1])
-        label_logits_C = logits_CR.gather(1, rows_C[:, None]).squeeze(1).masked_fill(~here_C, 0)
+        label_logits_C = logits_CR.gather(1, rows_C[:, None]).squeeze(1)
+        label_logits_C = label_logits_C.masked_fill(~here_C, -torch.inf)
         log_sums_C, label_logits_C = self._combined(logits_CR.logsumexp(-1), label_logits_C)
         losses_C = (log_sums_C - label_logits_C).masked_fill(labels_C == NO_LABEL, 0)
         return logits_CR.sub_(log_sums_C[:, None]), losses_C.sum()
@@ -65,7 +66,7 @@ class SplitTokenLoss(TokenLoss):
         """Return both over the rows of all ranks, from those over the rows of this one."""
         mine_2C = torch.stack([log_sums_C, label_logits_C])
         sums_NC, label_logits_NC = self._of_all_ranks(mine_2C).unbind(1)
-        return sums_NC.logsumexp(0), label_logits_NC.sum(0)
+        return sums_NC.logsumexp(0), label_logits_NC.amax(0)
 
     def _of_all_ranks(self, local: Tensor) -> Tensor:
         """Return the tensors of all N ranks, [N, ...]."""

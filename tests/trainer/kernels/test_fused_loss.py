@@ -65,7 +65,7 @@ def test_rows_of_ranks_give_the_whole_gradient() -> None:
     parts = [(0, logits_CV[:, :cut]), (cut, logits_CV[:, cut:])]
     found = [sums_and_label_logits(part, labels_C, first) for first, part in parts]
     log_sums_C = torch.stack([sums for sums, _ in found]).logsumexp(0)
-    label_logits_C = torch.stack([logits for _, logits in found]).sum(0)
+    label_logits_C = torch.stack([logits for _, logits in found]).amax(0)
     torch.testing.assert_close(log_sums_C, logits_CV.logsumexp(-1))
     counted = labels_C != NO_LABEL
     picked = logits_CV.gather(1, labels_C.clamp(min=0)[:, None])[:, 0]
@@ -84,3 +84,19 @@ def test_a_logit_that_is_no_number_shows_in_the_loss() -> None:
     with torch.no_grad():
         weight_VD[V // 2, 0] = torch.nan
     assert TokenLoss()(x_BSD, weight_VD, labels_BS).isnan()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("label", [V, V + 7, -1])
+def test_a_label_that_is_no_token_shows_in_the_loss(label: int) -> None:
+    x_BSD, weight_VD, labels_BS = draw(torch.float32)
+    labels_BS[0, 4] = label
+    assert TokenLoss()(x_BSD, weight_VD, labels_BS).isinf()
+
+
+@pytest.mark.cuda
+def test_labels_may_lie_apart_in_memory() -> None:
+    x_BSD, weight_VD, labels_BS = draw(torch.float32)
+    apart_BS = torch.stack([labels_BS, torch.zeros_like(labels_BS)], dim=2)[:, :, 0]
+    expected = TokenLoss()(x_BSD, weight_VD, labels_BS)
+    torch.testing.assert_close(TokenLoss()(x_BSD, weight_VD, apart_BS), expected)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from tests.trainer.parallel.test_parallelize import Course, make_spec, train
 from tests.trainer.ranks import RankError, run_ranks
@@ -25,6 +25,7 @@ from trainer.models.head import TokenLoss
 from trainer.models.initial_weights import init_weights
 from trainer.parallel.compile import compile_blocks
 from trainer.parallel.mesh import MeshCoordinates, build_mesh
+from trainer.parallel.own_model import SplitLogitsLoss
 from trainer.parallel.parallelize import parallelize
 from trainer.parallel.split_loss import GatheredTokenLoss, SplitTokenLoss
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -260,6 +261,43 @@ def test_the_split_loss_is_that_of_whole_logits(kind: type[SplitTokenLoss]) -> N
     for results in run_ranks(2, _split_loss, kind):
         wanted = expected.detach(), expected.detach(), x_BSD.grad, weight_VD.grad, logits_BSV, zero
         torch.testing.assert_close(results, wanted)
+
+
+def _strange_label() -> Tensor:
+    mesh = init_device_mesh("cpu", (2,))
+    x_BSD, weight_VD, labels_BS = _draw()
+    labels_BS[0, 0] = V
+    mine_BSD = x_BSD.chunk(2, dim=1)[dist.get_rank()].clone()
+    split_VD = distribute_tensor(weight_VD, mesh, [Shard(0)])
+    return SplitTokenLoss(Shard(1), mesh)(mine_BSD, split_VD, labels_BS).detach()
+
+
+def test_a_label_that_is_no_token_of_any_rank_shows_in_the_loss() -> None:
+    assert all(loss.isinf() for loss in run_ranks(2, _strange_label))
+
+
+def _logits_in_another_order() -> list[bool]:
+    seen = []
+
+    class Seeing(SplitTokenLoss):
+        def loss_of_logits(
+            self, logits_CV: Tensor, labels_C: Tensor, *, gradients: bool
+        ) -> tuple[Tensor, Tensor | None]:
+            seen.append(logits_CV.is_contiguous())
+            return super().loss_of_logits(logits_CV, labels_C, gradients=gradients)
+
+    mesh = init_device_mesh("cpu", (2,))
+    loss_of = SplitLogitsLoss(mesh)
+    loss_of._of_rows = Seeing(Replicate(), mesh)
+    rows_1SR = torch.randn(1, V // 2, S).transpose(1, 2).requires_grad_()
+    logits_1SV = DTensor.from_local(rows_1SR, mesh, [Shard(2)])
+    loss_of(logits_1SV, torch.zeros(1, S, dtype=torch.int64)).backward()
+    return seen
+
+
+def test_the_loss_of_an_own_model_takes_logits_in_any_order_of_memory() -> None:
+    """The kernels of a GPU read the logits of a token one after another."""
+    assert run_ranks(2, _logits_in_another_order) == [[True], [True]]
 
 
 def _overlap(spec: JobSpec) -> None:
