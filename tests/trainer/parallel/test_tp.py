@@ -269,7 +269,8 @@ def _strange_label() -> Tensor:
     labels_BS[0, 0] = V
     mine_BSD = x_BSD.chunk(2, dim=1)[dist.get_rank()].clone()
     split_VD = distribute_tensor(weight_VD, mesh, [Shard(0)])
-    return SplitTokenLoss(Shard(1), mesh)(mine_BSD, split_VD, labels_BS).detach()
+    loss: Tensor = SplitTokenLoss(Shard(1), mesh)(mine_BSD, split_VD, labels_BS)
+    return loss.detach()
 
 
 def test_a_label_that_is_no_token_of_any_rank_shows_in_the_loss() -> None:
