@@ -47,7 +47,9 @@ def outputs_of(share: Share) -> Iterator[tuple[str, BinaryIO | None]]:
         folders.append((share.run.code, working))
     elif share.launch.node_rank == 0:
         try:
-            folders.append((folder_at(share.attempt.roots, code), working))
+            folders.append(
+                (folder_at(share.attempt.roots, code, field="program.code.folder"), working)
+            )
         except ValueError as error:  # it was there when the share began
             logger.warning("no artifacts of the code: %s", error)
     found: set[str] = set()

@@ -58,7 +58,9 @@ def request_of(base: Path, folder: Sequence[str], lock: str, *, python: str | No
     facts = python_facts(python)
     request = BuildRequest(python=facts, cuda=cuda_version(), lock=text, project=project)
     if len(request.text.encode()) > LARGEST_RECORD:
-        raise ValueError(f"environment.lock={lock!r} takes more than {LARGEST_RECORD:,} bytes")
+        raise ValueError(
+            f"program.environment.lock={lock!r} takes more than {LARGEST_RECORD:,} bytes"
+        )
     return request
 
 
@@ -66,10 +68,10 @@ def _text(base: Path, parts: Sequence[str], shown: str) -> str:
     try:
         return read_beneath(base, parts, limit=LARGEST_LOCK).decode()
     except UnicodeDecodeError:
-        raise ValueError(f"environment.lock: {shown} is not text in UTF-8") from None
+        raise ValueError(f"program.environment.lock: {shown} is not text in UTF-8") from None
     except OSError as error:
         why = error.strerror or error
         raise ValueError(
-            f"environment.lock: {shown} of the code cannot be read: {why}. Legal: a regular file "
-            f"of at most {LARGEST_LOCK:,} bytes, in folders that are no links"
+            f"program.environment.lock: {shown} of the code cannot be read: {why}. Legal: a "
+            f"regular file of at most {LARGEST_LOCK:,} bytes, in folders that are no links"
         ) from None

@@ -52,8 +52,8 @@ def python_facts(version: str | None) -> PythonFacts:
     python = _own(own) if version in (None, own) else shutil.which(f"python{version}")
     if python is None:
         raise ValueError(
-            f"environment.python={version!r}: this node has no python{version} on PATH; its worker "
-            f"runs {own}"
+            f"program.environment.python={version!r}: this node has no python{version} on "
+            f"PATH; its worker runs {own}"
         )
     try:
         answer = subprocess.run(
@@ -66,7 +66,7 @@ def python_facts(version: str | None) -> PythonFacts:
         )
         return PythonFacts.model_validate_json(answer.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise ValueError(f"environment.python: {python} does not answer: {error}") from None
+        raise ValueError(f"program.environment.python: {python} does not answer: {error}") from None
 
 
 def _own(version: str) -> str:

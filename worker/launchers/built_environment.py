@@ -61,11 +61,11 @@ def environment_of(
     base, folder = Path(share.run.code), PurePosixPath().parts
     if code is not None and code.folder is not None:
         name, relative = split_place(code.folder)
-        base = root_at(roots, name, named=repr(code.folder))
+        base = root_at(roots, name, named=f"program.code.folder={code.folder!r}")
         folder = PurePosixPath(relative).parts
     request = request_of(base, folder, section.lock, python=section.python)
     name = section.root or share.spec.checkpoint.root
-    store = EnvironmentStore(root_at(roots, name, named=f"environment.root={name!r}"))
+    store = EnvironmentStore(root_at(roots, name, named=f"program.environment.root={name!r}"))
     digest = request.digest
     found = store.find(digest)
     if found is None:

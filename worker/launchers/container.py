@@ -91,7 +91,7 @@ def container_of(
     Raises:
         ValueError: the node lacks the image or its engine, or a path cannot be bound.
     """
-    field = f"environment.container={place!r}"
+    field = f"program.environment.container={place!r}"
     of_podman = place.endswith(ARCHIVE)
     for name in (PODMAN, *OF_PODMAN) if of_podman else (APPTAINER,):
         if shutil.which(name, path=path) is None:

@@ -39,7 +39,7 @@ def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -
     Raises:
         ValueError: the node has no modules, or not these, or they took too long.
     """
-    field = f"environment.modules={list(names)!r}"
+    field = f"program.environment.modules={list(names)!r}"
     command = ["/bin/bash", "--noprofile", "--norc", "-c", LOAD, "modules", *names]
     words = [*WRAPPER, "tie", str(os.getpid()), user.word if user else "-", "--", *command]
     try:

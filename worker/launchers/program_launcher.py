@@ -32,9 +32,20 @@ from worker.launchers.unpack import unpack
 from worker.node.process_tree import WRAPPER
 
 RUN = "TRAINYARD_RUN"
+"""Variable that names the run directory to the program."""
 EVENT_FOLDER = "TENSORBOARD_LOGGING_DIR"
 """Variable of the folder whose event files become metrics; Hugging Face's Trainer reads it too."""
-"""Variable that names the run directory to the program."""
+
+REMEDY = Remedy(
+    text="Mend what the message names, then resume; code that was packed needs a new job."
+)
+NO_TORCH = "No module named 'torch'"
+"""What Python prints where torchrun is started without torch."""
+TORCH_REMEDY = Remedy(
+    text="Install torch in the environment, name another one in program.environment, or submit a "
+    'job with program.launcher="command", which needs no torchrun.',
+    field="program.environment",
+)
 
 
 def launcher_for(share: Share) -> Launcher:
@@ -155,8 +166,15 @@ class ProgramLauncher(TorchrunLauncher):
             reason=FailureReason.LAUNCH_ERROR,
             message=f"{error} (on {self._share.launch.node})",
             node=self._share.launch.node,
-            remedy=Remedy(text="Mend what the message names, then resume."),
+            remedy=REMEDY,
         )
+
+    def _failure(self, status: int, seen: Observation) -> Failure | None:
+        failure = super()._failure(status, seen)
+        if failure is None or NO_TORCH not in (failure.traceback or ""):
+            return failure
+        message = f"{failure.message}: {self._python} has no torch"
+        return replace(failure, message=message, remedy=TORCH_REMEDY)
 
     def _find(self) -> None:
         share, program = self._share, self._program
@@ -216,7 +234,7 @@ class ProgramLauncher(TorchrunLauncher):
         """
         share, program = self._share, self._program
         if program.code is not None and program.code.folder is not None:
-            return folder_at(roots, program.code.folder)
+            return folder_at(roots, program.code.folder, field="program.code.folder")
         code: Path = share.run.code
         code.mkdir(exist_ok=True)
         if program.code is not None and program.code.pack is not None:
@@ -234,12 +252,13 @@ class ProgramLauncher(TorchrunLauncher):
         """
         section = self._program.environment
         if section.prefix is not None:
-            named = f"environment.prefix={section.prefix!r}"
-            return Interpreter.at(folder_at(roots, section.prefix), named=named)
+            field = "program.environment.prefix"
+            folder = folder_at(roots, section.prefix, field=field)
+            return Interpreter.at(folder, named=f"{field}={section.prefix!r}")
         if section.lock is None:
             return Interpreter.own()
         self._built = environment_of(self._share, section, self._program.code, roots)
-        return Interpreter.at(self._built.path, named=f"environment.lock={section.lock!r}")
+        return Interpreter.at(self._built.path, named=f"program.environment.lock={section.lock!r}")
 
     def _working_folder(self, code: Path) -> Path:
         """Return the folder in which the ranks start.
@@ -250,9 +269,9 @@ class ProgramLauncher(TorchrunLauncher):
         program = self._program
         folder = (code / program.working_dir).resolve()
         if not folder.is_relative_to(code.resolve()):
-            raise ValueError(f"working_dir={program.working_dir!r} leads out of {code}")
+            raise ValueError(f"program.working_dir={program.working_dir!r} leads out of {code}")
         if not folder.is_dir():
-            raise ValueError(f"working_dir={program.working_dir!r}: {folder} is no folder")
+            raise ValueError(f"program.working_dir={program.working_dir!r}: {folder} is no folder")
         return folder
 
     def _meeting_point(self) -> dict[str, str]:
@@ -268,19 +287,25 @@ class ProgramLauncher(TorchrunLauncher):
         }
 
 
-def folder_at(roots: Mapping[str, str], place: str) -> Path:
+def folder_at(roots: Mapping[str, str], place: str, *, field: str) -> Path:
     """Return the folder of a place below a root of this node.
+
+    Args:
+        roots: the storage roots of the node by their names.
+        place: a root, and a folder below it.
+        field: the field of the spec that names the place.
 
     Raises:
         ValueError: the node has no such root, or no such folder, or it leads out of the root.
     """
     name, relative = split_place(place)
-    root = root_at(roots, name, named=repr(place))
+    named = f"{field}={place!r}"
+    root = root_at(roots, name, named=named)
     folder = root / relative
     if not folder.resolve().is_relative_to(root.resolve()):
-        raise ValueError(f"{place!r}: {folder} leads out of its root")
+        raise ValueError(f"{named}: {folder} leads out of its root")
     if not folder.is_dir():
-        raise ValueError(f"{place!r}: {folder} is no folder")
+        raise ValueError(f"{named}: {folder} is no folder")
     return folder
 
 
@@ -306,13 +331,13 @@ def command_of(word: str, interpreter: Interpreter, folder: Path, *, path: str) 
         if word.endswith(".py"):
             return [interpreter.python, str(file)]
         if not os.access(file, os.X_OK):
-            raise ValueError(f"command[0]={word!r}: {file} is not executable")
+            raise ValueError(f"program.command[0]={word!r}: {file} is not executable")
         return [str(file)]
     found = shutil.which(word, path=path)
     if found is None:
         raise ValueError(
-            f"command[0]={word!r} is no program in {interpreter.programs}, no file in {folder}, "
-            "and not on PATH"
+            f"program.command[0]={word!r} is no program in {interpreter.programs}, no file in "
+            f"{folder}, and not on PATH"
         )
     return [found]
 

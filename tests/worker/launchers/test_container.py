@@ -128,7 +128,7 @@ def test_what_the_node_lacks_is_named(
     failure = start(place).exit().failure
     assert failure is not None
     assert failure.reason == "launch_error"
-    assert failure.message.startswith("environment.container='data:image.sif': ")
+    assert failure.message.startswith("program.environment.container='data:image.sif': ")
     assert expected in failure.message
 
 

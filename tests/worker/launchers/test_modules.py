@@ -77,7 +77,8 @@ def test_a_module_that_the_node_lacks_is_a_failure_with_its_words(place: Place, 
     assert failure is not None
     assert failure.reason == "launch_error"
     assert failure.message.startswith(
-        "environment.modules=['cuda/12', 'gcc/99'] cannot be loaded: ERROR: no module gcc/99"
+        "program.environment.modules=['cuda/12', 'gcc/99'] cannot be loaded: "
+        "ERROR: no module gcc/99"
     )
 
 

@@ -260,12 +260,16 @@ def test_the_end_of_a_node_is_a_preemption_after_the_same_grace(place: Place) ->
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"command": ["absent.py"]}, "command[0]='absent.py' is no program in"),
-        ({"working_dir": "nowhere"}, "working_dir='nowhere'"),
-        ({"working_dir": "out"}, "working_dir='out' leads out of"),
-        ({"code": {"folder": "data:nothing"}}, "'data:nothing': "),
-        ({"code": {"folder": "other:mine"}}, "this node has no root 'other'; it has checkpoints"),
+        ({"command": ["absent.py"]}, "program.command[0]='absent.py' is no program in"),
+        ({"working_dir": "nowhere"}, "program.working_dir='nowhere'"),
+        ({"working_dir": "out"}, "program.working_dir='out' leads out of"),
+        ({"code": {"folder": "data:nothing"}}, "program.code.folder='data:nothing': "),
+        (
+            {"code": {"folder": "other:mine"}},
+            "'other:mine': this node has no root 'other'; it has checkpoints",
+        ),
         ({"environment": {"prefix": "data:mine"}}, "bin/python is no interpreter"),
+        ({"environment": {"prefix": "data:no"}}, "program.environment.prefix='data:no': "),
     ],
 )
 def test_what_the_node_lacks_is_named_before_any_rank_begins(
@@ -277,6 +281,7 @@ def test_what_the_node_lacks_is_named_before_any_rank_begins(
     assert failure is not None
     assert failure.reason == "launch_error"
     assert message in failure.message
+    assert "code that was packed needs a new job" in failure.remedy.text
     assert not failure.node_at_fault
     assert not attempt.run.launcher_log.exists()
 
@@ -373,9 +378,9 @@ def test_a_folder_lies_below_its_root(tmp_path: Path) -> None:
     (tmp_path / "root" / "out").symlink_to(tmp_path)
     roots = {"data": str(tmp_path / "root"), "bucket": "s3://bucket"}
     with pytest.raises(ValueError, match="leads out of its root"):
-        folder_at(roots, "data:out")
+        folder_at(roots, "data:out", field="program.code.folder")
     with pytest.raises(ValueError, match="is a bucket"):
-        folder_at(roots, "bucket:mine")
+        folder_at(roots, "bucket:mine", field="program.code.folder")
 
 
 @pytest.fixture
