@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import gzip
 import io
@@ -51,8 +52,8 @@ class Code:
 
     archive: bytes
     """A gzipped tar archive; the same files give the same bytes."""
-    files: int
-    """Files and links in it."""
+    names: tuple[str, ...]
+    """Paths of the files and links in it, in their order."""
     commit: str | None = None
     """Commit of the repository, where there is one."""
     dirty: bool = False
@@ -65,7 +66,8 @@ class Code:
         """What was packed, in words."""
         of = f" of commit {self.commit[:12]}" if self.commit else ""
         changed = ", with the changes above" if self.dirty else ""
-        return f"{self.files} files, {len(self.archive):,} bytes{of}{changed}"
+        files = "1 file" if len(self.names) == 1 else f"{len(self.names)} files"
+        return f"{files}, {len(self.archive):,} bytes{of}{changed}"
 
     def in_place(self, document: Mapping[str, Any], *, pack: str) -> dict[str, Any]:
         """Return the spec with the pack in place of what it was made of, and a tag of the commit.
@@ -81,6 +83,24 @@ class Code:
             tag = f"commit-{self.commit[:12]}{'-dirty' if self.dirty else ''}"
             result["tags"] = tags if tag in tags else [*tags, tag]
         return result
+
+    def missing_script(self, document: Mapping[str, Any]) -> str | None:
+        """Return words about a script that a spec starts and the pack lacks; None without one.
+
+        Args:
+            document: the spec as it is written.
+        """
+        command = document["program"].get("command")
+        word = command[0] if isinstance(command, list) and command else None
+        folder = document["program"].get("working_dir", ".")
+        if not isinstance(word, str) or not word.endswith(".py") or not isinstance(folder, str):
+            return None
+        place = PurePosixPath(folder, word)
+        if place.is_absolute() or ".." in place.parts or place.as_posix() in self.names:
+            return None
+        close = difflib.get_close_matches(place.as_posix(), self.names, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return f"program.command[0]={word!r}: the pack has no {place.as_posix()}{hint}"
 
 
 def code_of(document: Mapping[str, Any], *, folder: Path) -> Code | None:
@@ -138,11 +158,14 @@ def _pack_folder(folder: Path, include: Sequence[str]) -> Code:
     in_git = _is_repository(folder)
     names = set(_tracked(folder) if in_git else _walked(folder))
     names |= set(_included(folder, include))
-    _refuse_secrets(names, include)
-    archive = _archive(folder, sorted(names))
+    # Without git no .gitignore counts.
+    ignore = "Add {} to .gitignore" if in_git else "Run `git init`, add {} to .gitignore"
+    _refuse_secrets(names, include, ignore=ignore)
+    packed = tuple(sorted(names))
+    archive = _archive(folder, packed, ignore=ignore)
     commit = _head(folder) if in_git else None
     changes = _changes(folder) if commit else ()
-    return Code(archive, len(names), commit, dirty=bool(changes), changes=changes)
+    return Code(archive, packed, commit, dirty=bool(changes), changes=changes)
 
 
 def _is_repository(folder: Path) -> bool:
@@ -193,7 +216,7 @@ def _included(folder: Path, include: Sequence[str]) -> Iterator[str]:
             yield path.as_posix()
 
 
-def _refuse_secrets(names: Iterable[str], include: Sequence[str]) -> None:
+def _refuse_secrets(names: Iterable[str], include: Sequence[str], *, ignore: str) -> None:
     named = {PurePosixPath(name) for name in include}
     refused = sorted(
         name
@@ -210,17 +233,19 @@ def _refuse_secrets(names: Iterable[str], include: Sequence[str]) -> None:
         raise UsageError(
             f"these files may hold secrets, and everyone who sees the job's node could read them: "
             f"{', '.join(refused[:10])}{more}",
-            remedy="Add them to .gitignore, move them away, or name them in program.code.include.",
+            remedy=f"{ignore.format('them')}, move them away, or name them in "
+            "program.code.include.",
         )
 
 
-def _archive(folder: Path, names: Sequence[str]) -> bytes:
+def _archive(folder: Path, names: Sequence[str], *, ignore: str) -> bytes:
     """Return the archive; neither times, owners nor the order of the folder change it."""
     sizes = {name: (folder / name).lstat().st_size for name in names}
     if len(names) > MAX_ENTRIES // 2:  # their folders count as well
         raise UsageError(f"{folder} has {len(names):,} files; a pack holds {MAX_ENTRIES // 2:,}")
     if sum(sizes.values()) > MAX_UNPACKED_BYTES:
-        raise _too_large(folder, sizes, f"{sum(sizes.values()):,} bytes before compression")
+        before = f"{sum(sizes.values()):,} bytes before compression"
+        raise _too_large(folder, sizes, before, ignore=ignore)
     content = io.BytesIO()
     try:
         with (
@@ -233,7 +258,7 @@ def _archive(folder: Path, names: Sequence[str]) -> bytes:
         raise UsageError(f"{folder} cannot be packed: {error}") from None
     archive = content.getvalue()
     if len(archive) > MAX_PACK_BYTES:
-        raise _too_large(folder, sizes, f"{len(archive):,} bytes")
+        raise _too_large(folder, sizes, f"{len(archive):,} bytes", ignore=ignore)
     return archive
 
 
@@ -257,13 +282,13 @@ def _add(tar: tarfile.TarFile, folder: Path, name: str) -> None:
         tar.addfile(member, file)
 
 
-def _too_large(folder: Path, sizes: Mapping[str, int], size: str) -> UsageError:
+def _too_large(folder: Path, sizes: Mapping[str, int], size: str, *, ignore: str) -> UsageError:
     largest = sorted(sizes, key=lambda name: -sizes[name])[:LARGEST]
     listed = ", ".join(f"{name} ({sizes[name]:,} bytes)" for name in largest)
     return UsageError(
         f"the pack of {folder} would have {size}; legal: {MAX_PACK_BYTES:,} bytes, and "
         f"{MAX_UNPACKED_BYTES:,} before compression. Largest: {listed}",
-        remedy="Add data to .gitignore and put them below a storage root.",
+        remedy=f"{ignore.format('what is no code')}, and put data below a storage root.",
     )
 
 

@@ -18,6 +18,7 @@ from trainyard.base.json_text import json_problem
 from trainyard.base.model_base import SpecModel
 from trainyard.base.problems import Problem
 from trainyard.client.errors import UsageError
+from trainyard.client.packing import OF_SPEC_FILES
 from trainyard.spec.job import JobSpec
 
 
@@ -189,8 +190,12 @@ def _within(inner: str, outer: str) -> bool:
     return inner == outer or inner.startswith(f"{outer}/")
 
 
-def did_you_mean(problem: Problem) -> str | None:
-    """Return the known field that an unknown one resembles, by its dotted path."""
+def legal_instead(problem: Problem) -> str | None:
+    """Return words about what is legal in place of an unknown field.
+
+    It is the field that it resembles, by its dotted path, or else all fields of its section. None
+    where the problem is another one, or the place is no section.
+    """
     if problem.detail != "unknown field":
         return None
     *parents, name = problem.pointer.strip("/").split("/")
@@ -201,5 +206,10 @@ def did_you_mean(problem: Problem) -> str | None:
         if section is None:
             return None
         model = section
-    close = difflib.get_close_matches(name, model.model_fields, n=1)
-    return ".".join([*parents, close[0]]) if close else None
+    legal = list(model.model_fields)
+    if parents == ["program", "code"]:
+        legal += OF_SPEC_FILES
+    close = difflib.get_close_matches(name, legal, n=1)
+    if close:
+        return f"did you mean {'.'.join([*parents, close[0]])}?"
+    return f"legal: {', '.join(legal)}"

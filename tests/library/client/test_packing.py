@@ -199,3 +199,38 @@ def test_a_damaged_repository_is_no_plain_folder(
     write(folder, ".git", "gitdir: nowhere")
     with pytest.raises(UsageError, match="not a git repository"):
         pack(folder)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ({"command": ["train.py"]}, None),
+        ({"command": ["part.py"], "working_dir": "inner"}, None),
+        ({"command": ["python", "absent.py"]}, None),
+        ({"command": ["/srv/tool.py"]}, None),
+        ({"command": "train.py"}, None),
+        ({"command": ["trian.py"]}, "'trian.py': the pack has no trian.py; did you mean train.py?"),
+        ({"command": ["part.py"]}, "the pack has no part.py; did you mean inner/part.py?"),
+        ({"command": ["other.py"], "working_dir": "src"}, "the pack has no src/other.py"),
+    ],
+)
+def test_a_script_that_the_pack_lacks_is_named(
+    folder: Path, program: dict[str, Any], words: str | None
+) -> None:
+    found = pack(folder).missing_script({"program": program})
+    if words is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.endswith(words)
+
+
+def test_the_remedy_of_a_folder_without_git_begins_with_one(folder: Path) -> None:
+    write(folder, ".env", "KEY=x")
+    with pytest.raises(UsageError) as plain:
+        pack(folder)
+    git(folder, "init", "-q")
+    with pytest.raises(UsageError) as tracked:
+        pack(folder)
+    assert plain.value.remedy.startswith("Run `git init`, add them to .gitignore, move")
+    assert tracked.value.remedy.startswith("Add them to .gitignore, move")

@@ -11,7 +11,13 @@ import pytest
 
 from trainyard.base.model_base import SpecModel
 from trainyard.base.problems import Problem
-from trainyard.client.spec_file import apply, did_you_mean, origin, parse_assignment, read_spec_file
+from trainyard.client.spec_file import (
+    apply,
+    legal_instead,
+    origin,
+    parse_assignment,
+    read_spec_file,
+)
 from trainyard.client.template import spec_template
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.rules import check_job_spec
@@ -129,15 +135,16 @@ def test_a_problem_is_traced_to_where_it_was_written(pointer: str, expected: str
 @pytest.mark.parametrize(
     ("pointer", "meant"),
     [
-        ("/training/stepps", "training.steps"),
-        ("/trainin", "training"),
-        ("/zzz", None),
+        ("/training/stepps", "did you mean training.steps?"),
+        ("/trainin", "did you mean training?"),
+        ("/program/code/locale", "did you mean program.code.local?"),
+        ("/program/code/zzz", "legal: folder, pack, local, git, commit, include"),
         ("/name/first", None),
         ("/nowhere/steps", None),
     ],
 )
 def test_an_unknown_field_is_compared_with_the_known_ones(pointer: str, meant: str | None) -> None:
-    assert did_you_mean(Problem(pointer=pointer, detail="unknown field")) == meant
+    assert legal_instead(Problem(pointer=pointer, detail="unknown field")) == meant
 
 
 def test_the_template_is_a_legal_spec_also_with_every_default_uncommented() -> None:

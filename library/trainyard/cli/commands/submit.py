@@ -129,8 +129,7 @@ def _document(
 
     def origin(problem: Problem) -> str | None:
         place = spec_file.origin(problem, file=file, assignments=assignments)
-        similar = spec_file.did_you_mean(problem)
-        hint = f"did you mean {similar}?" if similar else None
+        hint = spec_file.legal_instead(problem)
         return "; ".join(part for part in (place, hint) if part) or None
 
     remedy = "`trainyard schema` and docs/spec.md describe every field."
@@ -140,5 +139,7 @@ def _document(
             for line in code.changes:
                 note(line)
             note(f"The code: {code.summary}.")
+            if missing := code.missing_script(document):
+                note(f"Warning: {missing}")
             document = code.in_place(document, pack=yard.upload_pack(code.archive).digest)
         yield document
