@@ -6,7 +6,7 @@ measured time is only ever taken from what is left of the interval in which it l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trainyard.protocol.event_kinds import EventKind
@@ -159,7 +159,12 @@ class _OpenAttempt:
 
 
 def ledger_of(
-    marks: Iterable[Mark], trainings: Mapping[int, Training], *, start: int, end: int
+    marks: Iterable[Mark],
+    trainings: Mapping[int, Training],
+    *,
+    start: int,
+    end: int,
+    untimed: Collection[int] = (),
 ) -> Ledger:
     """Return the ledger of the time from `start` to `end`, Unix times in milliseconds.
 
@@ -169,17 +174,21 @@ def ledger_of(
         trainings: the recorded steps by the number of their attempt.
         start: the submission of the job.
         end: its end, or now; a time before `start` counts as `start`.
+        untimed: numbers of the attempts that reported steps without the time of any: where their
+            start-up ended has no source.
     """
-    walk = _Walk(start, max(start, end), trainings)
+    walk = _Walk(start, max(start, end), trainings, untimed)
     for mark in marks:
         walk.take(mark)
     return walk.finish()
 
 
 class _Walk:
-    def __init__(self, start: int, end: int, trainings: Mapping[int, Training]) -> None:
+    def __init__(
+        self, start: int, end: int, trainings: Mapping[int, Training], untimed: Collection[int]
+    ) -> None:
         self._now, self._end = start, end
-        self._trainings = trainings
+        self._trainings, self._untimed = trainings, untimed
         self._intervals: list[Interval] = []
         self._scheduled = self._failures = 0
         self._open: _OpenAttempt | None = None
@@ -255,7 +264,8 @@ class _Walk:
         self._not_before = None
         self._scheduled += self._now - attempt.placed
         training = self._trainings.get(attempt.number) if attempt.number is not None else None
-        for start, end, parts in _split(attempt, training, outcome, end=self._now):
+        before = TimeCategory.OTHER if attempt.number in self._untimed else TimeCategory.STARTUP
+        for start, end, parts in _split(attempt, training, outcome, end=self._now, before=before):
             if end > start:
                 self._intervals.append(Interval(start, end, parts, attempt.number))
 
@@ -287,13 +297,15 @@ def _split(
     outcome: AttemptOutcome | None,
     *,
     end: int,
+    before: TimeCategory,
 ) -> Iterator[_Stretch]:
-    """Yield the time of an attempt from its placement to `end`, in its order."""
+    """Yield the time of an attempt from its placement to `end`, in its order.
+
+    Without a recorded step the time until the order to end is `before`.
+    """
     if training is None:
         leaves_at = end if attempt.leaves_at is None else attempt.leaves_at
-        yield from _unrecorded(
-            attempt, attempt.placed, end, leaves_at=leaves_at, before=TimeCategory.STARTUP
-        )
+        yield from _unrecorded(attempt, attempt.placed, end, leaves_at=leaves_at, before=before)
         return
     # The trainer's clock may differ from the server's: the interval is moved by the least that puts
     # it into the attempt.

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Table, func, select
 
 from server.attempts.lineage import NEVER, attempts_of_jobs, lineage_of
 from server.context import Context
+from server.database.column_types import text_of
 from server.database.rows import TypedRow
 from server.database.tables import attempts, checkpoints, events, jobs
 from server.errors import NotFoundError
@@ -91,6 +92,8 @@ class JobRecords:
     """Its attempts, each with the last step that the job kept of it."""
     trainings: Mapping[int, Training]
     """The recorded steps by the number of their attempt."""
+    untimed: frozenset[int]
+    """Attempts that reported steps without the time of any, as programs may."""
     ledger: Ledger
 
 
@@ -118,6 +121,7 @@ def read_records(
     existing = [row.id for row in rows]
     recorded = _recorded_steps(connection, existing)
     trainings = read_trainings(connection, [one for own in recorded.values() for one in own])
+    reached = _reached(connection, existing)
     marks = _marks(connection, existing)
     found = {}
     for job in rows:
@@ -125,6 +129,7 @@ def read_records(
         by_number = {
             one.number: trainings[one.attempt_id] for one in own if one.attempt_id in trainings
         }
+        untimed = reached[job.id] - by_number.keys()
         ended = job.ended_at if job.state in TERMINAL_JOB_STATES else None
         until = max(ended or now, job.created_at)
         ledger = ledger_of(
@@ -132,8 +137,11 @@ def read_records(
             by_number,
             start=milliseconds(job.created_at),
             end=milliseconds(until),
+            untimed=untimed,
         )
-        found[job.id] = JobRecords(job.id, job.created_at, until, own, by_number, ledger)
+        found[job.id] = JobRecords(
+            job.id, job.created_at, until, own, by_number, untimed=untimed, ledger=ledger
+        )
     return found
 
 
@@ -143,6 +151,7 @@ def _view(records: JobRecords) -> GoodputView:
     wall = sum(spent.values())
     available = wall - sum(spent[category] for category in UNAVAILABLE)
     effective = sum(spent[category] for category in EFFECTIVE)
+    is_known = bool(records.trainings) or not records.untimed
     return GoodputView(
         job_id=records.job_id,
         since=records.since,
@@ -152,8 +161,8 @@ def _view(records: JobRecords) -> GoodputView:
             CategoryTime(category=category, words=WORDS[category], milliseconds=time)
             for category, time in spent.items()
         ),
-        goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall else None,
-        ettr=effective / available if available else None,
+        goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall and is_known else None,
+        ettr=effective / available if available and is_known else None,
         **dict(mean_time_to_failure(ledger.scheduled / 1000, ledger.failures)),
     )
 
@@ -216,6 +225,27 @@ def _recorded_steps(
             for number, key in keys.items()
         ]
     return found
+
+
+def _reached(connection: Connection, job_ids: Collection[str]) -> dict[str, frozenset[int]]:
+    """Return the numbers of the attempts of programs that reported a step, by the job.
+
+    The built-in trainer records the time of each step, at the latest with the next logged one.
+    """
+    attempt = attempts.c
+    query = (
+        select(attempt.job_id, attempt.number)
+        .join(jobs, jobs.c.id == attempt.job_id)
+        .where(
+            attempt.job_id.in_(job_ids),
+            attempt.last_step > attempt.start_step,
+            text_of(connection, jobs.c.spec, "program", "resume").is_not(None),
+        )
+    )
+    found: dict[str, set[int]] = {job_id: set() for job_id in job_ids}
+    for job_id, number in connection.execute(query):
+        found[job_id].add(number)
+    return {job_id: frozenset(numbers) for job_id, numbers in found.items()}
 
 
 def _ended_early(connection: Connection, attempt_ids: Collection[str]) -> dict[str, int | None]:

@@ -117,9 +117,11 @@ class GoodputView(MeanTimeToFailure):
     categories: tuple[CategoryTime, ...]
     """Every category once, also those without time."""
     goodput: float | None
-    """Productive share of the wall time; null where there is no wall time."""
+    """Productive share of the wall time; null where there is no wall time, and where steps were
+    reported without the time of any, as by a program that does not log `perf/step_seconds`."""
     ettr: float | None
-    """Effective training time ratio; null before the job could run for a millisecond."""
+    """Effective training time ratio; null before the job could run for a millisecond, and where
+    `goodput` is."""
 
 
 class IntervalOutcome(RecordModel):

@@ -31,7 +31,7 @@ from server.metrics import points, series, store
 from server.metrics.points import Points
 from server.metrics.store import store_points
 from tests.actors import ADA
-from tests.server.harness import Harness
+from tests.server.harness import BRINGS_CODE, Harness
 from tests.server.records import add_attempt, add_job
 from trainyard.protocol.goodput import GoodputView
 from trainyard.run.failures import FailureReason
@@ -113,6 +113,23 @@ def test_a_job_with_a_fault(harness: Harness, context: Context) -> None:
     assert view.mttf_seconds == 17 + 12
     assert view.goodput == pytest.approx(10.3 / (34 + backoff))
     assert view.ettr == pytest.approx((12 - 0.5 + 0.25 + 0.75) / (34 + backoff))
+
+
+@BRINGS_CODE
+def test_a_program_that_logs_no_times_has_no_goodput(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id = harness.submit(program={"command": ["train.py"]})
+    harness.place()
+    harness.clock.advance(5)
+    (supervisor,) = harness.claim_all(job_id)
+    view = goodput_view(context, job_id)
+    assert (spent(view), view.goodput, view.ettr) == ({"startup": 5_000}, 0.0, 0.0)
+    with context.database.write() as connection:
+        connection.execute(update(attempts).values(last_step=7))
+    harness.clock.advance(5)
+    supervisor.end("succeeded")
+    view = goodput_view(context, job_id)
+    assert (spent(view), view.goodput, view.ettr) == ({"other": 10_000}, None, None)
 
 
 def test_a_stopped_job_has_an_end_and_a_waiting_one_has_none(

@@ -55,6 +55,18 @@ def test_a_run_without_faults() -> None:
     assert (ledger.scheduled, ledger.failures) == (14_000, 0)
 
 
+def test_the_time_of_steps_without_their_times_is_no_start_up() -> None:
+    marks = [
+        Mark(1_000, EventKind.PLACED, 1),
+        Mark(9_000, EventKind.STOP_REQUESTED, 1),
+        ended(11_000, 1, AttemptOutcome.STOPPED),
+        Mark(11_000, EventKind.JOB_ENDED),
+    ]
+    found = ledger_of(marks, {}, start=0, end=11_000, untimed={1})
+    assert spent(found) == {"queued": 1_000, "other": 8_000, "ending": 2_000}
+    assert spent(ledger_of(marks, {}, start=0, end=11_000))["startup"] == 8_000
+
+
 def test_a_retry_waits_for_its_backoff_and_then_for_slots() -> None:
     marks = [
         Mark(0, EventKind.PLACED, 1),

@@ -162,6 +162,11 @@ def _every(steps: int) -> str:
 
 
 def _ratios(view: GoodputView) -> str:
+    if view.goodput is None and view.wall_milliseconds:
+        return (
+            "Goodput and ETTR are unknown: no step has its time, which a program logs as "
+            f"perf/step_seconds. {_failed(view).capitalize()}."
+        )
     return f"Goodput {share(view.goodput)}, ETTR {share(view.ettr)}, {_failed(view)}."
 
 

@@ -12,6 +12,7 @@ from server.database.tables import jobs, nodes
 from server.goodput.capacity import CapacityKeeper
 from tests.library.conftest import Run, Yard
 from trainyard.client.errors import InvalidRequestError
+from trainyard.client.sdk import Client
 from trainyard.protocol.goodput import JOB_CATEGORIES, WORDS, TimeCategory
 
 
@@ -34,6 +35,18 @@ def test_a_line_for_each_category_with_time_and_the_ratios(run: Run, waited: str
     assert first.split() == ["first", "wait", "for", "slots", "1m", "30s", "100.0%", "█" * 30]
     assert wall.split() == ["wall", "time", "1m", "30s"]
     assert ratios == "Goodput 0.0%, ETTR 0.0%, 0 failures."
+
+
+def test_steps_without_their_times_have_no_ratio(
+    yard: Yard, run: Run, waited: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    untimed = {"goodput": None, "ettr": None}
+    with yard.connect() as client:
+        view = client.goodput(waited).model_copy(update=untimed)
+    monkeypatch.setattr(Client, "goodput", lambda *_: view)
+    last = run("goodput", waited).stdout.splitlines()[-1]
+    assert last.startswith("Goodput and ETTR are unknown: no step has its time")
+    assert last.endswith("0 failures.")
 
 
 def test_json_has_every_category(yard: Yard, run: Run, waited: str) -> None:

@@ -7051,12 +7051,14 @@ export interface components {
             categories: components["schemas"]["CategoryTime"][];
             /**
              * Goodput
-             * @description Productive share of the wall time; null where there is no wall time.
+             * @description Productive share of the wall time; null where there is no wall time, and where steps were
+             *     reported without the time of any, as by a program that does not log `perf/step_seconds`.
              */
             goodput: number | null;
             /**
              * Ettr
-             * @description Effective training time ratio; null before the job could run for a millisecond.
+             * @description Effective training time ratio; null before the job could run for a millisecond, and where
+             *     `goodput` is.
              */
             ettr: number | null;
         };
