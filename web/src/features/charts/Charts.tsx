@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import type { Job, MetricCurve } from "@/shared/api/types";
-import { count } from "@/shared/format/numbers";
+import { plural } from "@/shared/format/numbers";
 import { FIRST, formatOf } from "@/shared/format/series";
 import { command } from "@/shared/format/shell";
 import { attemptsQuery } from "@/shared/job/api";
@@ -34,13 +34,17 @@ export function Charts({ job }: { job: Job }) {
   const reference = useReference(job);
   useLiveMetrics(job.id);
   const metrics = useMetrics(job.id, { names: FIRST, range });
+  const names = metrics.data?.names;
+  const panels = panelsOf(names ?? EXPECTED, isOwnScript(job));
+  const own = panels.first.filter((name) => !FIRST.includes(name));
+  const others = useMetrics(job.id, { names: own, range });
   if (metrics.isError && !metrics.data) {
     return <ErrorState error={metrics.error} onRetry={() => void metrics.refetch()} />;
   }
-  const names = metrics.data?.names;
   if (names?.length === 0 || job.attempt === 0) return <NoPoints job={job} view={view} />;
-  const panels = panelsOf(names ?? EXPECTED);
-  const shared = { job, marks, range, view, cursor, isPending: metrics.isPending };
+  const isPending = metrics.isPending || (own.length > 0 && !others.data);
+  const shared = { job, marks, range, view, cursor, isPending };
+  const curves = [...(metrics.data?.curves ?? []), ...(others.data?.curves ?? [])];
   return (
     <div className="stack">
       <ChartToolbar view={view} axis="step" change={view.change}>
@@ -48,11 +52,16 @@ export function Charts({ job }: { job: Job }) {
           Compare with others
         </ButtonLink>
       </ChartToolbar>
-      <PanelGrid {...shared} names={panels.first} curves={metrics.data?.curves ?? []} />
+      <PanelGrid {...shared} names={panels.first} curves={curves} />
       {panels.more.length > 0 && <MorePanels {...shared} names={panels.more} />}
       <CommandLine command={command("metrics", reference, "--csv")} label="Every point, as CSV" />
     </div>
   );
+}
+
+/** Whether the names of the series are those of a script, here or of another tool. */
+function isOwnScript({ imported, effective_spec }: Job): boolean {
+  return Boolean(imported || effective_spec.program);
 }
 
 interface PanelsProps {
@@ -77,7 +86,7 @@ function MorePanels(props: PanelsProps) {
         aria-expanded={isOpen}
         onClick={() => view.change({ hasMoreCharts: !isOpen })}
       >
-        {isOpen ? "Fewer charts" : `${count(names.length)} more charts`}
+        {isOpen ? "Fewer charts" : plural(names.length, "more chart")}
       </Button>
       {isOpen && (
         <PanelGrid {...props} curves={metrics.data?.curves ?? []} isPending={!metrics.data} />

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { Attempt } from "@/shared/api/types";
-import { labelled, markAt, marksOf, panelsOf } from "./panels";
+import { DRAWN, labelled, markAt, marksOf, panelsOf } from "./panels";
 
 const attempt = (number: number, start_step: number, on_lineage = true): Attempt =>
   ({ number, start_step, on_lineage, layout_name: `FSDP ${number}` }) as Attempt;
@@ -8,10 +8,17 @@ const attempt = (number: number, start_step: number, on_lineage = true): Attempt
 describe("panels", () => {
   test("what most people want comes first, and nothing is left out", () => {
     const names = ["perf/data_seconds", "train/loss", "train/lr", "own/metric"];
-    expect(panelsOf(names)).toEqual({
+    expect(panelsOf(names, false)).toEqual({
       first: ["train/loss", "train/lr"],
       more: ["perf/data_seconds", "own/metric"],
     });
+  });
+
+  test("what a script of a user logs is drawn at once, as far as there is room", () => {
+    const own = Array.from({ length: DRAWN }, (_, index) => `own/${index}`);
+    const { first, more } = panelsOf([...own, "train/loss"], true);
+    expect(first).toEqual(["train/loss", ...own.slice(0, DRAWN - 1)]);
+    expect(more).toEqual(own.slice(DRAWN - 1));
   });
 });
 
@@ -35,6 +42,11 @@ describe("attempts in a chart", () => {
     const layouts = ["FSDP 4", "FSDP 4", "FSDP 2", "FSDP 4"];
     const marks = layouts.map((label, step) => ({ step, attempt: step + 1, label }));
     expect(labelled(marks).map(({ label }) => label)).toEqual(["FSDP 4", "", "FSDP 2", "FSDP 4"]);
+  });
+
+  test("the only layout is named nowhere: the head of the page has it", () => {
+    const marks = [0, 1].map((step) => ({ step, attempt: step + 1, label: "2 slots" }));
+    expect(labelled(marks).map(({ label }) => label)).toEqual(["", ""]);
   });
 
   test("a step belongs to the attempt that took it", () => {

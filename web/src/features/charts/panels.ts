@@ -9,10 +9,19 @@ export interface Panels {
   more: string[];
 }
 
-/** Return the names of a job's series, those that most people want first. */
-export function panelsOf(names: readonly string[]): Panels {
+/** Charts that are drawn at once of a job whose script names its series. */
+export const DRAWN = 12;
+
+/**
+ * Return the names of a job's series, those that most people want first.
+ *
+ * What a script logs by names of its own is what it logs for: it follows them at once.
+ */
+export function panelsOf(names: readonly string[], isOwnScript: boolean): Panels {
   const first = FIRST.filter((name) => names.includes(name));
-  return { first, more: names.filter((name) => !first.includes(name)) };
+  const others = names.filter((name) => !first.includes(name));
+  const room = isOwnScript ? Math.max(DRAWN - first.length, 0) : 0;
+  return { first: [...first, ...others.slice(0, room)], more: others.slice(room) };
 }
 
 /** Where an attempt begins on the lineage. */
@@ -36,10 +45,11 @@ export function marksOf(attempts: readonly Attempt[]): AttemptMark[] {
   return [...byStep.values()].sort((a, b) => a.step - b.step);
 }
 
-/** The marks as a chart draws them: a layout is named where it changes. */
+/** The marks as a chart draws them: a layout is named where it changes, and the only one nowhere. */
 export function labelled(marks: readonly AttemptMark[]): AttemptMark[] {
+  const isOne = new Set(marks.map(({ label }) => label)).size === 1;
   return marks.map((mark, index) =>
-    marks[index - 1]?.label === mark.label ? { ...mark, label: "" } : mark,
+    isOne || marks[index - 1]?.label === mark.label ? { ...mark, label: "" } : mark,
   );
 }
 

@@ -36,12 +36,13 @@ function JobFacts({ job }: { job: Job }) {
   const shares = attempt?.nodes ?? [];
   const nodes = shares.filter(({ state }) => state !== "spare").map(({ node }) => node);
   const spares = shares.filter(({ state }) => state === "spare").map(({ node }) => node);
+  const slots = plural(job.world_size, "slot");
   return (
     <ul className="job-facts" aria-label="About the job">
       {job.attempt > 0 && <li>attempt {job.attempt}</li>}
-      <li>{job.layout}</li>
+      {job.layout !== slots && <li>{job.layout}</li>}
       <li>
-        {plural(job.world_size, "slot")}
+        {slots}
         {job.min_world_size !== null &&
           ` of ${count(job.min_world_size)} to ${count(job.max_world_size ?? job.world_size)}`}
       </li>

@@ -23,20 +23,23 @@ export function ProgressLine({ job }: { job: Job }) {
   const steps = progress.steps ?? 0;
   const share = steps > 0 ? Math.min(progress.step / steps, 1) : 0;
   const isActive = job.ended_at === null && job.state !== "queued";
+  const hasTokens = !job.effective_spec.program || progress.tokens_per_second !== null;
   const phase = isActive && progress.phase ? (PHASES[progress.phase] ?? progress.phase) : NONE;
   return (
     <div className="job-progress panel">
-      <div
-        className="job-bar"
-        role="progressbar"
-        aria-label="Steps"
-        aria-valuemin={0}
-        aria-valuemax={steps}
-        aria-valuenow={progress.step}
-        data-state={job.state}
-      >
-        <div className="job-bar-done" style={{ width: `${share * 100}%` }} />
-      </div>
+      {progress.steps !== null && (
+        <div
+          className="job-bar"
+          role="progressbar"
+          aria-label="Steps"
+          aria-valuemin={0}
+          aria-valuemax={steps}
+          aria-valuenow={progress.step}
+          data-state={job.state}
+        >
+          <div className="job-bar-done" style={{ width: `${share * 100}%` }} />
+        </div>
+      )}
       <dl className="job-numbers">
         <Fact name="Step">
           {reachedStep(progress, job.state)}{" "}
@@ -48,7 +51,9 @@ export function ProgressLine({ job }: { job: Job }) {
           )}
         </Fact>
         <Fact name="Loss">{metric(progress.loss)}</Fact>
-        <Fact name="Tokens/s">{isActive ? short(progress.tokens_per_second) : NONE}</Fact>
+        {hasTokens && (
+          <Fact name="Tokens/s">{isActive ? short(progress.tokens_per_second) : NONE}</Fact>
+        )}
         <Fact name={job.ended_at ? "Duration" : "Time left"}>
           <Time job={job} isActive={isActive} />
         </Fact>

@@ -10,6 +10,9 @@ export interface StepMark {
   label: string;
 }
 
+/** Labels begin below the wedges of values outside the axis. */
+const LABEL_TOP = 11;
+
 /** Hairlines, each with its label where that fits before the next one. */
 export function drawStepMarks(chart: uPlot, marks: readonly StepMark[], palette: Palette): void {
   const ratio = uPlot.pxRatio;
@@ -32,7 +35,7 @@ export function drawStepMarks(chart: uPlot, marks: readonly StepMark[], palette:
       if (context.measureText(mark.label).width + 8 * ratio > Math.min(end, left + width) - x)
         return;
       context.fillStyle = palette.text;
-      context.fillText(mark.label, x + 4 * ratio, top + 3 * ratio);
+      context.fillText(mark.label, x + 4 * ratio, top + LABEL_TOP * ratio);
     });
   });
 }
