@@ -223,7 +223,7 @@ class TrackedRun:
     def define_metric(self, name: str, *_: object, **options: object) -> Inert:
         """Accept the name; charts run over steps, and lists show the last values."""
         if options:
-            _warn("define_metric", f"knows no {', '.join(options)}: charts run over steps")
+            _warn("define_metric", f"leaves out {', '.join(options)}: charts run over steps")
         return Inert(f"define_metric({name!r})")
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
@@ -359,12 +359,12 @@ def _flat(data: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str,
 def _number(name: str, value: Any) -> float | None:
     """Return a number, or None for what is left out with a warning."""
     if isinstance(value, Inert | str | bytes) or not hasattr(value, "__float__"):
-        _warn(f"log({name!r})", f"is no number but {_kind(value)}, and is left out")
+        _warn(f"log({name!r})", f"is left out: a {_kind(value)} is no number")
         return None
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:  # a tensor of several numbers
-        _warn(f"log({name!r})", f"is no number, and is left out: {error}")
+        _warn(f"log({name!r})", f"is left out: {error}")
         return None
 
 

@@ -153,7 +153,7 @@ def _take(
         Claimed(),
         Actor(node),
         launch.subject.on(node),
-        f"{node} took on {len(share.slots)} slots",
+        f"{node} took on {len(share.slots)} slot{'s' * (len(share.slots) != 1)}",
     )
     starting = [attempt_to(attempt.id, AttemptState.STARTING)] if first else []
     return _Taken([to_claimed, *starting], event)

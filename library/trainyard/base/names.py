@@ -4,11 +4,13 @@ from __future__ import annotations
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 TAG = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
+ARGUMENT = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
 ROOT = r"^[a-z][a-z0-9_-]{0,31}$"
 
 LEGAL = {
     NAME: "letters, digits, '.', '_' and '-', beginning with a letter or a digit",
     TAG: "letters, digits, '.', '_', ':', '/' and '-', beginning with a letter or a digit",
+    ARGUMENT: "letters, digits, '_', '.' and '-', beginning with a letter or '_'",
     ROOT: "lower-case letters, digits, '_' and '-', beginning with a letter, at most 32",
 }
 """The legal characters of each pattern, in words."""

@@ -208,16 +208,19 @@ def _failure(attempt: AttemptView) -> list[RenderableType]:
 
 
 def _next(job: JobView) -> list[RenderableType]:
-    ended = job.state == JobState.SUCCEEDED
-    other = (
-        ("--steps N", "with more steps")
-        if ended
-        else ("--world-size N", "on as many slots as you like")
-    )
+    program = job.effective_spec.program
+    if job.state == JobState.SUCCEEDED:
+        other = (" --steps N", "with more steps")
+    elif program is not None and program.resume == "same_world_size":
+        other = ("", "on as many slots as before")
+    elif program is not None and program.resume == "never":
+        other = (" --world-size N", "which begins again, on as many slots as you like")
+    else:
+        other = (" --world-size N", "on as many slots as you like")
     commands = {
         "stop": (f"stop {job.name}", "save, then leave"),
         "cancel": (f"cancel {job.name}", "leave now"),
-        "resume": (f"resume {job.name} {other[0]}", f"resume, {other[1]}"),
+        "resume": (f"resume {job.name}{other[0]}", f"resume, {other[1]}"),
         "resize": (f"resume {job.name} --world-size N", "save, then resume on other slots"),
         "delete": (f"delete {job.name}", "remove it"),
     }

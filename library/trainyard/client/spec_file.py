@@ -87,7 +87,8 @@ def read_spec_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"{path}: {error}") from None
+        kind = path.suffix.lstrip(".").upper()
+        raise UsageError(f"{path} is no valid {kind}: {error}") from None
     if document is None:  # an empty YAML file
         return {}
     if not isinstance(document, dict):

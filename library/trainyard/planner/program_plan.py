@@ -59,8 +59,8 @@ def size_refusal(spec: JobSpec, world_size: int) -> str | None:
     if program.resume != "same_world_size" or world_size == own:
         return None
     return (
-        f"world_size={world_size}, but program.resume='same_world_size' resumes on {own} slots "
-        f"alone; legal: {own}"
+        f"world_size={world_size}, but program.resume='same_world_size' resumes on as many "
+        f"slots as before alone; legal: {own}"
     )
 
 

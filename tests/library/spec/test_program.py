@@ -61,7 +61,7 @@ def test_a_resume_of_it_stays_legal() -> None:
         ({"program": {"working_dir": "/x"}}, "/program/working_dir", "without '..'"),
         ({"program": {"working_dir": "a/../.."}}, "/program/working_dir", "without '..'"),
         ({"program": {"code": {"folder": "mine"}}}, "/program/code/folder", "data:my-corpus"),
-        ({"program": {"arguments": {"a b": 1}}}, "/program/arguments/a b", "pattern"),
+        ({"program": {"arguments": {"a b": 1}}}, "/program/arguments/a b", "is no name; legal: "),
         ({"program": {"arguments": {"a": None}}}, "/program/arguments/a", "valid"),
         ({"program": {"stop_grace_seconds": 3601}}, "/program/stop_grace_seconds", "3600"),
         (
@@ -103,6 +103,42 @@ def test_a_program_has_no_layout_but_its_slots() -> None:
     assert spec.layout_name(spec.layout(4)) == "4 slots"
     assert (spec.total_steps, program(steps=5).total_steps) == (None, 5)
     assert spec.on_layout(spec.layout(4)).parallelism == JobSpec().parallelism
+
+
+@pytest.mark.parametrize(
+    ("given", "pointer", "detail"),
+    [
+        (
+            {"command": "train.py --lr 3"},
+            "/program/command",
+            "'train.py --lr 3' is one text; legal: a list of words, such as "
+            '["train.py", "--lr", "3"]',
+        ),
+        (
+            {"arguments": {"adam": {"lr": 1}}},
+            "/program/arguments/adam",
+            "{'lr': 1} is nested; legal: a boolean, a number, a text, a list of them",
+        ),
+        (
+            {"arguments": {"sizes": [[1, 2]]}},
+            "/program/arguments/sizes",
+            "[[1, 2]] is nested; legal: a boolean, a number, a text, a list of them",
+        ),
+        (
+            {"arguments": {"l r": 1}},
+            "/program/arguments/l r",
+            "'l r' is no name; legal: letters, digits, '_', '.' and '-', beginning with a letter "
+            "or '_'",
+        ),
+    ],
+)
+def test_a_value_of_another_shape_has_one_problem_with_what_is_legal(
+    given: dict[str, Any], pointer: str, detail: str
+) -> None:
+    document = {"program": {"command": ["train.py"], **given}}
+    with pytest.raises(SpecError) as caught:
+        parse_job_spec(document)
+    assert [(p.pointer, p.detail) for p in caught.value.problems] == [(pointer, detail)]
 
 
 def test_its_values_are_part_of_the_digest() -> None:

@@ -219,7 +219,7 @@ def test_images_are_scaled_as_in_wandb(folder: Path, caplog: pytest.LogCaptureFi
     with wandb.init() as run:
         run.log({name: wandb.Image(each, caption="c") for name, each in given.items()}, step=4)
         run.log({"many": [wandb.Image(floats), wandb.Image(floats, mode="L")]}, step=5)
-        run.log({"broken": wandb.Image("absent.png"), "a": 1}, step=5)
+        run.log({"broken": wandb.Image("absent.png"), "a": 1, "text": "x"}, step=5)
     found = {name: content for name, _, _, content in artifacts(folder)}
     assert [*found] == [*given, "many/0", "many/1"]
     for name in ("unit", "signed", "bytes", "tensor", "many/0"):
@@ -227,6 +227,7 @@ def test_images_are_scaled_as_in_wandb(folder: Path, caplog: pytest.LogCaptureFi
     assert shown(found["grey"]).tolist() == [[1, 1], [1, 1]]
     assert shown(found["figure"]).shape == (2, 3, 3)
     assert "log('broken') is left out" in caplog.text
+    assert "log('text') is left out: a str is no number" in caplog.text
     assert records(folder) == [(5, {"a": 1.0})]
 
 

@@ -85,7 +85,9 @@ def logs(
                 return
             for line in page.lines:
                 _write(line, as_json=False)
-            if page.lines and page.lines[0].number > 0:
+            if not page.lines:
+                note(f"Rank {rank} has written nothing; `trainyard show` has what happened.")
+            elif page.lines[0].number > 0:
                 earlier = page.lines[0].number
                 note(f"{earlier:,} earlier lines; --lines shows more, --search looks in all.")
 

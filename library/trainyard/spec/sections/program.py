@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from trainyard.base.model_base import PositiveSteps, SpecModel, Text
+from trainyard.base.names import ARGUMENT
 from trainyard.spec.code_pack import PACK_DIGEST
 from trainyard.spec.storage_uri import Place, RootName
 
@@ -24,8 +26,21 @@ _PLACEHOLDER = re.compile(r"\{[A-Za-z_]*\}")
 
 Word = Annotated[Text, Field(max_length=4096)]
 Scalar = bool | int | float | Word
-ArgumentValue = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, max_length=256)]
-ArgumentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=200)]
+
+
+def _no_table(value: object) -> object:
+    # Before pydantic tries each type, and answers with an error for each.
+    inner = value if isinstance(value, list | tuple) else [value]
+    if any(isinstance(each, dict | list | tuple) for each in inner):
+        raise ValueError(f"{value!r} is nested; legal: a boolean, a number, a text, a list of them")
+    return value
+
+
+ArgumentValue = Annotated[
+    Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, max_length=256)],
+    BeforeValidator(_no_table),
+]
+ArgumentName = Annotated[str, Field(pattern=ARGUMENT, max_length=200)]
 
 
 def _inside(folder: str) -> str:
@@ -49,6 +64,13 @@ def _named(word: str) -> str:
     if not word.strip():
         raise ValueError("the first word names what is run, and is empty")
     return word
+
+
+def _split_words(value: object) -> object:
+    if isinstance(value, str):
+        words = json.dumps(value.split())
+        raise ValueError(f"{value!r} is one text; legal: a list of words, such as {words}")
+    return value
 
 
 def _known_placeholders(word: str) -> str:
@@ -143,6 +165,7 @@ class ProgramSection(SpecModel):
     command: Annotated[
         tuple[Annotated[Word, Field(min_length=1)], ...],
         Field(strict=False, min_length=1, max_length=256),
+        BeforeValidator(_split_words),
         AfterValidator(lambda words: (_named(words[0]), *words[1:])),
     ]
     """Words of the command, which no shell reads. The first is looked up among the programs of the

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 
 from server.database.metric_and_log_tables import packs
 from tests.library.conftest import Run, Yard
+from trainyard.run.failures import FailureReason
 
 SPEC = """
 name = "mine"
@@ -45,7 +46,7 @@ def test_a_plan_and_two_submissions_share_one_pack(yard: Yard, run: Run, file: P
     for words in (("plan", str(file)), ("submit", str(file)), ("submit", str(file))):
         result = run(*words)
         assert result.exit_code == 0, result.stderr
-        assert "The code: 1 files" in result.stderr
+        assert "The code: 1 file, " in result.stderr
     with yard.harness.context.database.read() as connection:
         assert connection.scalar(select(func.count()).select_from(packs)) == 1
 
@@ -93,3 +94,35 @@ def test_a_secret_ends_the_command_with_its_name(run: Run, file: Path) -> None:
     result = run("submit", str(file), "--set", "name=other")
     assert result.exit_code == 2
     assert ".env" in result.stderr
+
+
+@pytest.mark.usefixtures("allowed")
+def test_a_script_that_is_not_in_the_pack_is_warned_of(run: Run, file: Path) -> None:
+    result = run("plan", str(file), "--set", 'program.command=["trian.py"]')
+    assert result.exit_code == 0
+    assert "Warning: program.command[0]='trian.py': the pack has no trian.py; did you mean" in (
+        " ".join(result.stderr.split())
+    )
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize(
+    ("resume", "words"),
+    [
+        ("never", "which begins again"),
+        ("same_world_size", "resume, on as many slots as before"),
+        ("any_world_size", "resume, on as many slots as you like"),
+    ],
+)
+def test_the_next_command_is_one_that_is_legal(
+    yard: Yard, run: Run, resume: str, words: str
+) -> None:
+    program = {"command": ["train.py"], "resume": resume}
+    job_id, (supervisor,) = yard.harness.launched(program=program)
+    supervisor.end("failed", FailureReason.PROGRAM_START_ERROR)
+    shown = run("show", job_id).stdout
+    assert words in shown
+    assert ("--world-size" in shown) == (resume != "same_world_size")
+    silent = run("logs", job_id)
+    assert (silent.exit_code, silent.stdout) == (0, "")
+    assert "Rank 0 has written nothing" in silent.stderr
