@@ -159,7 +159,7 @@ def _pack_folder(folder: Path, include: Sequence[str]) -> Code:
     names = set(_tracked(folder) if in_git else _walked(folder))
     names |= set(_included(folder, include))
     # Without git no .gitignore counts.
-    ignore = "Add {} to .gitignore" if in_git else "Run `git init`, add {} to .gitignore"
+    ignore = "Add {} to .gitignore" if in_git else "Run `git init` and add {} to .gitignore"
     _refuse_secrets(names, include, ignore=ignore)
     packed = tuple(sorted(names))
     archive = _archive(folder, packed, ignore=ignore)

@@ -232,5 +232,5 @@ def test_the_remedy_of_a_folder_without_git_begins_with_one(folder: Path) -> Non
     git(folder, "init", "-q")
     with pytest.raises(UsageError) as tracked:
         pack(folder)
-    assert plain.value.remedy.startswith("Run `git init`, add them to .gitignore, move")
+    assert plain.value.remedy.startswith("Run `git init` and add them to .gitignore, move")
     assert tracked.value.remedy.startswith("Add them to .gitignore, move")
