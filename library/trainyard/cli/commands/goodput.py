@@ -106,7 +106,7 @@ def draw_cluster(view: ClusterGoodputView) -> RenderableType:
 def draw_what_if(answer: SaveIntervalWhatIf) -> RenderableType:
     """Return the recorded outcome of a job, that of the requested interval and the best one."""
     if answer.replayed is None or answer.best is None:
-        return Text("No step is recorded yet: there is nothing to replay.")
+        return Text("No time of a step is recorded: there is nothing to replay.")
     numbers = ("GOODPUT", "WALL TIME", "STEPS LOST", "TIME LOST", "STALLS")
     rows = Listing("SAVES", *numbers, right=numbers, elastic="SAVES")
 
@@ -197,7 +197,7 @@ def advise(reference: JobReference, json: Json = False) -> None:
 def draw_advice(view: AdviceView) -> RenderableType:
     """Return a paragraph for each finding, the costliest first."""
     if view.attempt is None:
-        read = "No step is recorded yet: only the time on slots was read."
+        read = "No time of a step is recorded: only the time on slots was read."
     else:
         read = f"Read: the last {counted(view.recent_steps, 'step')} of attempt {view.attempt}."
     if not view.findings:

@@ -82,7 +82,7 @@ def test_without_a_job_the_slots_of_the_cluster(yard: Yard, run: Run) -> None:
 
 def test_a_job_without_steps_has_nothing_to_replay(run: Run, waited: str) -> None:
     told = run("goodput", waited, "--save-every", "5").stdout
-    assert told == "No step is recorded yet: there is nothing to replay.\n"
+    assert told == "No time of a step is recorded: there is nothing to replay.\n"
 
 
 @pytest.mark.parametrize("options", [("--save-every", "5"), ("@last", "--from", "2026-01-01")])

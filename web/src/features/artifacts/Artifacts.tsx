@@ -75,9 +75,9 @@ export function Artifacts({ job }: { job: Job }) {
 
 const COLUMNS = [
   { name: "name", label: "Name" },
+  { name: "size", label: "Size", number: true },
   { name: "kind", label: "Kind" },
   { name: "step", label: "Step", number: true },
-  { name: "size", label: "Size", number: true },
   { name: "attempt", label: "Attempt", number: true },
   { name: "time", label: "Logged" },
 ];
@@ -92,9 +92,9 @@ function Files({ jobId, rows }: { jobId: string; rows: readonly Artifact[] }) {
               {row.name}
             </a>
           </td>
+          <td className="number">{bytes(row.size)}</td>
           <td>{row.kind}</td>
           <td className="number">{row.step === null ? NONE : count(row.step)}</td>
-          <td className="number">{bytes(row.size)}</td>
           <td className="number">{row.attempt}</td>
           <td className="artifact-time">{moment(new Date(row.time * 1000).toISOString())}</td>
         </tr>

@@ -75,12 +75,20 @@ function Bar({ parts }: { parts: readonly Part[] }) {
 }
 
 function Ratios({ goodput }: { goodput: GoodputView }) {
+  const isUnknown = goodput.goodput === null && goodput.wall_milliseconds > 0;
   return (
-    <dl className="goodput-ratios">
-      <Fact name="Goodput">{ratioWords(goodput.goodput)}</Fact>
-      <Fact name="Effective training time ratio">{ratioWords(goodput.ettr)}</Fact>
-      <Failures of={goodput} />
-    </dl>
+    <>
+      <dl className="goodput-ratios">
+        <Fact name="Goodput">{ratioWords(goodput.goodput)}</Fact>
+        <Fact name="Effective training time ratio">{ratioWords(goodput.ettr)}</Fact>
+        <Failures of={goodput} />
+      </dl>
+      {isUnknown && (
+        <p className="muted">
+          No step has its time, which a program logs as <code>perf/step_seconds</code>.
+        </p>
+      )}
+    </>
   );
 }
 
