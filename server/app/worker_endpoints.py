@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request, Response
@@ -17,7 +18,7 @@ from server.checkpoints.catalog import apply_outcome
 from server.context import Context
 from server.errors import RefusalError
 from server.http.dependencies import ServerContext
-from server.http.group_commit import served_together
+from server.http.group_commit import answer_or_error, served_together
 from server.http.path_params import OperationId
 from server.http.request_body import JsonBody
 from server.http.responses import JSON, reply
@@ -133,10 +134,12 @@ async def claim(
     return await served_together(request, _claimed, sent, key=attempt_id)
 
 
-def _claimed(context: Context, sent: Sequence[SentClaim]) -> list[Response | RefusalError]:
+def _claimed(context: Context, sent: Sequence[SentClaim]) -> list[Response | Exception]:
     """Carry out the claims of a group, and return the answers."""
     return [
-        reply if isinstance(reply, RefusalError) else _reply(reply, each.claim.protocol)
+        reply
+        if isinstance(reply, RefusalError)
+        else answer_or_error(partial(_reply, reply, each.claim.protocol))
         for each, reply in zip(sent, claim_all(context, sent), strict=True)
     ]
 

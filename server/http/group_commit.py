@@ -162,14 +162,27 @@ def serve_apart(
         return [error] * len(items)
     except BaseException as error:  # a panic of compiled code is no `Exception`
         if len(items) == 1:
-            return [error if isinstance(error, Exception) else _failure(error)]
+            return [_as_answer(error)]
         logger.debug("%d requests are served apart", len(items), exc_info=True)
     half = len(items) // 2
     return [*serve_apart(serve, items[:half]), *serve_apart(serve, items[half:])]
 
 
-def _failure(error: BaseException) -> RuntimeError:
+def answer_or_error(make: Callable[[], Answer]) -> Answer | Exception:
+    """Return the answer to a request of a group that is stored, or the error that it raises.
+
+    An error that a group raises has it served again, by halves: what is stored would be so twice.
+    """
+    try:
+        return make()
+    except BaseException as error:  # noqa: BLE001 - also a panic of compiled code
+        return _as_answer(error)
+
+
+def _as_answer(error: BaseException) -> Exception:
     """Return an error that ends one request, in place of one that would end a thread."""
+    if isinstance(error, Exception):
+        return error
     failure = RuntimeError(f"{type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

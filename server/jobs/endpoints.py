@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -13,7 +14,7 @@ from server.context import Context
 from server.database.rows import Job
 from server.errors import UnreadableError
 from server.http.dependencies import ServerContext
-from server.http.group_commit import served_together
+from server.http.group_commit import answer_or_error, served_together
 from server.http.paging import PageRequest, page_by
 from server.http.path_params import CheckpointId, JobId
 from server.http.request_body import JsonBody
@@ -84,13 +85,10 @@ def _submitted(
     context: Context, submissions: Sequence[SubmittedSpec]
 ) -> list[Response | Exception]:
     """Store the jobs of a group, and return the answers."""
-    answers: list[Response | Exception] = []
-    for job in submit_all(context, submissions):
-        try:
-            answers.append(job if isinstance(job, Exception) else _created(context, job))
-        except Exception as error:  # noqa: BLE001 - the jobs are stored: never serve the group again
-            answers.append(error)
-    return answers
+    return [
+        job if isinstance(job, Exception) else answer_or_error(partial(_created, context, job))
+        for job in submit_all(context, submissions)
+    ]
 
 
 def _created(context: Context, job: Job) -> Response:

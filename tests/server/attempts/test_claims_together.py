@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
+from fastapi import Response
 from sqlalchemy import select, text
 
+from server.app import worker_endpoints
 from server.attempts.claim import SentClaim, claim_all
 from server.context import Context
 from server.database.tables import attempts, events
@@ -114,3 +119,26 @@ def job_of(context: Context, attempt_id: str) -> str:
     with context.database.read() as connection:
         query = select(attempts.c.job_id).where(attempts.c.id == attempt_id)
         return str(connection.scalar(query))
+
+
+def test_a_reply_that_cannot_be_written_makes_no_other_claim_a_second_one(
+    context: Context, placed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second claim of a worker of an older protocol, which has no secret, is refused."""
+    written = worker_endpoints._reply
+
+    def fails_once(reply: ClaimReply, protocol: int) -> Response:
+        if reply.attempt.job_id == job_ids[1]:
+            raise ValueError("no text")
+        return written(reply, protocol)
+
+    with context.database.read() as connection:
+        rows = connection.execute(select(attempts.c.id, attempts.c.job_id)).all()
+    job_ids = [{row.id: row.job_id for row in rows}[each] for each in placed]
+    monkeypatch.setattr(worker_endpoints, "_reply", fails_once)
+    claims = [sent(each) for each in placed[:4]]
+    claims = [
+        replace(each, claim=each.claim.model_copy(update={"secret": None})) for each in claims
+    ]
+    answers = serve_apart(partial(worker_endpoints._claimed, context), claims)
+    assert [type(each) for each in answers] == [Response, ValueError, Response, Response]

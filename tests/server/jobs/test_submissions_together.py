@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
+from fastapi import Response
 from sqlalchemy import func, select
 
 from server.context import Context
@@ -9,6 +13,7 @@ from server.database.rows import Job
 from server.database.tables import idempotency_keys, jobs
 from server.errors import InvalidRequestError
 from server.http.group_commit import serve_apart
+from server.jobs import endpoints
 from server.jobs.queries import job_row
 from server.jobs.submission import SubmittedSpec, submit_all
 from tests.actors import ADA, BOB
@@ -86,3 +91,26 @@ def test_a_repeat_in_a_group_returns_the_first_job(context: Context) -> None:
     assert [job.name for job in (before, after) if isinstance(job, Job)] == ["b", "c"]
     with context.database.read() as connection:
         assert connection.scalar(select(func.count()).select_from(jobs)) == 3
+
+
+class Panic(BaseException):
+    """As compiled code raises it."""
+
+
+@pytest.mark.parametrize("error", [ValueError("no view"), Panic("no view")])
+def test_a_job_whose_view_fails_is_stored_once(
+    context: Context, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    created = endpoints._created
+
+    def fails_once(context: Context, job: Job) -> Response:
+        if job.name == "b":
+            raise error
+        return created(context, job)
+
+    monkeypatch.setattr(endpoints, "_created", fails_once)
+    group = [SubmittedSpec(spec(name), ADA) for name in ("a", "b", "c")]
+    answers = serve_apart(partial(endpoints._submitted, context), group)
+    assert [isinstance(each, Response) for each in answers] == [True, False, True]
+    assert isinstance(answers[1], Exception)
+    assert names(context) == ["a", "b", "c"]
