@@ -2,7 +2,7 @@
 
 A request that comes alone is served at once. Where they follow each other closely, a group is what
 came while the one before it was served and in a short pause, so the more there are, the less each
-of them costs.
+of them costs. Nothing pauses while enough for a whole group wait.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class _Queue:
     async def _serve_all(self) -> None:
         try:
             while self._waiting:
-                if time.monotonic() - self._served_at < self._gather_seconds:
+                is_close = time.monotonic() - self._served_at < self._gather_seconds
+                if is_close and len(self._waiting) < MOST:
                     await asyncio.sleep(self._gather_seconds)
                 await self._serve_group(self._next_group())
                 self._served_at = time.monotonic()

@@ -74,6 +74,20 @@ def test_a_request_that_follows_a_group_closely_waits_for_others(context: Contex
     assert served.groups in ([[9], [10], [11, 12]], [[9], [10], [11], [12]])  # a slow machine
 
 
+def test_a_whole_group_that_waits_waits_for_no_other_request(context: Context) -> None:
+    """Thousands of bad tokens before it delay a good one by what their groups take, no more."""
+    served = Served()
+
+    async def many() -> list[int]:
+        queue = Groups(context).queue_of(served, gather_seconds=600.0)
+        await queue.answer(9, None)
+        return await asyncio.gather(
+            *(queue.answer(number, None) for number in range(10, 10 + MOST))
+        )
+
+    assert asyncio.run(many()) == [2 * number for number in range(10, 10 + MOST)]
+
+
 def test_requests_of_one_key_are_served_in_their_order_and_never_together(
     context: Context,
 ) -> None:
