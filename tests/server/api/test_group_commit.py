@@ -81,9 +81,10 @@ def test_a_whole_group_that_waits_waits_for_no_other_request(context: Context) -
     async def many() -> list[int]:
         queue = Groups(context).queue_of(served, gather_seconds=600.0)
         await queue.answer(9, None)
-        return await asyncio.gather(
-            *(queue.answer(number, None) for number in range(10, 10 + MOST))
-        )
+        waiting: list[Coroutine[Any, Any, int]] = [
+            queue.answer(number, None) for number in range(10, 10 + MOST)
+        ]
+        return await asyncio.gather(*waiting)
 
     assert asyncio.run(many()) == [2 * number for number in range(10, 10 + MOST)]
 
