@@ -107,7 +107,10 @@ def replay(run: RecordedRun, interval: int) -> Replayed:
         if attempt.chosen_start:
             chosen = _newest(attempt.start_step, interval)
             position = min(position, max(chosen, first))
-            kept = [each.until(position) for each in kept]
+            while kept and kept[-1].start >= position:  # they are in rising order
+                kept.pop()
+            if kept:
+                kept[-1] = kept[-1].until(position)
         is_last = index == len(run.attempts) - 1
         pace = _Pace(attempt, position, interval, run, run.step_milliseconds(attempt))
         left = max(run.steps - position, 0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from server.goodput.replay import (
     RecordedRun,
     TrainedAttempt,
+    _Kept,
     best_interval,
     goodput,
     replay,
@@ -168,6 +169,28 @@ def test_an_attempt_that_only_compiled_has_the_pace_of_the_others() -> None:
     assert run.step_milliseconds(stalled) == pytest.approx(10_010 / 103)
     assert replay(run, 0).lost_steps == 100 + 102
     assert replay(run, 1).kept_steps == 102
+
+
+def test_a_chosen_start_looks_at_no_step_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a thousand resumes of a person take half a minute."""
+    cut: list[int] = []
+    until = _Kept.until
+
+    def noted(kept: _Kept, step: int) -> _Kept:
+        cut.append(step)
+        return until(kept, step)
+
+    monkeypatch.setattr(_Kept, "until", noted)
+    each = attempt(0, 10, 1_000)
+    many = [
+        replace(each, began=1_000 * n, start_step=10 * n, last_step=10 * n + 10) for n in range(99)
+    ]
+    assert replay(failed_run(*many), 1).kept_steps == 990
+    assert len(cut) <= 99
+    back = replace(each, began=99_000, start_step=45, last_step=55)
+    replayed = replay(failed_run(*many, back), 1)
+    assert replayed.kept_steps == 55
+    assert replayed.kept == pytest.approx(5_500)
 
 
 def test_without_any_pace_no_step_is_free() -> None:
