@@ -155,7 +155,6 @@ def remove_image(run: Path, user: RankUser | None) -> None:
         run: the run directory.
         user: as whom Podman ran; as the worker when absent.
     """
-    uid = user.uid if user is not None else None
     store = run / STORE
     # Storage roots are bound below mounts of a container. None is seen from here, where they end
     # with the processes; one that were would have storage removed.
@@ -163,7 +162,7 @@ def remove_image(run: Path, user: RankUser | None) -> None:
         logger.error("%s is not removed: something is mounted there", store)
         return
     for folder in (store, *_scratch_folders(run, user)):
-        remove_tree(folder, user=uid)
+        remove_tree(folder)
 
 
 def _scratch_folders(run: Path, user: RankUser | None) -> Iterator[Path]:

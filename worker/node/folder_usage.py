@@ -6,11 +6,11 @@ import ctypes
 import errno
 import logging
 import os
-import shutil
 import stat
+import subprocess
 import threading
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,10 @@ PAUSE_FACTOR = 20
 SCARCE_SHARE = 10
 """While a disk is about to be full, a folder may take one of so many parts of it."""
 NOT_COUNTED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
+DEEPEST = 1000
+"""Levels of folders that are opened where they are closed to this process."""
+DEEPEST_RECORD = 8
+"""Levels of folders below which no file is kept: a program may have made any number of them."""
 SHOWN = 400
 """Characters of a path in a message."""
 LARGEST_RECORD = 2**20
@@ -95,39 +99,95 @@ def remove_all_but(
         records: files that stay unless they are larger than a record.
         user: with the rights of this user, who removes no file of the worker.
     """
+    left, deep = [(str(folder), 0)], []
     with rights_of(user):
-        for root, folders, names in os.walk(folder):
-            for name in folders:  # what its owner closed is opened before the walk enters it
-                path = Path(root, name)
-                with suppress(OSError):
-                    if not path.is_symlink():
-                        path.chmod(0o700)
-            for name in names:
-                path = Path(root, name)
-                with suppress(OSError):
-                    small = path.lstat().st_size <= LARGEST_RECORD
-                    if path not in kept and not (small and path in records):
-                        path.unlink()
+        while left:
+            place, depth = left.pop()
+            if depth == DEEPEST_RECORD:
+                deep.append(place)
+                continue
+            with suppress(OSError), os.scandir(place) as entries:
+                for entry in list(entries):
+                    if entry.is_dir(follow_symlinks=False):
+                        with suppress(OSError):  # its owner may have closed it
+                            os.chmod(entry.path, 0o700)  # noqa: PTH101 - as of `_open`
+                        left.append((entry.path, depth + 1))
+                    else:
+                        _remove_file(Path(entry.path), kept, records)
+    for place in deep:
+        remove_tree(Path(place))
 
 
-def remove_tree(folder: Path, *, user: int | None = None) -> None:
-    """Remove a folder with all that it holds, where that is possible.
+def _remove_file(path: Path, kept: Container[Path], records: Container[Path]) -> None:
+    with suppress(OSError):
+        small = path.lstat().st_size <= LARGEST_RECORD
+        if path not in kept and not (small and path in records):
+            path.unlink()
 
-    Args:
-        folder: the folder; no process writes there any more.
-        user: owner of folders in it which the worker may not change.
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and all below it, without following a link or leaving the file system.
+
+    Folders of other users, and those that were closed, become such that this process may empty
+    them, where it may do that.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    if not folder.exists():
-        return
-    with rights_of(user):
-        for root, folders, _ in os.walk(folder):
-            for name in folders:
-                with suppress(OSError):
-                    if not (path := Path(root, name)).is_symlink():
-                        path.chmod(0o700)
-        shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    # Any depth of folders, which a program may have made, is too deep for functions of Python.
+    words = ["rm", "-rf", "--one-file-system", "--", str(folder)]
+    for is_last in (False, True):
+        ended = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, capture_output=True)
+        if not ended.returncode:
+            return
+        if not is_last:
+            _open_all(folder)
+    reason = ended.stderr.decode(errors="replace")[:500]
+    logger.warning("%s is not removed whole: %s", folder, reason)
+
+
+def _open_all(top: Path) -> None:
+    """Make folders such that this process may empty them, in one file system and through no link.
+
+    A process of a later attempt may have the user id of this one, and put links in their place
+    meanwhile: each folder is reached from the one above it, and changed by its descriptor.
+    """
+    device = top.lstat().st_dev
+    left: list[tuple[str, ...]] = [()]
+    while left:
+        parts = left.pop()
+        with suppress(OSError), _opened(top, parts) as fd:
+            found = os.fstat(fd)
+            if found.st_dev != device:
+                continue
+            here = f"/proc/self/fd/{fd}"  # this kind of descriptor takes no other change
+            if found.st_uid != os.geteuid():
+                os.chown(here, os.geteuid(), -1)
+            if found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                os.chmod(here, stat.S_IRWXU)  # noqa: PTH101 - a descriptor
+            if len(parts) < DEEPEST:
+                with os.scandir(here) as entries:
+                    left += (
+                        (*parts, each.name)
+                        for each in entries
+                        if each.is_dir(follow_symlinks=False)
+                    )
+
+
+@contextmanager
+def _opened(top: Path, parts: Sequence[str]) -> Iterator[int]:
+    """Open a folder below another one, which is no link and reached through none.
+
+    Raises:
+        OSError: there is none.
+    """
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(top, flags)
+    try:
+        for part in parts:
+            inner = os.open(part, flags, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _open(path: str) -> None:

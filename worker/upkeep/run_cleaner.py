@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import stat
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from trainyard.base.ids import is_id
 from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import MOST_ASKED, PROTOCOL, EndedJobsRequest
 from worker.api import ServerAway, WorkerApi
+from worker.node.folder_usage import remove_tree
 from worker.node.node_store import NodeStore, WorkerRun
 from worker.registration import own_token
 
@@ -28,8 +27,6 @@ MOST_REMOVED = 50
 REMOVED = ".removed-"
 """Beginning of the name of a run directory that is being removed."""
 DAY_SECONDS = 86_400.0
-DEEPEST = 1000
-"""Levels of folders that are opened where they are closed to this process."""
 
 
 class RunCleaner(threading.Thread):
@@ -138,66 +135,6 @@ class RunCleaner(threading.Thread):
     def _connected(self) -> WorkerApi:
         store = self._store
         return WorkerApi(store.server_url or "", own_token(store), ca_file=store.server_ca)
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a folder and all below it, without following a link or leaving the file system.
-
-    Folders of other users, and those that were closed, become such that this process may empty
-    them, where it may do that.
-    """
-    # Any depth of folders, which a program may have made, is too deep for functions of Python.
-    words = ["rm", "-rf", "--one-file-system", "--", str(folder)]
-    for is_last in (False, True):
-        ended = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, capture_output=True)
-        if not ended.returncode:
-            return
-        if not is_last:
-            _open_up(folder)
-    reason = ended.stderr.decode(errors="replace")[:500]
-    logger.warning("%s is not removed whole: %s", folder, reason)
-
-
-def _open_up(top: Path) -> None:
-    """Make folders such that this process may empty them, in one file system and through no link.
-
-    A process of a later attempt may have the user id of this one, and put links in their place
-    meanwhile: each folder is reached from the one above it, and changed by its descriptor.
-    """
-    device = top.lstat().st_dev
-    left: list[tuple[str, ...]] = [()]
-    while left:
-        parts = left.pop()
-        with suppress(OSError), _opened(top, parts) as fd:
-            found = os.fstat(fd)
-            if found.st_dev != device:
-                continue
-            here = f"/proc/self/fd/{fd}"  # this kind of descriptor takes no other change
-            if found.st_uid != os.geteuid():
-                os.chown(here, os.geteuid(), -1)
-            if found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-                os.chmod(here, stat.S_IRWXU)  # noqa: PTH101 - a descriptor
-            if len(parts) < DEEPEST:
-                left += ((*parts, path.name) for path in _entries(Path(here)))
-
-
-@contextmanager
-def _opened(top: Path, parts: Sequence[str]) -> Iterator[int]:
-    """Open a folder below another one, which is no link and reached through none.
-
-    Raises:
-        OSError: there is none.
-    """
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(top, flags)
-    try:
-        for part in parts:
-            inner = os.open(part, flags, dir_fd=fd)
-            os.close(fd)
-            fd = inner
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _entries(folder: Path) -> list[Path]:

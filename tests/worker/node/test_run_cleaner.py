@@ -15,9 +15,11 @@ from trainyard.protocol.rest.common import ProblemDetails
 from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import EndedJobsReply, EndedJobsRequest
 from worker.api import ServerAway
+from worker.node import folder_usage
+from worker.node.folder_usage import remove_all_but, remove_tree
 from worker.node.node_store import NodeStore, WorkerRun
 from worker.upkeep import run_cleaner
-from worker.upkeep.run_cleaner import DAY_SECONDS, RunCleaner, remove_tree
+from worker.upkeep.run_cleaner import DAY_SECONDS, RunCleaner
 
 STRANGER = 12_345
 """Id of a user that is not root."""
@@ -141,11 +143,11 @@ def test_a_folder_is_opened_through_no_link(tmp_path: Path) -> None:
     top.mkdir()
     (top / "link").symlink_to(outside)
     for parts in [("link",), ("link", "inner")]:
-        with pytest.raises(NotADirectoryError), run_cleaner._opened(top, parts):
+        with pytest.raises(NotADirectoryError), folder_usage._opened(top, parts):
             pass
     for folder in (outside / "inner", outside):
         folder.chmod(0)
-    run_cleaner._open_up(top)
+    folder_usage._open_all(top)
     assert outside.stat().st_mode & 0o777 == 0
     outside.chmod(0o700)
 
@@ -191,13 +193,28 @@ def test_a_round_is_bounded_and_goes_on_after_one_that_was_cut_off(
     assert list(store.runs.iterdir()) == []
 
 
-def test_folders_of_any_depth_go(tmp_path: Path) -> None:
-    top = tmp_path / "top"
-    top.mkdir()
-    deep = "import os, sys\nos.chdir(sys.argv[1])\nfor _ in range(3000):\n  os.mkdir('d' * 40)\n"
-    subprocess.run([sys.executable, "-c", f"{deep}  os.chdir('d' * 40)\n", str(top)], check=True)
-    remove_tree(top)
-    assert not top.exists()
+DEEP = """
+import os, sys
+os.chdir(sys.argv[1])
+name = "d" * int(sys.argv[2])
+for _ in range(3000):
+    os.mkdir(name)
+    os.chdir(name)
+open("file", "w").close()
+"""
+
+
+@pytest.mark.parametrize("name", [1, 40])
+def test_folders_of_any_depth_go(tmp_path: Path, name: int) -> None:
+    """Short names make more levels than Python calls itself, long ones a path too long."""
+    for remove in (remove_tree, lambda folder: remove_all_but(folder, (), ())):
+        top = tmp_path / "top"
+        top.mkdir()
+        subprocess.run([sys.executable, "-c", DEEP, str(top), str(name)], check=True)
+        remove(top)
+        assert len(list(top.rglob("*"))) < 10
+        remove_tree(top)
+        assert not top.exists()
 
 
 @needs_root
