@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -46,6 +45,7 @@ from worker.environments.node_build import NodeBuild
 from worker.launch import detach
 from worker.launchers.rank_environment import code_of, rank_environment
 from worker.node.files import read_record, tail
+from worker.node.folder_usage import remove_tree
 from worker.node.node_store import LocalNode, NodeStore
 from worker.node.process_tree import ProcessTree, become_subreaper, end_user
 from worker.node.users import RankUser, user_environment
@@ -216,7 +216,7 @@ class OperationSupervisor:
             if user is not None:
                 user.close(self._folder)  # the next operation has the same user
         if reported and self._found is not None and self._found.outcome == "succeeded":
-            shutil.rmtree(self._folder.parent, ignore_errors=True)
+            remove_tree(self._folder.parent)
         return reported
 
     def _report_until_over(self, pid: int) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from trainyard.run.atomic import TARGET_EXISTS, replace_file, sync_folder
 from trainyard.spec.sections.program import ENVIRONMENTS
 from worker.environments.build_request import BuildRequest
 from worker.node.files import read_record
+from worker.node.folder_usage import remove_tree
 from worker.node.users import RankUser
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -135,7 +135,7 @@ class EnvironmentStore:
         except OSError as error:
             if error.errno not in TARGET_EXISTS:
                 raise
-            shutil.rmtree(partial, ignore_errors=True)  # an equal one came first
+            remove_tree(partial)  # an equal one came first
         sync_folder(self.folder)
         self._request(digest).unlink(missing_ok=True)
         return size
@@ -181,7 +181,7 @@ class EnvironmentStore:
             if away.lstat().st_mtime > used_at:
                 away.rename(path)
                 return False
-            shutil.rmtree(away, ignore_errors=True)
+            remove_tree(away)
             return True
         return False
 
@@ -193,7 +193,7 @@ class EnvironmentStore:
                 if now - path.lstat().st_mtime < LEFT_SECONDS:
                     continue
                 if path in old:
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_tree(path)
                 else:
                     path.unlink()
 
@@ -236,7 +236,7 @@ def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
     The mode of the folder keeps other users out meanwhile.
     """
     size = entries = 0
-    for folder, folders, files in os.walk(partial, followlinks=False):
+    for folder, folders, files in _walked(partial):
         _own(Path(folder), group)
         Path(folder).chmod(0o700 if folder == str(partial) else 0o755)
         for name in (*folders, *files):
@@ -257,6 +257,18 @@ def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
             path.chmod(0o755 if found.st_mode & 0o100 else 0o644)
     partial.chmod(0o755)
     return size
+
+
+def _walked(partial: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk a build, which no process changes any more, and follow no link.
+
+    Raises:
+        ValueError: its folders are nested too deep.
+    """
+    try:
+        yield from os.walk(partial, followlinks=False)
+    except RecursionError as error:
+        raise ValueError("its folders are nested too deep") from error
 
 
 def _own(path: Path, group: int) -> None:

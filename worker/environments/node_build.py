@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from worker.environments.build_request import BuildRequest
 from worker.environments.environment_store import MOST_BYTES, EnvironmentStore
 from worker.environments.interpreters import cuda_version, python_facts
 from worker.environments.uv_build import ORDER, BuildOrder
+from worker.node.folder_usage import remove_tree
 from worker.node.users import RankUser
 
 COMMAND = (sys.executable, "-m", "worker.environments")
@@ -85,7 +85,7 @@ class NodeBuild:
     def discard(self, folder: Path) -> None:
         """Remove what is not in place, once no process of the command is left."""
         if (target := self._target(folder)) is not None:
-            shutil.rmtree(target, ignore_errors=True)
+            remove_tree(target)
 
     def _target(self, folder: Path) -> Path | None:
         target = BuildOrder.model_validate_json((folder / ORDER).read_bytes()).target

@@ -13,7 +13,6 @@ cache/           uv's, removed at the end
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from trainyard.spec.sections.program import UV_LOCK
 from worker.environments.build_request import PROJECT, BuildRequest
 from worker.environments.environment_store import MOST_BYTES, MOST_ENTRIES
 from worker.node.files import tail
-from worker.node.folder_usage import FolderWatch, Limit
+from worker.node.folder_usage import FolderWatch, Limit, remove_tree
 
 ORDER, BUILD_LOG = "build.json", "build.log"
 BUILD_SECONDS = 3600.0
@@ -75,7 +74,7 @@ def build(folder: Path) -> OperationOutcome:
         for watch in watches:
             watch.stop()
         for left_over in ("cache", "project"):
-            shutil.rmtree(folder / left_over, ignore_errors=True)
+            remove_tree(folder / left_over)
     took = time.monotonic() - began
     return OperationOutcome(
         outcome="succeeded", message=f"the packages were installed in {took:.0f} s"

@@ -138,7 +138,8 @@ def remove_tree(folder: Path) -> None:
         if not ended.returncode:
             return
         if not is_last:
-            _open_all(folder)
+            with suppress(FileNotFoundError):
+                _open_all(folder)
     reason = ended.stderr.decode(errors="replace")[:500]
     logger.warning("%s is not removed whole: %s", folder, reason)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.other_users import needs_root, open_folder
+from tests.worker.nested_folders import nest
 from worker.environments.environment_store import EnvironmentStore
 from worker.node.users import RankUser, RunAs
 
@@ -79,6 +80,19 @@ def test_what_interrupted_builds_left_goes_after_a_day(store: EnvironmentStore) 
     other.mkdir()
     store.clean(unused_days=30, most_bytes=GIB)
     assert (old.exists(), new.exists(), other.exists()) == (False, True, True)
+
+
+def test_a_build_of_deep_folders_is_refused_and_stops_no_later_one(
+    store: EnvironmentStore,
+) -> None:
+    partial = store.begin(FIRST, user=None)
+    nest(partial)
+    with pytest.raises((ValueError, OSError)):  # nested too deep, or the path is too long
+        store.publish(partial, FIRST, most_bytes=GIB)
+    at = time.time() - 2 * DAY
+    os.utime(partial, (at, at))
+    assert store.clean(unused_days=30, most_bytes=GIB) == []
+    assert not partial.exists()
 
 
 def test_of_two_builds_the_first_is_put_in_place(store: EnvironmentStore) -> None:

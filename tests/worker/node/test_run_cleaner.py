@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.other_users import needs_root, open_folder
 from tests.worker.conftest import Place, wait_for
+from tests.worker.nested_folders import nest
 from trainyard.protocol.rest.common import ProblemDetails
 from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import EndedJobsReply, EndedJobsRequest
@@ -193,24 +192,13 @@ def test_a_round_is_bounded_and_goes_on_after_one_that_was_cut_off(
     assert list(store.runs.iterdir()) == []
 
 
-DEEP = """
-import os, sys
-os.chdir(sys.argv[1])
-name = "d" * int(sys.argv[2])
-for _ in range(3000):
-    os.mkdir(name)
-    os.chdir(name)
-open("file", "w").close()
-"""
-
-
-@pytest.mark.parametrize("name", [1, 40])
-def test_folders_of_any_depth_go(tmp_path: Path, name: int) -> None:
+@pytest.mark.parametrize("length", [1, 40])
+def test_folders_of_any_depth_go(tmp_path: Path, length: int) -> None:
     """Short names make more levels than Python calls itself, long ones a path too long."""
     for remove in (remove_tree, lambda folder: remove_all_but(folder, (), ())):
         top = tmp_path / "top"
         top.mkdir()
-        subprocess.run([sys.executable, "-c", DEEP, str(top), str(name)], check=True)
+        nest(top, length=length)
         remove(top)
         assert len(list(top.rglob("*"))) < 10
         remove_tree(top)

@@ -1,0 +1,22 @@
+"""Folders that are nested deeper than Python calls itself, as any program can make them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+NEST = """
+import os, sys
+os.chdir(sys.argv[1])
+name = "d" * int(sys.argv[2])
+for _ in range(3000):
+    os.mkdir(name)
+    os.chdir(name)
+open("file", "w").close()
+"""
+
+
+def nest(top: Path, *, length: int = 1) -> None:
+    """Make folders below one, each in the one before it, with names of this length."""
+    subprocess.run([sys.executable, "-c", NEST, str(top), str(length)], check=True)
