@@ -15,8 +15,8 @@ NODE_IS_NEW := node -e 'const [a, b] = process.versions.node.split(".").map(Numb
 	process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null
 NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --loglevel=error
 
-# Two processes share the files of tests: many tests wait more than they compute, and no file needs another.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Three processes share the files of tests: many tests wait more than they compute, and no file needs another.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo up generate check test test-again test-all test-programs test-podman test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean

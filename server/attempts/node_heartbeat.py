@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     BindParameter,
     Connection,
-    Row,
     Select,
+    Table,
     bindparam,
     literal,
     select,
@@ -24,6 +25,7 @@ from server.attempts.launch import read_launch
 from server.attempts.retry_policy import NodeEnd
 from server.context import Context
 from server.database.engine import time_of
+from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, nodes
 from server.errors import ConflictError, NotFoundError, RefusalError
 from server.events.store import NewEvent, append_events
@@ -40,29 +42,35 @@ from trainyard.protocol.rest.nodes import NodeDrained, NodeOnline
 from trainyard.protocol.states import AttemptOutcome
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
+    Hardware,
     NodeHeartbeat,
     NodeHeartbeatReply,
     WorkerIdentity,
 )
 from trainyard.run.failures import Failure, FailureReason
 
-AnyRow = Row[*tuple[Any, ...]]
+
+@dataclass(frozen=True, slots=True)
+class _Before(TypedRow):
+    """A node before its heartbeat."""
+
+    table: ClassVar[Table] = nodes
+    name: str
+    offline_since: datetime | None
+    notice: str | None
+    hardware: Hardware
+    withheld: dict[str, str]
+    clock_skew_seconds: float | None
+    clock_is_wrong: bool
+    trusted_since: datetime | None
+    ends_at: datetime | None
+    worker: WorkerIdentity | None
+
 
 # Statements of each group are built once, as those of each report in `server.attempts.service`.
 _OF_NODES: BindParameter[Sequence[str]] = bindparam("of_nodes", expanding=True)
 _BEFORE = (
-    select(
-        nodes.c.name,
-        nodes.c.offline_since,
-        nodes.c.notice,
-        nodes.c.hardware,
-        nodes.c.withheld,
-        nodes.c.clock_skew_seconds,
-        nodes.c.clock_is_wrong,
-        nodes.c.trusted_since,
-        nodes.c.ends_at,
-        nodes.c.worker,
-    )
+    _Before.select()
     .where(nodes.c.name.in_(_OF_NODES))
     .order_by(nodes.c.name)  # as all that lock several nodes
     .with_for_update(key_share=True)
@@ -143,8 +151,8 @@ def _note_nodes(
     context: Context, connection: Connection, heartbeats: Sequence[NodeHeartbeat]
 ) -> dict[str, RefusalError]:
     """Store heartbeats of different nodes; return which nodes are refused, and why."""
-    found = connection.execute(_BEFORE, {"of_nodes": [each.node for each in heartbeats]})
-    rows: dict[str, AnyRow] = {row.name: row for row in found}
+    found = _Before.all(connection, _BEFORE, {"of_nodes": [each.node for each in heartbeats]})
+    rows = {row.name: row for row in found}
     refusals = {each.node: _refusal(rows.get(each.node), each) for each in heartbeats}
     accepted = [(rows[each.node], each) for each in heartbeats if refusals[each.node] is None]
     now = context.now()
@@ -164,7 +172,7 @@ def _note_nodes(
     return {node: refusal for node, refusal in refusals.items() if refusal is not None}
 
 
-def _refusal(before: AnyRow | None, heartbeat: NodeHeartbeat) -> RefusalError | None:
+def _refusal(before: _Before | None, heartbeat: NodeHeartbeat) -> RefusalError | None:
     """Return why a heartbeat changes nothing; None for one that is accepted."""
     node = heartbeat.node
     if before is None:
@@ -177,7 +185,7 @@ def _refusal(before: AnyRow | None, heartbeat: NodeHeartbeat) -> RefusalError | 
 
 
 def _noted(
-    context: Context, before: AnyRow, heartbeat: NodeHeartbeat, now: datetime
+    context: Context, before: _Before, heartbeat: NodeHeartbeat, now: datetime
 ) -> dict[str, Any]:
     """Return the columns that a heartbeat sets: the same for every one, so some are as before."""
     reading, limit = heartbeat.clock, context.settings.clock_skew_seconds
@@ -205,7 +213,7 @@ def _noted(
     }
 
 
-def _changes(before: AnyRow, heartbeat: NodeHeartbeat) -> Iterator[NewEvent]:
+def _changes(before: _Before, heartbeat: NodeHeartbeat) -> Iterator[NewEvent]:
     """Return the events of what a heartbeat changes."""
     node, notice = heartbeat.node, heartbeat.notice
     if before.notice != notice:

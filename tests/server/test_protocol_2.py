@@ -196,7 +196,8 @@ def test_protocol_2_can_read_every_message_with_the_defaults_of_what_is_new() ->
     names = {type_.__name__ for type_ in vars(worker_messages).values() if isinstance(type_, type)}
     sent = {name for name in names if name.endswith(("Reply", "Message"))}
     former = {kind.replace("Chore", "Operation") for kind in SHAPES}
-    assert sent == former
+    # A worker of protocol 2 never calls for the newer ones.
+    assert sent == former | {"EndedJobsReply"}
     found = [
         change for kind, shape in SHAPE_OF.items() for change in changes(kind, shape, kind.__name__)
     ]

@@ -124,7 +124,8 @@ def _break_weights(position: int, factor: float) -> None:
     def breaking(self: Any, step: int, micro_batches: Any) -> Any:
         if any(batch.weight and position in batch.positions for batch in micro_batches):
             with torch.no_grad():
-                for weight in self._parameters:
+                groups = self._optimizer.param_groups
+                for weight in (each for group in groups for each in group["params"]):
                     getattr(weight, "_local_tensor", weight).mul_(factor)
         return step_of(self, step, micro_batches)
 

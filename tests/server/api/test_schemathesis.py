@@ -51,7 +51,7 @@ schemathesis.serializer.alias("application/gzip", "application/octet-stream")
 schema = schemathesis.openapi.from_dict(json.loads(openapi_text()))
 schema.config.update(request_timeout=PATIENCE)
 REFUSALS = schema.config.checks.negative_data_rejection
-REFUSALS.expected_statuses = [*REFUSALS.expected_statuses, "413"]
+REFUSALS.expected_statuses = [*REFUSALS.expected_statuses, "413", "431"]
 OPERATIONS = {
     found.ok().label: found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)
 }
