@@ -56,13 +56,21 @@ CONNECT_DEFAULTS = {
 """libpq's parameters of a connection; what the URL itself names wins."""
 
 BUSY_SECONDS = 30.0
-"""Longest wait of a thread for its turn to write SQLite, and then for another process."""
+"""Longest wait of a thread for its turn to write, and on SQLite then for another process."""
 
 
 RESTED_SECONDS = 1.0
 """Rest of a pooled connection after which it is tested with a message of its own before it is used.
 PostgreSQL may have been restarted meanwhile; below it, that test would be a third of the messages
 of a short read."""
+
+
+WRITERS = 2
+"""Threads of a process that write PostgreSQL at the same time.
+
+One computes while another one waits for an answer. More bring no more reports, for the interpreter
+runs one thread at a time and rows are locked for longer, and whoever reads waits behind all of
+them (docs/benchmarks.md)."""
 
 
 class LeadLostError(Exception):
@@ -80,9 +88,9 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
         self._reading = reading(self.engine)
-        # SQLite has one writer, and its own wait for another one is to sleep for up to 100 ms at a
-        # time: threads of one process take turns without it.
-        self._turn = threading.Lock()
+        # Threads of one process take turns. SQLite has one writer, and its own wait for another one
+        # is to sleep for up to 100 ms at a time.
+        self._turn = threading.BoundedSemaphore(1 if self.is_sqlite else WRITERS)
 
     @property
     def is_sqlite(self) -> bool:
@@ -142,7 +150,7 @@ class Database:
         No network call belongs inside: whatever is to be sent is sent after the block.
 
         Raises:
-            OperationalError: other writers of SQLite were not done within `BUSY_SECONDS`.
+            OperationalError: other writers were not done within `BUSY_SECONDS`.
         """
         with self._turn_to_write(), self.engine.connect() as connection:
             if self.is_sqlite:
@@ -152,14 +160,11 @@ class Database:
 
     @contextmanager
     def _turn_to_write(self) -> Iterator[None]:
-        if not self.is_sqlite:
-            yield
-            return
         # With a limit: threads that wait for another process would fail one after another.
         if not self._turn.acquire(timeout=BUSY_SECONDS):
             # As SQLite itself refuses a writer, so that all who handle that handle this.
             busy = sqlite3.OperationalError(f"no turn to write within {BUSY_SECONDS:g} seconds")
-            raise OperationalError("BEGIN IMMEDIATE", None, busy)
+            raise OperationalError("BEGIN", None, busy)
         try:
             yield
         finally:

@@ -1,10 +1,12 @@
-"""Connections: how long those to PostgreSQL wait for a silent peer, and turns to write SQLite."""
+"""Connections: how long those to PostgreSQL wait for a silent peer, and turns to write."""
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,51 @@ def test_threads_take_turns_to_write_sqlite(tmp_path: Path) -> None:
     with database.read() as connection:
         assert connection.exec_driver_sql("SELECT value FROM sums").scalar_one() == 16
     database.dispose()
+
+
+def test_few_threads_write_postgresql_at_once_and_none_waits_to_read(postgres_url: URL) -> None:
+    database = Database(postgres_url.render_as_string(hide_password=False))
+    counting = threading.Lock()
+    writing, most = 0, 0
+
+    def write(_: int) -> None:
+        nonlocal writing, most
+        with database.write() as connection:
+            with counting:
+                writing += 1
+                most = max(most, writing)
+            connection.exec_driver_sql("SELECT pg_sleep(0.05)")
+            with counting:
+                writing -= 1
+
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(write, range(16)))
+        assert most == engine.WRITERS
+        with ExitStack() as stack:
+            for _ in range(engine.WRITERS):
+                stack.enter_context(database.write())
+            with database.read() as connection:
+                assert connection.exec_driver_sql("SELECT 1").scalar_one() == 1
+    finally:
+        database.dispose()
+
+
+def test_a_writer_of_postgresql_without_a_turn_is_refused(
+    postgres_url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BUSY_SECONDS", 0.05)
+    database = Database(postgres_url.render_as_string(hide_password=False))
+    try:
+        with ExitStack() as stack:
+            for _ in range(engine.WRITERS):
+                stack.enter_context(database.write())
+            with pytest.raises(OperationalError, match="no turn to write"), database.write():
+                pass
+        with database.write():  # the turns are given back
+            pass
+    finally:
+        database.dispose()
 
 
 def test_threads_that_wait_for_another_process_are_refused_together(
