@@ -20,8 +20,6 @@ LEAST_VALIDATION = 0.10
 """Least share of validation: a person chose it."""
 LEAST_STARTUP = 0.20
 """Least share of start-up: a short job consists of it."""
-LEAST_RECENT_STEPS = 10
-"""Steps without which means of recent steps say little."""
 FREE_MEMORY = 0.5
 """Share of the device's memory below whose peak a larger micro-batch fits: activations at most
 double with it."""
@@ -210,7 +208,8 @@ def _saves(observed: Observed) -> Iterator[AdviceFinding]:
         field, gain = "checkpoint.async_mode", gain_of(share)
         remedy = 'Set checkpoint.async_mode to "async": training goes on while a save is written.'
     elif best is not None:
-        field, gain, remedy = "checkpoint.interval_steps", best.productive_gain, _every(best)
+        field, gain = "checkpoint.interval_steps", best.productive_gain
+        remedy = _every(best, program=observed.spec.program is not None)
     else:
         field, gain = "checkpoint.interval_steps", gain_of(share)
         remedy = "Save less often."
@@ -237,7 +236,7 @@ def _lost_steps(observed: Observed) -> Iterator[AdviceFinding]:
         share=share,
         evidence=(_of_ledger(observed, TimeCategory.LOST),),
         field=None if program else "checkpoint.interval_steps",
-        remedy=_every(best) if best is not None else "Look at what the attempts failed of.",
+        remedy=_every(best, program=program) if best else "Look at what the attempts failed of.",
         gain=best.productive_gain if best is not None else None,
     )
 
@@ -316,6 +315,17 @@ def _full_memory(observed: Observed) -> Iterator[AdviceFinding]:
     recent = observed.recent
     if recent is None or recent.allocation_retries < 1 or observed.spec.program is not None:
         return
+    mode = observed.spec.activation_checkpoint.mode
+    sequences = observed.spec.training.micro_batch_size
+    more = {"none": "selective", "selective": "full"}
+    field: str | None = None
+    remedy = "Give the job more slots, which share its weights."
+    if mode in more:
+        field = "activation_checkpoint.mode"
+        remedy = f'Set activation_checkpoint.mode to "{more[mode]}": backward then keeps less.'
+    elif sequences > 1:
+        field = "training.micro_batch_size"
+        remedy = f"Set training.micro_batch_size to {sequences // 2}."
     yield AdviceFinding(
         hindrance=Hindrance.FULL_MEMORY,
         words=f"The allocator emptied its cache {recent.allocation_retries:.0f} times in the last "
@@ -326,8 +336,8 @@ def _full_memory(observed: Observed) -> Iterator[AdviceFinding]:
                 name="memory/allocation_retries", value=recent.allocation_retries, unit="times"
             ),
         ),
-        field="activation_checkpoint.mode",
-        remedy='Set activation_checkpoint.mode to "selective", or halve training.micro_batch_size.',
+        field=field,
+        remedy=remedy,
         gain=None,
     )
 
@@ -343,9 +353,11 @@ def gain_of(share: float) -> float:
     return 1 / (1 - min(share, 0.9)) - 1
 
 
-def _every(best: BestSaves) -> str:
+def _every(best: BestSaves, *, program: bool) -> str:
     if not best.interval_steps:
         return "Save at the end alone: no failure was recorded."
+    if program:
+        return f"Save every {best.interval_steps:,} steps, the best in a replay."
     return f"Set checkpoint.interval_steps to {best.interval_steps:,}, the best in a replay."
 
 

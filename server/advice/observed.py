@@ -8,6 +8,7 @@ import numpy as np
 from sqlalchemy import Connection, select
 
 from server.advice.findings import BestSaves, Observed, RecentSteps, SlowRank, findings_of
+from server.attempts.launch import effective_spec
 from server.attempts.lineage import NEVER
 from server.context import Context
 from server.database.metric_and_log_tables import metric_series
@@ -42,9 +43,13 @@ def advice(context: Context, job_id: str) -> AdviceView:
     store_step_sums(context, job_id)
     with context.database.read() as connection:
         records = records_of(context, connection, job_id)
-        stored = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
+        newest = max(records.recorded, key=lambda one: one.number, default=None)
+        spec = (
+            _submitted(connection, job_id)
+            if newest is None
+            else effective_spec(connection, newest.attempt_id)
+        )
         recent = _recent(connection, records)
-    spec: JobSpec = stored.read(f"spec of job {job_id}")
     present = [each for each in read_ranks(context, job_id).stragglers if each.gone_at is None]
     observed = Observed(
         spec=spec,
@@ -59,6 +64,12 @@ def advice(context: Context, job_id: str) -> AdviceView:
         recent_steps=recent.steps if recent else 0,
         findings=findings_of(observed),
     )
+
+
+def _submitted(connection: Connection, job_id: str) -> JobSpec:
+    stored = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
+    spec: JobSpec = stored.read(f"spec of job {job_id}")
+    return spec
 
 
 def _slow_rank(straggler: StragglerView) -> SlowRank:

@@ -112,11 +112,15 @@ class _Queue:
 
     async def _serve_all(self) -> None:
         try:
+            left = False
             while self._waiting:
                 is_close = time.monotonic() - self._served_at < self._gather_seconds
-                if is_close and len(self._waiting) < MOST:
+                # Those that were left have waited for a group already.
+                if is_close and not left and len(self._waiting) < MOST:
                     await asyncio.sleep(self._gather_seconds)
-                await self._serve_group(self._next_group())
+                group = self._next_group()
+                left = bool(self._waiting)
+                await self._serve_group(group)
                 self._served_at = time.monotonic()
         finally:
             self._serving = None  # it holds the loop

@@ -126,7 +126,9 @@ class PodmanContainer:
 
     def _podman(self) -> list[str]:
         """Return the words that precede every command of Podman."""
-        scratch = next(_scratch_folders(self.run, self.user))
+        scratch = next(_scratch_folders(self.run, self.user), None)
+        if scratch is None:
+            raise ValueError(f"the container's folder in {SCRATCH} is gone")
         settings = [f"CONTAINERS_CONF={scratch}/{SETTINGS}", f"XDG_RUNTIME_DIR={scratch}"]
         # Mounts end with the last process of the attempt, whatever ended it. A user enters a
         # namespace of one id here: Podman's own way there leaves a process in between, at which
@@ -158,11 +160,19 @@ def remove_image(run: Path, user: RankUser | None) -> None:
     store = run / STORE
     # Storage roots are bound below mounts of a container. None is seen from here, where they end
     # with the processes; one that were would have storage removed.
-    if str(store) in Path("/proc/self/mountinfo").read_text(encoding="utf-8"):
+    if _escaped(store) in Path("/proc/self/mountinfo").read_bytes():
         logger.error("%s is not removed: something is mounted there", store)
         return
     for folder in (store, *_scratch_folders(run, user)):
         remove_tree(folder)
+
+
+def _escaped(path: Path) -> bytes:
+    """Return a path as `mountinfo` writes it (proc(5)): four bytes as octal numbers."""
+    found = os.fsencode(path).replace(b"\\", rb"\134")
+    for byte, number in ((b" ", rb"\040"), (b"\t", rb"\011"), (b"\n", rb"\012")):
+        found = found.replace(byte, number)
+    return found
 
 
 def _scratch_folders(run: Path, user: RankUser | None) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -30,6 +31,8 @@ from worker.launchers.rank_environment import OF_OTHER_PYTHONS
 from worker.launchers.torchrun import RankWatch, TorchrunLauncher, taken_port, torchrun_command
 from worker.launchers.unpack import unpack
 from worker.node.process_tree import WRAPPER
+
+logger = logging.getLogger(__name__)
 
 RUN = "TRAINYARD_RUN"
 """Variable that names the run directory to the program."""
@@ -112,6 +115,7 @@ class ProgramLauncher(TorchrunLauncher):
             return taken
         try:
             self._find()
+            return [] if self._container is None else self._container.prepare()
         except PutBackError as error:
             return put_back(self._share.launch.node, str(error), remedy=error.remedy)
         except MissingEnvironmentError as missing:
@@ -119,7 +123,6 @@ class ProgramLauncher(TorchrunLauncher):
             return replace(back, environment=missing.digest)
         except (OSError, ValueError) as error:
             return self._unfit(error)
-        return [] if self._container is None else self._container.prepare()
 
     def start(self) -> None:
         """Start torchrun, or the one process of the node."""
@@ -159,7 +162,10 @@ class ProgramLauncher(TorchrunLauncher):
         """End every process, then remove the image that was loaded for them."""
         super().stop()
         if (self._program.environment.container or "").endswith(ARCHIVE):
-            remove_image(self._share.run.root, self._share.launch.user)
+            try:
+                remove_image(self._share.run.root, self._share.launch.user)
+            except OSError:  # the attempt is still to be reported
+                logger.exception("the image of %s is not removed", self._share.run.root)
 
     def _unfit(self, error: Exception) -> Failure:
         return Failure(

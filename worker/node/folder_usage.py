@@ -125,8 +125,11 @@ def _remove_file(path: Path, kept: Container[Path], records: Container[Path]) ->
             path.unlink()
 
 
-def remove_tree(folder: Path) -> None:
+def remove_tree(folder: Path) -> bool:
     """Remove a folder and all below it, without following a link or leaving the file system.
+
+    Returns:
+        Whether it is gone.
 
     Folders of other users, and those that were closed, become such that this process may empty
     them, where it may do that.
@@ -136,12 +139,13 @@ def remove_tree(folder: Path) -> None:
     for is_last in (False, True):
         ended = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, capture_output=True)
         if not ended.returncode:
-            return
+            return True
         if not is_last:
             with suppress(FileNotFoundError):
                 _open_all(folder)
     reason = ended.stderr.decode(errors="replace")[:500]
     logger.warning("%s is not removed whole: %s", folder, reason)
+    return False
 
 
 def _open_all(top: Path) -> None:

@@ -128,9 +128,9 @@ class RunCleaner(threading.Thread):
                 return False
             with suppress(OSError):  # it has other attempts
                 run.root.parent.rmdir()
-        remove_tree(away)
-        logger.info("%s is removed", run.root)
-        return True
+        if gone := remove_tree(away):
+            logger.info("%s is removed", run.root)
+        return gone
 
     def _connected(self) -> WorkerApi:
         store = self._store

@@ -137,9 +137,26 @@ def test_small_micro_batches_with_memory_to_spare() -> None:
     assert findings_of(observed(recent=recent(peak_share=0.3), **batches)) == ()
 
 
-def test_an_allocator_without_room() -> None:
-    found = only(observed(recent=recent(peak_share=0.98, allocation_retries=3.0)))
-    assert (found.hindrance, found.field) == (Hindrance.FULL_MEMORY, "activation_checkpoint.mode")
+@pytest.mark.parametrize(
+    ("mode", "sequences", "field", "words"),
+    [
+        ("none", 4, "activation_checkpoint.mode", '"selective"'),
+        ("selective", 4, "activation_checkpoint.mode", '"full"'),
+        ("full", 4, "training.micro_batch_size", "to 2"),
+        ("full", 1, None, "more slots"),
+    ],
+)
+def test_an_allocator_without_room(
+    mode: str, sequences: int, field: str | None, words: str
+) -> None:
+    full = recent(peak_share=0.98, allocation_retries=3.0)
+    sections: dict[str, Any] = {
+        "activation_checkpoint": {"mode": mode},
+        "training": {"micro_batch_size": sequences},
+    }
+    found = only(observed(recent=full, **sections))
+    assert (found.hindrance, found.field) == (Hindrance.FULL_MEMORY, field)
+    assert words in found.remedy
 
 
 def test_the_costliest_comes_first_and_each_names_a_field_that_exists() -> None:
@@ -159,8 +176,10 @@ def test_of_a_program_no_field_of_the_built_in_trainer_is_named() -> None:
     )
     steps = recent(data=0.2, own=0.4, own_most=0.4, wait=0.6, peak_share=0.1)
     program: dict[str, Any] = {"program": {"command": ["python", "train.py"]}}
-    found = findings_of(observed(spent, recent=steps, **program))
+    best = BestSaves(interval_steps=50, productive_gain=0.1)
+    found = findings_of(observed(spent, recent=steps, best=best, **program))
     assert {each.field for each in found} == {None}
+    assert not [each.remedy for each in found if "checkpoint.interval_steps" in each.remedy]
     assert {each.hindrance for each in found} == {
         *(Hindrance.LOST_STEPS, Hindrance.SAVES, Hindrance.DATA_WAIT, Hindrance.COLLECTIVES)
     }
