@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainyard.protocol.goodput import AdviceFinding, Evidence, Hindrance, TimeCategory
+from trainyard.protocol.goodput import (
+    JOB_CATEGORIES,
+    SLOT_CATEGORIES,
+    AdviceFinding,
+    Evidence,
+    Hindrance,
+    TimeCategory,
+)
 from trainyard.spec.job import JobSpec
 
 LEAST_SHARE = 0.03
@@ -23,13 +30,7 @@ LEAST_STARTUP = 0.20
 FREE_MEMORY = 0.5
 """Share of the device's memory below whose peak a larger micro-batch fits: activations at most
 double with it."""
-ON_SLOTS = frozenset(
-    {
-        *(TimeCategory.PRODUCTIVE, TimeCategory.DATA_WAIT, TimeCategory.COMPILATION),
-        *(TimeCategory.SAVE_STALL, TimeCategory.VALIDATION, TimeCategory.STARTUP),
-        *(TimeCategory.ENDING, TimeCategory.OTHER, TimeCategory.LOST, TimeCategory.UNREACHABLE),
-    }
-)
+ON_SLOTS = frozenset(JOB_CATEGORIES) & frozenset(SLOT_CATEGORIES)
 """Categories of the time in which a job holds slots."""
 
 

@@ -25,11 +25,10 @@ LOOK_SECONDS = 5.0
 """Shortest pause between two looks."""
 PAUSE_FACTOR = 20
 """Pause between two looks as a multiple of the last one: at most a twentieth of a core."""
-
-
 SCARCE_SHARE = 10
 """While a disk is about to be full, a folder may take one of so many parts of it."""
 NOT_COUNTED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
+"""Errors of a folder that cannot be counted, which counts as an excess."""
 DEEPEST = 1000
 """Levels of folders that are opened where they are closed to this process."""
 DEEPEST_RECORD = 8
