@@ -14,6 +14,7 @@ PROGRAMS = (
     "control_plane.submit_to_first_step",
     "control_plane.stream_latency",
     "control_plane.ingest",
+    "control_plane.ingest.against_trackers",
     "control_plane.jobs_list",
     "control_plane.charts",
     "control_plane.goodput",

@@ -7,7 +7,8 @@ import json
 import random
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
 from benchmarks.control_plane.servers import Running
@@ -28,7 +29,7 @@ class ReportMaker:
 
     def __init__(self, running: Running, *, seed: int) -> None:
         self._running = running
-        self._chance = random.Random(seed)
+        self._lines = metric_lines(seed)
         self._identity = Identity(boot_id="boot", pid_namespace="1", pid=1, start_time=1)
         self._step = 0
         self._straggles = False
@@ -43,7 +44,9 @@ class ReportMaker:
             compares: whether the trainer has compared its ranks: their times, and a straggler that
                 is found, or gone again.
         """
-        metrics = [self._metrics() for _ in range(steps)]
+        metrics = [next(self._lines) for _ in range(steps)]
+        if metrics:
+            self._step = metrics[-1]["step"]
         contents = {
             "metrics": _json_lines(metrics),
             "log:0": b"".join(b"%079d\n" % self._step for _ in range(log_lines)),
@@ -57,15 +60,6 @@ class ReportMaker:
             chunks=tuple(self.chunk(file, new) for file, new in contents.items() if new),
         )
         return report.model_dump_json().encode()
-
-    def _metrics(self) -> dict[str, Any]:
-        self._step += 1
-        return {
-            "step": self._step,
-            "time": 1.7e9 + self._step / 10,
-            "values": {name: self._chance.gauss(2.0, 0.1) for name in NAMES},
-            "data_digest": f"{self._chance.getrandbits(128):032x}",
-        }
 
     def _comparison(self) -> list[dict[str, Any]]:
         now = {"time": time.time(), "step": self._step}
@@ -89,6 +83,18 @@ class ReportMaker:
         end = self._offsets[file] = start + len(content)
         packed = base64.b64encode(zlib.compress(content, 1)).decode()
         return Chunk(file=file, start=start, end=end, content=packed)
+
+
+def metric_lines(seed: int) -> Iterator[dict[str, Any]]:
+    """Yield lines of metrics, one for each step from 1 on, with `SERIES` values and a digest."""
+    chance = random.Random(seed)
+    for step in count(1):
+        yield {
+            "step": step,
+            "time": 1.7e9 + step / 10,
+            "values": {name: chance.gauss(2.0, 0.1) for name in NAMES},
+            "data_digest": f"{chance.getrandbits(128):032x}",
+        }
 
 
 def _json_lines(records: Iterable[dict[str, Any]]) -> bytes:

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from sqlalchemy import insert
+from sqlalchemy import func, insert, select
 
 from embedded.child import any_free_port
 from server.auth.service import create_token
 from server.auth.tokens import hash_token
 from server.context import Context, SystemClock
 from server.database.engine import Database
+from server.database.metric_and_log_tables import metric_chunks, metric_tail
 from server.database.migrate import upgrade
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.settings import Settings
@@ -133,7 +134,7 @@ def served(opened: Store) -> Iterator[Process]:
     port = any_free_port(HOST)
     url = f"http://{HOST}:{port}"
     with server_process(opened, "api", PORT=str(port)) as (process, log):
-        _wait_until_it_answers(f"{url}/healthz", process, log)
+        wait_until_it_answers(f"{url}/healthz", process, log)
         yield Process(url, process.pid)
 
 
@@ -171,6 +172,14 @@ def user_token(opened: Store) -> str:
     """Return a new token of a user."""
     _, token = create_token(opened.context, TokenRequest(name=opened.context.new_id()))
     return token
+
+
+def stored_points(opened: Store) -> int:
+    """Return how many points a database holds."""
+    with opened.context.database.read() as connection:
+        tail = connection.scalar(select(func.count()).select_from(metric_tail))
+        chunks = connection.scalar(select(func.sum(metric_chunks.c.count)))
+    return (tail or 0) + (chunks or 0)
 
 
 SPEC = JobSpec(training=TrainingSection(steps=10**9))  # points after the last step are left out
@@ -258,7 +267,12 @@ def _opened(kind: str, url: str, folder: Path, *, pid: int | None) -> Store:
     return Store(kind, context, folder, pid)
 
 
-def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a server that starts answers a GET.
+
+    Raises:
+        RuntimeError: it ended, or did not answer in time.
+    """
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:

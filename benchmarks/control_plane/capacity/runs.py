@@ -64,15 +64,15 @@ def spent(opened: Store, **processes: list[Process]) -> Iterator[Spent]:
     pids = {kind: [process.pid for process in of_kind] for kind, of_kind in processes.items()}
     if opened.pid is not None:
         pids["database"] = [opened.pid]
-    before = {kind: sum(map(_seconds, each)) for kind, each in pids.items()}
+    before = {kind: sum(map(processor_seconds, each)) for kind, each in pids.items()}
     measured = Spent()
     yield measured
     measured.seconds = {
-        kind: sum(map(_seconds, each)) - before[kind] for kind, each in pids.items()
+        kind: sum(map(processor_seconds, each)) - before[kind] for kind, each in pids.items()
     }
 
 
-def _seconds(pid: int) -> float:
+def processor_seconds(pid: int) -> float:
     """Return the processor time of a process and of all that it started; 0 for one that is gone."""
     folder = Path(f"/proc/{pid}")
     try:
@@ -81,5 +81,5 @@ def _seconds(pid: int) -> float:
         children = [path.read_text().split() for path in folder.glob("task/*/children")]
     except (FileNotFoundError, ProcessLookupError):  # a worker of the database that has just ended
         return 0.0
-    started = sum(_seconds(int(child)) for each in children for child in each)
+    started = sum(processor_seconds(int(child)) for each in children for child in each)
     return sum(map(int, ticks)) / TICKS + started

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-from sqlalchemy import func, select
 
 from benchmarks.control_plane.reports import SERIES, ReportMaker
 from benchmarks.control_plane.servers import (
@@ -25,9 +24,9 @@ from benchmarks.control_plane.servers import (
     add_running,
     run_on_databases,
     served,
+    stored_points,
 )
 from benchmarks.report import emit
-from server.database.metric_and_log_tables import metric_chunks, metric_tail
 
 TARGETS = {"sqlite": 50_000, "postgresql": 30_000}
 
@@ -55,7 +54,7 @@ def measure(opened: Store, *, points: int, values: int, supervisors: int) -> boo
     makers = [ReportMaker(run, seed=seed) for seed, run in enumerate(runs)]
     each = points // supervisors // values
     bodies = [[maker.make(steps=values // SERIES) for _ in range(each)] for maker in makers]
-    before = _stored(opened)
+    before = stored_points(opened)
     with served(opened) as api, ThreadPoolExecutor(supervisors) as pool:
         started = time.perf_counter()
         for done in [
@@ -63,7 +62,7 @@ def measure(opened: Store, *, points: int, values: int, supervisors: int) -> boo
         ]:
             done.result()
         seconds = time.perf_counter() - started
-    stored = _stored(opened) - before
+    stored = stored_points(opened) - before
     sent = sum(map(len, bodies)) * values
     assert stored == sent, f"sent {sent} points, but {stored} are stored"
     return emit(
@@ -78,13 +77,6 @@ def measure(opened: Store, *, points: int, values: int, supervisors: int) -> boo
         values_per_report=values,
         supervisors=supervisors,
     )
-
-
-def _stored(opened: Store) -> int:
-    with opened.context.database.read() as connection:
-        tail = connection.scalar(select(func.count()).select_from(metric_tail))
-        chunks = connection.scalar(select(func.sum(metric_chunks.c.count)))
-    return (tail or 0) + (chunks or 0)
 
 
 def main() -> int:

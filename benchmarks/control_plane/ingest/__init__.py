@@ -1,0 +1,1 @@
+"""What the storing of reports costs, how much a machine takes, and how that grows."""
