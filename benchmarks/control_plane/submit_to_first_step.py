@@ -1,7 +1,7 @@
 """Time from a submission to the trainer's first completed step, against a bare torchrun.
 
 A job goes through the API of a running embedded control plane: stored, placed, sent, claimed,
-checked, launched, with its dataset opened and its preflight saved before the first step. The bare
+checked, launched, with its dataset opened and its preflight saved during the first step. The bare
 launch is `torchrun` of a script that imports torch and joins the process group, on as many ranks.
 Both alternate, so that other load on the machine affects both alike; the first job, which also
 builds the token cache, is reported separately.
@@ -107,8 +107,7 @@ def launch(running: Running, *, ranks: int) -> Launched:
     running.succeed(job, timeout=JOB_SECONDS)
     run = running.run(job)
     seen = {event.kind: event.at.timestamp() for event in running.yard.events(job.id)}
-    phases, committed = told_by_trainer(run)
-    saved_in = first_line(run).values["checkpoint/stall_seconds"]
+    phases = told_by_trainer(run)
     at = {
         "submitted": submitted,
         "request": stored,
@@ -120,9 +119,8 @@ def launch(running: Running, *, ranks: int) -> Launched:
         "imports_without_torch": phases["starting"],
         "torch_and_process_group": phases["building_cache"],
         "dataset": phases["loading"],
-        "model": committed.time - saved_in,
-        "preflight_save": committed.time,
-        "first_step": first_line(run).time,
+        "model": phases["training"],
+        "first_step_and_preflight": first_line(run).time,
     }
     return Launched(run, at)
 
@@ -138,18 +136,14 @@ def spec(ranks: int) -> dict[str, Any]:
     }
 
 
-def told_by_trainer(run: WorkerRun) -> tuple[dict[str, float], EventRecord]:
-    """Return when each phase was entered for the first time, and the commit of the preflight."""
+def told_by_trainer(run: WorkerRun) -> dict[str, float]:
+    """Return when each phase was entered for the first time."""
     phases: dict[str, float] = {}
-    committed: EventRecord | None = None
     for text in run.events.read_text(encoding="utf-8").splitlines():
         line = parse_record(EventRecord, text)
         if line.kind == "phase":
             phases.setdefault(str(line.data["phase"]), line.time)
-        elif line.kind == "checkpoint_committed" and committed is None:
-            committed = line
-    assert committed is not None, "a job saves a preflight"
-    return phases, committed
+    return phases
 
 
 def first_line(run: WorkerRun) -> MetricRecord:

@@ -74,7 +74,8 @@ class CheckpointManager:
     """Saves the checkpoints of an attempt; `reader.load` loads the one from which it resumes.
 
     With `async_mode` a save runs during the next steps, one at a time. Rank 0 detects its end; all
-    ranks then settle it at the same step. A temporary failure is no error before
+    ranks then settle it at the same step. The preflight runs during the first step in every mode,
+    and is settled before that step's update. A temporary failure is no error before
     `checkpoint.give_up_after_seconds` have passed: training continues, and rank 0 decides when the
     next try is due.
     """
@@ -108,7 +109,7 @@ class CheckpointManager:
         # A separate group: collectives of one group pair up in the order of their calls, and a
         # background save would pair with those of the training thread.
         group = ranks.cpu_group
-        if self._staging is not None:
+        if self._staging is not None or run.spec.checkpoint.preflight:
             own = dist.new_group(backend="gloo", timeout=TIMEOUT)
             assert own is not None
             group = own
@@ -190,11 +191,11 @@ class CheckpointManager:
     def begin(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, *, kind: str
     ) -> PendingSave:
-        """Begin to save this step; with `async_mode` it continues after the return.
+        """Begin to save this step; a preflight, and any with `async_mode`, outlives the call.
 
-        The tensors must not change before `wait_staged` has returned. One save is under way at a
-        time: this one waits for the previous one. If that one fails for a temporary reason, none
-        begins and the failed one is returned; its next try comes later. If this attempt has
+        The tensors must not change before `wait_until_writable` has returned. One save is under way
+        at a time: this one waits for the previous one. If that one fails for a temporary reason,
+        none begins and the failed one is returned; its next try comes later. If this attempt has
         committed this step before, nothing is written. A failed save leaves no checkpoint and
         frees its space.
 
@@ -216,13 +217,24 @@ class CheckpointManager:
             pending = self._pending = self._begin(model, optimizer, state, kind)
         # Not `pending.done()`: a background save may have ended on some ranks only, and all ranks
         # must settle at the same step.
-        if self._staging is None:
+        if not self._in_background(kind):
             self.settle()
         return pending
 
-    def wait_staged(self) -> None:
-        """Wait until the tensors may change; called right before the optimizer's update."""
-        if self._pending is not None and not self._pending.staged.is_set():
+    def wait_until_writable(self) -> None:
+        """Wait until the tensors may change; called right before the optimizer's update.
+
+        They may once a save has staged them. A preflight must be committed: no weight is updated
+        before the storage has taken a checkpoint.
+
+        Raises:
+            RunError: the preflight has failed.
+        """
+        if self._pending is None:
+            return
+        if self._pending.kind == PREFLIGHT:
+            self.settle()
+        elif not self._pending.staged.is_set():
             with self._waiting():
                 self._pending.staged.wait()
 
@@ -312,13 +324,18 @@ class CheckpointManager:
                 save.staged.set()
                 save.set_result(manifest)
 
-        if self._staging is None:
-            write()
-        else:
+        if self._staging is not None:
             self._staging.mark()
+        if self._in_background(kind):
             # A daemon: a process that fails ends without waiting for ranks that may have ended.
             threading.Thread(target=write, name="checkpoint", daemon=True).start()
+        else:
+            write()
         return save
+
+    def _in_background(self, kind: str) -> bool:
+        """Return whether a save runs in a thread; a preflight needs no copies for that."""
+        return self._staging is not None or kind == PREFLIGHT
 
     def _failed(self, save: PendingSave, error: CheckpointError) -> None:
         """Record on all ranks a failed save that is tried again.

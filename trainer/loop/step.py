@@ -96,7 +96,7 @@ class TrainStep:
             spec: the job.
             stages: as in `clip_grad_norm`.
             before_update: called right before the parameters change: a background save must have
-                copied them by then.
+                copied them by then, and the preflight have committed them.
         """
         self._before_update = before_update
         self._forward_backward = forward_backward

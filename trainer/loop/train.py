@@ -179,7 +179,7 @@ class Loop(SaveObserver):
             assembly.optimizer,
             run.spec,
             stages=assembly.stages,
-            before_update=checkpoints.wait_staged,
+            before_update=checkpoints.wait_until_writable,
         )
 
     def keep(self, metrics: dict[str, float]) -> None:
@@ -189,7 +189,9 @@ class Loop(SaveObserver):
     def run(self, dataset: Dataset) -> Outcome:
         """Train until the last step or a stop, save, and return the outcome."""
         if self._spec.checkpoint.preflight:
-            self._save("preflight")
+            # It ends before the first update of the weights (`wait_until_writable`): until then
+            # the forward and backward passes, and their compilation, only read what it writes.
+            self._begin_save("preflight")
         self._writer.enter(Phase.TRAINING)
         with (
             self._checkpoints.drained(),
@@ -302,9 +304,7 @@ class Loop(SaveObserver):
                 self._writer.event("stop_agreed", {})
                 return
             if saving:
-                self._checkpoints.begin(
-                    self._assembly.model, self._assembly.optimizer, self._state, kind=saving
-                )
+                self._begin_save(saving)
             with self._metrics_logger.timers.pausing():
                 self._requests.recorded(
                     self._profiler.step_done(self._state.step, self._requests.profile)
@@ -325,6 +325,10 @@ class Loop(SaveObserver):
         self._state = one_step_on(self._state, self._spec)
         self._writer.step = self._state.step
         return metrics
+
+    def _begin_save(self, kind: str) -> None:
+        assembly = self._assembly
+        self._checkpoints.begin(assembly.model, assembly.optimizer, self._state, kind=kind)
 
     def _save(self, kind: str) -> None:
         assembly = self._assembly

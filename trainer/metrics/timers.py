@@ -82,9 +82,10 @@ class StepTimers:
             ended.record()
             self._marks.append((begun, ended))
         else:
-            started = self._clock()
+            started, paused = self._clock(), self._line.paused_seconds
             yield
-            self._host_seconds += self._clock() - started
+            paused = self._line.paused_seconds - paused  # the update may wait for a save
+            self._host_seconds += self._clock() - started - paused
         for span in self._spans:
             span.steps += 1
 

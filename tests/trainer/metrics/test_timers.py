@@ -43,7 +43,11 @@ def test_what_holds_over_the_steps_since_the_last_look() -> None:
     pace.restart()
     with pace.step():
         clock.now += 2
-    assert pace.values()["perf/step_seconds"] == pytest.approx(2.0)
+        with pace.pausing():  # the update waits for a save
+            clock.now += 5
+    values = pace.values()
+    assert values["perf/step_seconds"] == pytest.approx(2.0)
+    assert values["perf/compute_tokens_per_second_per_device"] == pytest.approx(1000 / (2 * 4))
 
 
 class Device:

@@ -24,8 +24,8 @@ class CheckpointSection(SpecModel):
     by the clock while one is being written. `auto` is 600 on GPUs where `interval_steps` is `auto`
     and comes to 0; else 0."""
     preflight: bool = True
-    """Save completely right after initialisation or loading, before the first step: a path or a
-    disk that cannot take a checkpoint fails the job at once."""
+    """Save completely after initialisation or loading, before the first update of the weights: a
+    path or a disk that cannot take a checkpoint fails the job in its first step."""
     async_mode: Literal["auto", "disabled", "async", "async_with_pinned_mem"] = "auto"
     """Whether training continues while a checkpoint is written. The tensors are copied during the
     next forward and backward pass, into host memory that is allocated once; with
