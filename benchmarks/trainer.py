@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ from benchmarks.bare_llama import BareLlama
 from benchmarks.launch import torchrun
 from benchmarks.report import Line, emit, run_and_relay
 from trainer.data.batches import MicroBatch
+from trainer.kernels.cpu_products import fast_products
 from trainer.loop.build import assemble
 from trainer.loop.step import TrainStep
 from trainer.process import prefer_growing_segments
@@ -165,9 +167,10 @@ def run_case(case: Case, steps: int) -> tuple[Measured, bool]:
     if device.type == "cpu":
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     step = _bare_step(spec, device) if case.bare else _our_step(spec, device)
-    warmed = [step() for _ in range(WARMUP_STEPS)]
-    seconds = statistics.median([step_seconds(step, device) for _ in range(steps)])
-    loss = step()
+    with nullcontext() if case.bare else fast_products(device):
+        warmed = [step() for _ in range(WARMUP_STEPS)]
+        seconds = statistics.median([step_seconds(step, device) for _ in range(steps)])
+        loss = step()
     leads = dist.get_rank() == 0
     dist.barrier()
     dist.destroy_process_group()

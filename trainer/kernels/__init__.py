@@ -1,1 +1,1 @@
-"""Kernels of a GPU, in Triton; each has a plain version elsewhere."""
+"""Kernels of a GPU, in Triton, each with a plain version elsewhere; and the products of a CPU."""

@@ -17,6 +17,7 @@ from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined, on_rank_0, same_on_every_rank
 from trainer.errors import DataError, LaunchError
+from trainer.kernels.cpu_products import fast_products
 from trainer.loop.build import (
     Assembly,
     assemble,
@@ -109,6 +110,7 @@ def train(
         with (
             explaining_memory(model, optimizer, ranks.device, snapshots, rank=ranks.rank),
             measured_waits(ranks.device) as waits,
+            fast_products(ranks.device),
         ):
             loop = Loop(run, ranks, writer, checkpoints, assembly, state, waits, after_step)
             if bandwidth is not None:

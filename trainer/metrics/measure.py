@@ -79,7 +79,9 @@ def precision_of(spec: JobSpec) -> Precision:
         return "float8"
     if spec.training.param_dtype == "bfloat16":
         return "bfloat16"
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "float32"
+    # On a CPU the setting belongs to `trainer.kernels.cpu_products`.
+    tf32 = torch.cuda.is_available() and torch.backends.cuda.matmul.allow_tf32
+    return "tf32" if tf32 else "float32"
 
 
 def device_name(device: torch.device) -> str:

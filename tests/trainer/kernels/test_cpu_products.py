@@ -1,0 +1,85 @@
+"""Products on a CPU: which library, and that results are float32's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.kernels import cpu_products
+from trainer.kernels.cpu_products import fast_products, mkl_lacks_avx512, products_are_float32
+
+HERE = Path("/proc/cpuinfo").read_text()
+float32_only = pytest.mark.skipif(
+    "avx512f" not in HERE or "amx" in HERE, reason="oneDNN computes in float32 without AMX"
+)
+AMD = "vendor_id\t: AuthenticAMD\nflags\t\t: avx2 avx512f avx512bw avx512dq avx512vl avx512_bf16\n"
+
+
+@pytest.fixture
+def cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The description of a processor on which MKL lacks AVX-512, which this one may not be."""
+    monkeypatch.setattr(cpu_products, "CPU_INFO", path := tmp_path / "cpuinfo")
+    monkeypatch.delenv("MKL_CBWR", raising=False)
+    path.write_text(AMD)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        (AMD, True),
+        (AMD + "vendor_id\t: GenuineIntel\n", True),  # the first processor of the list
+        (AMD.replace("AuthenticAMD", "GenuineIntel"), False),
+        (AMD.replace("avx512_bf16", "avx512_bf16 amx_tile"), False),
+        (AMD.replace("avx512bw ", ""), False),
+        ("", False),
+    ],
+    ids=["AMD", "first counts", "Intel", "AMX", "AVX2", "other system"],
+)
+def test_only_processors_whose_avx512_mkl_leaves_unused(text: str, lacks: bool, cpu: Path) -> None:
+    cpu.write_text(text)
+    assert mkl_lacks_avx512(cpu) == lacks
+    cpu.unlink()
+    assert not mkl_lacks_avx512(cpu)
+
+
+@float32_only
+def test_the_block_alone_selects_the_library(cpu: Path) -> None:
+    assert cpu.exists()
+    with fast_products(torch.device("cpu")):
+        assert torch.get_float32_matmul_precision() == "medium"
+        # Gradients of weights and inputs multiply transposed matrices.
+        left, right = torch.randn(512, 256), torch.randn(512, 384)
+        by_block = left.T @ right
+        error = (by_block.double() - left.double().T @ right.double()).abs().max()
+    assert error < 512 * 2**-24 * (left.abs().T @ right.abs()).max()
+    assert torch.get_float32_matmul_precision() == "highest"
+    with fast_products(torch.device("cuda")):
+        assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_job_that_configures_mkl_keeps_it(cpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cpu.exists()
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    with fast_products(torch.device("cpu")):
+        assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_library_that_rounds_to_bfloat16_is_not_used(
+    cpu: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cpu.exists()
+    assert products_are_float32()
+    product = torch.Tensor.__matmul__
+
+    def rounded(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        if left.dtype != torch.float32:
+            return product(left, right)
+        return product(left.bfloat16().float(), right.bfloat16().float())
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", rounded)
+    assert not products_are_float32()
+    with fast_products(torch.device("cpu")):
+        assert torch.get_float32_matmul_precision() == "highest"
