@@ -26,6 +26,7 @@ PROGRAMS = (
     "trainer",
     "trainer_overhead",
     "reshard",
+    "planner_accuracy",
     "strategies",
     "data",
     "run_log",

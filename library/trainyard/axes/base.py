@@ -62,6 +62,65 @@ Rule = Callable[[LayoutFacts], Iterator[Problem]]
 
 
 @dataclass(frozen=True)
+class TrafficFacts:
+    """Input of the traffic of an axis: what the fullest rank of a layout holds and computes."""
+
+    sizes: Sizes
+    """Size of each axis."""
+    section: AxisFields
+    """The section `parallelism`; `options` gives the part of one axis."""
+    sharded: bool
+    """Whether FSDP holds the weights."""
+    blocks: int
+    """Transformer blocks of the rank."""
+    block_weights: int
+    """Elements of its blocks that it multiplies with: its share of each matrix."""
+    embedding_weights: int
+    """Likewise of the token embedding, 0 without it."""
+    head_weights: int
+    """Likewise of final norm and head; 0 where another rank or a tied embedding has them."""
+    compute_bytes: int
+    """Bytes of an element in computation."""
+    reduce_bytes: int
+    """Bytes of an element of the sum of gradients."""
+    micro_batches: int
+    """Micro-batches that the rank runs in a step, empty ones included."""
+    stages: int
+    """Pipeline stages of the rank."""
+    stream_bytes: int
+    """Residual stream of a micro-batch over its tokens, undivided by sequence parallelism."""
+    held_stream_bytes: int
+    """Part of it that the rank holds between blocks."""
+    query_bytes: int
+    """Queries of a micro-batch over its tokens and heads."""
+    kv_bytes: int
+    """Keys and values of a micro-batch over its tokens and heads."""
+    recomputed: float
+    """Share of a block's forward that backward repeats."""
+
+    def size(self, axis: str) -> int:
+        """Return the size of an axis."""
+        return self.sizes[axis]
+
+    def options(self, kind: type[Fields]) -> Fields:
+        """Return the section as the fields of one axis module."""
+        assert isinstance(self.section, kind)
+        return self.section
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a rank sends in a step for one axis."""
+
+    sent_bytes: float = 0.0
+    """Bytes that leave the rank, as rings and trees send them."""
+    messages: float = 0.0
+    """Collectives and sends, of which each has a latency."""
+    overlaps: bool = False
+    """Whether a device with streams of its own computes meanwhile."""
+
+
+@dataclass(frozen=True)
 class Axis:
     """A parallel axis as data: layouts, mesh, planner, legality and labels iterate over these."""
 
@@ -86,6 +145,8 @@ class Axis:
     """Axes whose ranks it regroups; such an axis does not multiply the world size."""
     rules: tuple[Rule, ...] = field(default=(), repr=False)
     """Its legality rules for a job."""
+    traffic: Callable[[TrafficFacts], Traffic] = field(default=lambda _: Traffic(), repr=False)
+    """What a rank sends for it in a step."""
     resets: Callable[[Sizes, Sizes], dict[str, Any]] = field(default=lambda *_: {}, repr=False)
     """Resets of fields that were chosen for the former sizes and do not apply to new ones."""
 

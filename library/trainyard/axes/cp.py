@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from trainyard.axes.base import Axis, AxisFields, LayoutFacts, legal_sizes, problem
+from trainyard.axes.base import (
+    Axis,
+    AxisFields,
+    LayoutFacts,
+    Traffic,
+    TrafficFacts,
+    legal_sizes,
+    problem,
+)
 from trainyard.base.model_base import Ranks
 from trainyard.base.problems import Problem, nearest
 
@@ -60,6 +68,22 @@ def context_parallel(facts: LayoutFacts) -> Iterator[Problem]:
         )
 
 
+def exchanges_keys(facts: TrafficFacts) -> Traffic:
+    """Return the exchange of keys and values in each block.
+
+    `allgather_kv` gathers keys and values in forward and sums their gradients in backward;
+    `ulysses` exchanges queries, keys and values, then the mixed values, and likewise in backward.
+    """
+    ranks = facts.size("cp")
+    if ranks == 1:
+        return Traffic()
+    passes = facts.blocks * facts.micro_batches * (2 + facts.recomputed)
+    if facts.options(ContextParallelFields).cp_method == "ulysses":
+        exchanged = (2 * facts.query_bytes + facts.kv_bytes) * (ranks - 1) / ranks
+        return Traffic(passes * exchanged, 2 * passes)
+    return Traffic(passes * facts.kv_bytes * (ranks - 1), passes)
+
+
 FIELDS = ContextParallelFields
 AXES = (
     Axis(
@@ -73,5 +97,6 @@ AXES = (
         # Its ranks use the same weights and sum their gradients, so FSDP shards over them too.
         shards_weights=True,
         rules=(own_model, context_parallel),
+        traffic=exchanges_keys,
     ),
 )

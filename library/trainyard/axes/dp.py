@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.axes.base import Axis, AxisFields
+from trainyard.axes.base import Axis, AxisFields, Traffic, TrafficFacts
 from trainyard.base.model_base import Ranks
 
 
@@ -22,6 +22,43 @@ class DataParallelFields(AxisFields):
     and never for the last layers, which backward needs at once."""
 
 
+def sums_over_replicas(facts: TrafficFacts) -> Traffic:
+    """Return the all-reduce of the gradients' shards over replicas, once a step."""
+    ranks = facts.size("dp_replicate")
+    if ranks == 1:
+        return Traffic()
+    elements = facts.block_weights + facts.embedding_weights + facts.head_weights
+    shard = elements * facts.reduce_bytes / _sharing(facts)
+    return Traffic(2 * shard * (ranks - 1) / ranks, facts.blocks + 2, overlaps=True)
+
+
+def gathers_weights(facts: TrafficFacts) -> Traffic:
+    """Return the all-gathers of weights and the reduce-scatters of gradients of FSDP.
+
+    Context-parallel ranks share the weights too. Of the last layers `default` frees nothing, and
+    nothing at all in a pipeline; an embedding that is not tied is gathered for forward alone.
+    """
+    ranks = _sharing(facts)
+    if not facts.sharded or ranks == 1:
+        return Traffic()
+    setting, rounds = facts.options(DataParallelFields).reshard_after_forward, facts.micro_batches
+    piped = facts.size("pp") > 1
+    frees = setting == "always" or (setting == "default" and not piped)
+    gathers = 1 if piped and not frees else rounds
+    again = rounds if frees else 0
+    blocks, rest = facts.block_weights, facts.embedding_weights + facts.head_weights
+    gathered = gathers * (blocks + rest) + again * blocks
+    gathered += again * facts.head_weights if setting == "always" else 0
+    summed = (1 if piped or setting == "never" else rounds) * (blocks + rest)
+    sent = gathered * facts.compute_bytes + summed * facts.reduce_bytes
+    messages = (gathers + summed / max(blocks + rest, 1)) * (facts.blocks + 2)
+    return Traffic(sent * (ranks - 1) / ranks, messages + again * facts.blocks, overlaps=True)
+
+
+def _sharing(facts: TrafficFacts) -> int:
+    return facts.size("dp_shard") * facts.size("cp")
+
+
 FIELDS = DataParallelFields
 AXES = (
     Axis(
@@ -32,6 +69,7 @@ AXES = (
         help="Replicas of the sharded model.",
         divides="sequences",
         scope="batch",
+        traffic=sums_over_replicas,
     ),
     Axis(
         name="dp_shard",
@@ -42,5 +80,6 @@ AXES = (
         divides="sequences",
         scope="batch",
         shards_weights=True,
+        traffic=gathers_weights,
     ),
 )

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from trainyard.axes.base import Axis, AxisFields, LayoutFacts, Sizes, lacks_plan, problem
+from trainyard.axes.base import (
+    Axis,
+    AxisFields,
+    LayoutFacts,
+    Sizes,
+    Traffic,
+    TrafficFacts,
+    lacks_plan,
+    problem,
+)
 from trainyard.base.model_base import Ranks
 from trainyard.base.problems import Problem, SpecError, nearest
 from trainyard.training.pipeline_schedule import (
@@ -145,6 +154,14 @@ def _too_few(facts: LayoutFacts) -> Problem:
     )
 
 
+def sends_stream(facts: TrafficFacts) -> Traffic:
+    """Return what a rank in the middle sends: an activation and a gradient of each stage."""
+    if facts.size("pp") == 1:
+        return Traffic()
+    sends = 2 * facts.stages * facts.micro_batches
+    return Traffic(sends * facts.held_stream_bytes, sends)
+
+
 def resets(before: Sizes, after: Sizes) -> dict[str, Any]:
     """Stages are chosen for one size of the pipeline."""
     if before["pp"] == after["pp"]:
@@ -164,6 +181,7 @@ AXES = (
         divides="layers",
         scope="batch",
         rules=(own_model, pipeline_parallel),
+        traffic=sends_stream,
         resets=resets,
     ),
 )

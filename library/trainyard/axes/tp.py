@@ -10,6 +10,8 @@ from trainyard.axes.base import (
     AxisFields,
     LayoutFacts,
     Sizes,
+    Traffic,
+    TrafficFacts,
     lacks_plan,
     legal_sizes,
     problem,
@@ -78,6 +80,24 @@ def asynchronous(facts: LayoutFacts) -> Iterator[Problem]:
             yield problem("async_tp", f"async_tp=true needs {what}")
 
 
+def exchanges_stream(facts: TrafficFacts) -> Traffic:
+    """Return the collectives on the residual stream: two pairs in each pass of a block.
+
+    A pair is an all-gather and a reduce-scatter, or without `sequence_parallel` an all-reduce,
+    which sends the same bytes. Embedding and head have a pair each.
+    """
+    ranks, options = facts.size("tp"), facts.options(TensorParallelFields)
+    if ranks == 1:
+        return Traffic()
+    pairs = facts.blocks * 2 * (2 + facts.recomputed)
+    pairs += sum(1 for weights in (facts.embedding_weights, facts.head_weights) if weights)
+    pairs *= facts.micro_batches
+    sent = 2 * facts.stream_bytes * (ranks - 1) / ranks
+    return Traffic(
+        pairs * sent, pairs * (2 if options.sequence_parallel else 1), overlaps=options.async_tp
+    )
+
+
 def resets(before: Sizes, after: Sizes) -> dict[str, Any]:
     """Asynchronous tensor parallelism ends with `tp`."""
     return {"async_tp": False} if after["tp"] == 1 < before["tp"] else {}
@@ -97,6 +117,7 @@ AXES = (
         scope="sequence",
         shards_weights=True,
         rules=(own_model, tensor_parallel, asynchronous),
+        traffic=exchanges_stream,
         resets=resets,
     ),
 )

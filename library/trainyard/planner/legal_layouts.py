@@ -16,6 +16,7 @@ from trainyard.planner.micro_batches import (
 )
 from trainyard.planner.pipeline_cost import plan_pipeline
 from trainyard.planner.results import LayoutOption, ResumeOption
+from trainyard.planner.speed.prediction import Predictor
 from trainyard.spec.auto import AUTO, expected_device, resolved
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
@@ -31,6 +32,10 @@ LEAST_LISTED = 4
 """Layouts of each number of slots that are listed however many numbers are requested."""
 LISTED_IN_ALL = 512
 """Limit of each list in a request for many numbers of slots."""
+MOST_RANKED = 256
+"""Legal layouts that are compared, the nearest to the job's own axes: 0.7 ms each."""
+RANKED_LISTED = 12
+"""The best of them that a plan lists."""
 
 
 class LegalLayouts:
@@ -42,8 +47,10 @@ class LegalLayouts:
     and some pipelines forbid them; and an axis that regroups ranks of others.
     """
 
-    def __init__(self, spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
-        self._spec, self._slots = spec, slots
+    def __init__(
+        self, spec: JobSpec, *, slots: Collection[Slot] = (), predictor: Predictor | None = None
+    ) -> None:
+        self._spec, self._slots, self._predictor = spec, slots, predictor
         self._device = expected_device(spec, slots)
         self._is_tied = spec.parallelism.async_tp and spec.compile.enabled == AUTO
         self._known: dict[tuple[int, ...], tuple[str, ...]] = {}
@@ -67,10 +74,7 @@ class LegalLayouts:
         except SpecError as error:
             reasons = dict.fromkeys(problem.detail for problem in error.problems)
             return ResumeOption(world_size=world_size, layouts=(), reason="; ".join(reasons))
-        own = own_layout(self._spec, world_size)
-        candidates = list(self._candidates(world_size))
-        candidates.sort(key=lambda layout: _distance(layout, own, self._spec))
-        legal = [layout for layout in candidates if not self._problems(layout)]
+        candidates, legal = self._legal(world_size)
         return ResumeOption(
             world_size=world_size,
             layouts=tuple(self._option(layout) for layout in legal[:at_most]),
@@ -78,6 +82,28 @@ class LegalLayouts:
             # The problem of the nearest layout explains best why there is none.
             reason=None if legal else "; ".join(self._problems(candidates[0])),
         )
+
+    def ranked(self, world_size: int) -> tuple[tuple[LayoutOption, ...], int]:
+        """Return the best legal layouts of a number of slots, and how many were compared.
+
+        Those that do not fit come last; otherwise the fastest comes first. Needs a predictor. The
+        job's own layout is listed even where others are better.
+        """
+        _, legal = self._legal(world_size)
+        options = [self._option(layout) for layout in legal[:MOST_RANKED]]
+        own = own_layout(self._spec, world_size)
+        options.sort(key=_rank)
+        listed = options[:RANKED_LISTED]
+        if own in legal and all(each.layout != own for each in listed):
+            listed[-1:] = [each for each in options if each.layout == own]
+        return tuple(listed), len(options)
+
+    def _legal(self, world_size: int) -> tuple[list[Layout], list[Layout]]:
+        """Return all layouts of a number of slots and the legal ones, the nearest first."""
+        own = own_layout(self._spec, world_size)
+        candidates = list(self._candidates(world_size))
+        candidates.sort(key=lambda layout: _distance(layout, own, self._spec))
+        return candidates, [layout for layout in candidates if not self._problems(layout)]
 
     def _candidates(self, world_size: int) -> Iterator[Layout]:
         """Yield each way to write `world_size` as a product of the axes.
@@ -115,25 +141,41 @@ class LegalLayouts:
         return found
 
     def _option(self, layout: Layout) -> LayoutOption:
-        return option(self._candidate(layout), layout, slots=self._slots)
+        spec = self._candidate(layout)
+        return option(spec, layout, slots=self._slots, predictor=self._predictor)
 
     def _candidate(self, layout: Layout) -> JobSpec:
         return resolved(_on_layout(self._spec, layout), self._device)
 
 
-def option(spec: JobSpec, layout: Layout, *, slots: Collection[Slot] = ()) -> LayoutOption:
-    """Return a layout with its batch, its pipeline and its memory."""
+def option(
+    spec: JobSpec,
+    layout: Layout,
+    *,
+    slots: Collection[Slot] = (),
+    predictor: Predictor | None = None,
+) -> LayoutOption:
+    """Return a layout with its batch, its pipeline, its memory and its predicted speed."""
     partition = spec.batch_partition(layout)
     memory = estimate_memory(spec, layout, partition)
     available = smallest_memory(spec, slots)
+    fits = None if available is None else memory.total <= available
+    if predictor is not None and available is not None:
+        fits = predictor.fits(memory, available)
     return LayoutOption(
         layout=layout,
         name=str(layout),
         batch=plan_batch(partition),
         pipeline=plan_pipeline(spec, layout, partition),
         memory=memory,
-        fits=None if available is None else memory.total <= available,
+        fits=fits,
+        speed=None if predictor is None else predictor.speed(spec, layout, partition, memory),
     )
+
+
+def _rank(each: LayoutOption) -> tuple[bool, float]:
+    assert each.speed is not None, "layouts are ranked by predictions"
+    return each.fits is False, each.speed.step_seconds
 
 
 def smallest_memory(spec: JobSpec, slots: Collection[Slot]) -> int | None:

@@ -19,6 +19,7 @@ from trainyard.planner.parameters import count_parameters
 from trainyard.planner.pipeline_cost import microbatches_that_fit
 from trainyard.planner.program_plan import plan_program, program_options
 from trainyard.planner.results import Plan, ProgramPlan, ResumeOption
+from trainyard.planner.speed.prediction import Predictor
 from trainyard.spec.auto import auto_values, expected_device, explicit, resolved
 from trainyard.spec.checkpoint_rules import most_kept
 from trainyard.spec.ignored_fields import WARNING_RULES
@@ -35,20 +36,25 @@ VOCABULARY_PADDING = 64
 """Rows up to the next multiple of this are padding that makes matrix products faster."""
 
 
-def plan_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan | ProgramPlan:
+def plan_job(
+    spec: JobSpec, *, slots: Collection[Slot] = (), predictor: Predictor | None = None
+) -> Plan | ProgramPlan:
     """Return the plan of a job of either kind; arguments and errors as for `plan`."""
     if spec.program is None:
-        return plan(spec, slots=slots)
+        return plan(spec, slots=slots, predictor=predictor)
     check_job_spec(spec, slots=slots)
     return plan_program(spec, slots=slots)
 
 
-def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
+def plan(
+    spec: JobSpec, *, slots: Collection[Slot] = (), predictor: Predictor | None = None
+) -> Plan:
     """Return the plan of a job of the built-in trainer, from its spec alone.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
         slots: slots of the nodes, if known; each kind of slot once is enough.
+        predictor: ranks the legal layouts by step time; there are no predictions without it.
 
     Raises:
         SpecError: the job cannot run; every problem is named.
@@ -56,8 +62,13 @@ def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
     check_job_spec(spec, slots=slots)
     device = expected_device(spec, slots)
     auto = auto_values(spec, device)
-    spec = resolved(spec, device)
-    chosen = option(spec, spec.layout(), slots=slots)
+    submitted, spec = spec, resolved(spec, device)
+    chosen = option(spec, spec.layout(), slots=slots, predictor=predictor)
+    ranked, ranked_of = (
+        LegalLayouts(submitted, slots=slots, predictor=predictor).ranked(chosen.layout.world_size)
+        if predictor is not None
+        else ((), 0)
+    )
     parameters = count_parameters(spec.architecture)
     steps = spec.training.steps
     kept = most_kept(spec)
@@ -80,6 +91,9 @@ def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
         checkpoint_bytes=checkpoint_bytes,
         checkpoints_kept=kept,
         checkpoints_bytes=kept * checkpoint_bytes,
+        ranked=ranked,
+        ranked_of=ranked_of,
+        calibration=None if predictor is None else predictor.calibration,
         warnings=(),
     )
     warnings = [problem for warn in WARNINGS for problem in warn(spec, draft)]
@@ -88,7 +102,11 @@ def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
 
 
 def resume_options(
-    spec: JobSpec, *, world_sizes: Iterable[int], slots: Collection[Slot] = ()
+    spec: JobSpec,
+    *,
+    world_sizes: Iterable[int],
+    slots: Collection[Slot] = (),
+    predictor: Predictor | None = None,
 ) -> list[ResumeOption]:
     """Return for each world size its legal layouts, or the reason why it has none.
 
@@ -96,11 +114,12 @@ def resume_options(
         spec: the job of either kind, or an attempt's `Overrides.apply` of it.
         world_sizes: numbers of slots, each at least 1.
         slots: slots of the nodes, if known; each kind of slot once is enough.
+        predictor: predicts the step time of each layout; absent for none.
     """
     sizes = list(world_sizes)
     if spec.program is not None:
         return program_options(spec, sizes)
-    legal = LegalLayouts(spec, slots=slots)
+    legal = LegalLayouts(spec, slots=slots, predictor=predictor)
     at_most = min(MOST_LISTED, max(LEAST_LISTED, LISTED_IN_ALL // max(len(sizes), 1)))
     return [legal.on(world_size, at_most=at_most) for world_size in sizes]
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from trainyard.base.model_base import RecordModel
 from trainyard.base.problems import Problem
+from trainyard.planner.speed.rates import Calibration
 from trainyard.spec.auto import AutoValues, DeviceKind
 from trainyard.spec.layout import Layout
 from trainyard.training.pipeline_schedule import PipelineSchedule
@@ -104,6 +105,24 @@ class MemoryEstimate(RecordModel):
     """All of them."""
 
 
+StepPart = Literal["products", "elementwise", "update", "traffic", "host"]
+Seconds = Annotated[float, Field(ge=0, json_schema_extra={"unit": "s"})]
+
+
+class SpeedEstimate(RecordModel):
+    """Predicted step of a layout on the hardware of the nodes."""
+
+    step_seconds: Seconds
+    """Time of a step."""
+    tokens_per_second: Annotated[float, Field(ge=0, json_schema_extra={"unit": "tokens/s"})]
+    """Tokens of all ranks in a second."""
+    spent_seconds: dict[StepPart, Seconds]
+    """Time of a step by part: matrix products and attention, elementwise operations, the update,
+    traffic between ranks, and what the host needs beyond them. Waiting in a pipeline is within."""
+    memory_bytes: Bytes
+    """Peak of the fullest rank: the estimate, corrected by the runs of the hardware."""
+
+
 class LayoutOption(RecordModel):
     """One legal layout of a world size."""
 
@@ -119,7 +138,10 @@ class LayoutOption(RecordModel):
     memory: MemoryEstimate | None
     """Peak memory of the fullest rank; absent for a program."""
     fits: bool | None
-    """Whether the estimate is within the device's memory; absent when that is not known."""
+    """Whether it is within the device's memory; absent when that is not known. After runs of the
+    hardware it is their corrected estimate with its margin."""
+    speed: SpeedEstimate | None = None
+    """Predicted step; absent for a program and for unknown hardware."""
 
 
 class ResumeOption(RecordModel):
@@ -199,7 +221,17 @@ class Plan(RecordModel):
     memory: MemoryEstimate
     """Peak memory of the fullest rank."""
     fits: bool | None
-    """Whether the estimate is within the device's memory; absent when that is not known."""
+    """Whether it is within the device's memory; absent when that is not known. After runs of the
+    hardware it is their corrected estimate with its margin."""
+    speed: SpeedEstimate | None = None
+    """Predicted step; absent for unknown hardware."""
+    ranked: tuple[LayoutOption, ...] = ()
+    """Legal layouts of as many slots, those that fit first, then the fastest first; empty for
+    unknown hardware. The job's own is among them."""
+    ranked_of: Count = 0
+    """Legal layouts that were compared; of them `ranked` lists the first."""
+    calibration: Calibration | None = None
+    """Coefficients behind the predictions, with their errors; absent for unknown hardware."""
     device_memory_bytes: Bytes | None = None
     """Memory of the smallest slot, with which `fits` compares; absent when that is not known."""
     checkpoint_bytes: Bytes

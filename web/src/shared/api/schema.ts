@@ -2194,6 +2194,42 @@ export interface components {
             foreign?: components["schemas"]["DeviceProcessInput"][];
         };
         /**
+         * Accuracy
+         * @description How far predictions are off the runs of a kind of hardware; each is predicted without it.
+         */
+        Accuracy: {
+            /**
+             * Step Median
+             * @description Median error of the step time; absent without a run that has one.
+             */
+            step_median: number | null;
+            /**
+             * Step P95
+             * @description The error that 95 % of them do not exceed.
+             */
+            step_p95: number | null;
+            /**
+             * Memory Median
+             * @description Median error of the peak of memory.
+             */
+            memory_median: number | null;
+            /**
+             * Memory P95
+             * @description The error that 95 % of them do not exceed.
+             */
+            memory_p95: number | null;
+            /**
+             * Fits Judged
+             * @description Runs that were said to fit.
+             */
+            fits_judged: number;
+            /**
+             * Fits Wrong
+             * @description Those of them that ran out of memory or needed more than a slot has.
+             */
+            fits_wrong: number;
+        };
+        /**
          * ActivationCheckpointSection
          * @description What backward recomputes instead of keeping.
          */
@@ -2713,6 +2749,39 @@ export interface components {
              * @description Name of its request and its folder, beneath `environments` of the storage root.
              */
             digest: string;
+        };
+        /**
+         * Calibration
+         * @description Coefficients of a kind of hardware, and how well they predict its runs.
+         */
+        Calibration: {
+            /**
+             * Device Name
+             * @description Name of the GPU or CPU.
+             */
+            device_name: string;
+            /**
+             * Runs
+             * @description Runs that they are fitted to; 0 for those of the data sheet.
+             */
+            runs: number;
+            /**
+             * Seconds
+             * @description Seconds for a unit of each quantity.
+             */
+            seconds: {
+                [key: string]: number;
+            };
+            /** @description Memory for each estimated byte. */
+            memory: components["schemas"]["MemoryRates"];
+            /**
+             * Memory Margin
+             * @description Factor on the predicted memory above which no known run lies; it must fit too.
+             * @default 1
+             */
+            memory_margin: number;
+            /** @description Errors over the runs; absent without one. */
+            accuracy: components["schemas"]["Accuracy"] | null;
         };
         /**
          * CancelReply
@@ -8552,9 +8621,12 @@ export interface components {
             memory: components["schemas"]["MemoryEstimate"] | null;
             /**
              * Fits
-             * @description Whether the estimate is within the device's memory; absent when that is not known.
+             * @description Whether it is within the device's memory; absent when that is not known. After runs of the
+             *     hardware it is their corrected estimate with its margin.
              */
             fits: boolean | null;
+            /** @description Predicted step; absent for a program and for unknown hardware. */
+            speed: components["schemas"]["SpeedEstimate"] | null;
         };
         /**
          * LineSkipped
@@ -9041,6 +9113,37 @@ export interface components {
              * @description All of them.
              */
             total: number;
+        };
+        /**
+         * MemoryRates
+         * @description Bytes of a rank for each estimated byte, by the part of the estimate.
+         */
+        MemoryRates: {
+            /**
+             * Fixed
+             * @description Bytes beyond all parts.
+             */
+            fixed: number;
+            /**
+             * Lasting
+             * @description Weights, gradients and optimizer states.
+             */
+            lasting: number;
+            /**
+             * Gathered
+             * @description Gathered weights and gradients of the layers at work.
+             */
+            gathered: number;
+            /**
+             * Activations
+             * @description Activations.
+             */
+            activations: number;
+            /**
+             * Logits
+             * @description Logits, their log-softmax and gradients.
+             */
+            logits: number;
         };
         /**
          * MemoryUse
@@ -11692,9 +11795,27 @@ export interface components {
             memory: components["schemas"]["MemoryEstimate"];
             /**
              * Fits
-             * @description Whether the estimate is within the device's memory; absent when that is not known.
+             * @description Whether it is within the device's memory; absent when that is not known. After runs of the
+             *     hardware it is their corrected estimate with its margin.
              */
             fits: boolean | null;
+            /** @description Predicted step; absent for unknown hardware. */
+            speed: components["schemas"]["SpeedEstimate"] | null;
+            /**
+             * Ranked
+             * @description Legal layouts of as many slots, those that fit first, then the fastest first; empty for
+             *     unknown hardware. The job's own is among them.
+             * @default []
+             */
+            ranked: components["schemas"]["LayoutOption"][];
+            /**
+             * Ranked Of
+             * @description Legal layouts that were compared; of them `ranked` lists the first.
+             * @default 0
+             */
+            ranked_of: number;
+            /** @description Coefficients behind the predictions, with their errors; absent for unknown hardware. */
+            calibration: components["schemas"]["Calibration"] | null;
             /**
              * Device Memory Bytes
              * @description Memory of the smallest slot, with which `fits` compares; absent when that is not known.
@@ -14510,6 +14631,35 @@ export interface components {
              * @description Version of Trainyard at the provisioner.
              */
             version: string;
+        };
+        /**
+         * SpeedEstimate
+         * @description Predicted step of a layout on the hardware of the nodes.
+         */
+        SpeedEstimate: {
+            /**
+             * Step Seconds
+             * @description Time of a step.
+             */
+            step_seconds: number;
+            /**
+             * Tokens Per Second
+             * @description Tokens of all ranks in a second.
+             */
+            tokens_per_second: number;
+            /**
+             * Spent Seconds
+             * @description Time of a step by part: matrix products and attention, elementwise operations, the update,
+             *     traffic between ranks, and what the host needs beyond them. Waiting in a pipeline is within.
+             */
+            spent_seconds: {
+                [key: string]: number;
+            };
+            /**
+             * Memory Bytes
+             * @description Peak of the fullest rank: the estimate, corrected by the runs of the hardware.
+             */
+            memory_bytes: number;
         };
         /**
          * StopAgreed

@@ -1,0 +1,132 @@
+"""Fits coefficients to measured runs: least squares in log space towards those of a data sheet.
+
+A coefficient is prior x exp(s + d): one s for all, and a d for each, both with a Gaussian prior. So
+one run moves all coefficients together, and further ones separate them. Runs that nothing
+explains weigh less (Huber), and no coefficient becomes negative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
+
+NOISE = 0.08
+"""Standard deviation of a measured figure, as a share of it."""
+SPREAD = 1.5
+"""Standard deviation of d: factors of 4 are common, of 20 are not."""
+COMMON_SPREAD = 3.0
+"""Standard deviation of s."""
+OUTLIER = 3.0
+"""Residuals, in standard deviations, from which a run weighs less."""
+BOUND = 6.0
+"""Largest s + d: a coefficient is within a factor of 400 of its prior."""
+ITERATIONS, CONVERGED = 40, 1e-4
+
+
+def fit_coefficients(
+    runs: Sequence[tuple[Callable[[Mapping[Name, float]], Mapping[Name, float]], float]],
+    prior: Mapping[Name, float],
+    *,
+    common_spread: float = COMMON_SPREAD,
+    spread: float = SPREAD,
+) -> dict[Name, float]:
+    """Return the coefficients that explain runs best.
+
+    Args:
+        runs: for each a function that gives the parts of its figure for coefficients, and the
+            measured figure, above 0. Each part is proportional to the coefficient of its name.
+        prior: the coefficients before any run, above 0.
+        common_spread: standard deviation of s; 0 leaves s out.
+        spread: standard deviation of d.
+    """
+    names = list(prior)
+    size = len(names) + 1
+    precisions = [1 / common_spread**2 if common_spread else 1e12] + [1 / spread**2] * len(names)
+    at = [0.0] * size
+    loss, damping = _loss(runs, prior, names, at, precisions), 1e-3
+    for _ in range(ITERATIONS):
+        matrix, gradient = _normal_equations(runs, prior, names, at, precisions)
+        for index in range(size):
+            matrix[index][index] *= 1 + damping
+        moved = [a - change for a, change in zip(at, _solve(matrix, gradient), strict=True)]
+        moved[1:] = [min(max(d, -BOUND - moved[0]), BOUND - moved[0]) for d in moved[1:]]
+        new = _loss(runs, prior, names, moved, precisions)
+        if new > loss:
+            damping *= 10
+            if damping > 1e6:
+                break
+            continue
+        gained, at, loss, damping = loss - new, moved, new, damping / 5
+        if gained < CONVERGED * max(loss, 1.0):
+            break
+    return _coefficients(prior, names, at)
+
+
+def _coefficients(
+    prior: Mapping[Name, float], names: Sequence[Name], at: Sequence[float]
+) -> dict[Name, float]:
+    return {name: prior[name] * math.exp(at[0] + d) for name, d in zip(names, at[1:], strict=True)}
+
+
+def _loss(
+    runs: Sequence[tuple[Callable[[Mapping[Name, float]], Mapping[Name, float]], float]],
+    prior: Mapping[Name, float],
+    names: Sequence[Name],
+    at: Sequence[float],
+    precisions: Sequence[float],
+) -> float:
+    coefficients = _coefficients(prior, names, at)
+    total = sum(p * a * a for p, a in zip(precisions, at, strict=True))
+    for parts_of, measured in runs:
+        off = abs(math.log(sum(parts_of(coefficients).values()) / measured)) / NOISE
+        total += off * off if off <= OUTLIER else OUTLIER * (2 * off - OUTLIER)
+    return total
+
+
+def _normal_equations(
+    runs: Sequence[tuple[Callable[[Mapping[Name, float]], Mapping[Name, float]], float]],
+    prior: Mapping[Name, float],
+    names: Sequence[Name],
+    at: Sequence[float],
+    precisions: Sequence[float],
+) -> tuple[list[list[float]], list[float]]:
+    """Return J'WJ and J'Wr of the residuals r = log(predicted / measured)."""
+    size = len(at)
+    coefficients = _coefficients(prior, names, at)
+    matrix = [[0.0] * size for _ in range(size)]
+    for index, precision in enumerate(precisions):
+        matrix[index][index] = precision
+    gradient = [p * a for p, a in zip(precisions, at, strict=True)]
+    for parts_of, measured in runs:
+        parts = parts_of(coefficients)
+        predicted = sum(parts.values())
+        residual = math.log(predicted / measured)
+        weight = 1 / NOISE**2 * min(1.0, OUTLIER * NOISE / max(abs(residual), 1e-12))
+        # d log(sum of parts) / d log(coefficient) is the share of its part.
+        slopes = [1.0, *(parts.get(name, 0.0) / predicted for name in names)]
+        touched = [index for index, slope in enumerate(slopes) if slope]
+        for i in touched:
+            gradient[i] += weight * slopes[i] * residual
+            for j in touched:
+                matrix[i][j] += weight * slopes[i] * slopes[j]
+    return matrix, gradient
+
+
+def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """Return x of A x = b for a positive definite A, by elimination."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    size = len(rows)
+    for i in range(size):
+        for below in rows[i + 1 :]:
+            factor = below[i] / rows[i][i]
+            if factor:
+                for j in range(i, size + 1):
+                    below[j] -= factor * rows[i][j]
+    found = [0.0] * size
+    for i in reversed(range(size)):
+        rest = sum(rows[i][j] * found[j] for j in range(i + 1, size))
+        found[i] = (rows[i][size] - rest) / rows[i][i]
+    return found

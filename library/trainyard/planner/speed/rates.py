@@ -1,0 +1,150 @@
+"""What a kind of hardware needs for each quantity of work, by its data sheet or fitted to runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from trainyard.base.model_base import RecordModel
+from trainyard.planner.speed.quantities import Quantity, StepWork
+from trainyard.training.known_devices import known_device, peak_flops
+
+MIB = 2**20
+Amount = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, json_schema_extra={"unit": "share"})]
+
+ON_CPU: Mapping[Quantity, float] = {
+    "float32_flops": 1 / 50e9,  # a core with AVX-512
+    "bfloat16_flops": 1 / 25e9,
+    "attention_flops": 1 / 20e9,
+    "moved_bytes": 1 / 5e9,
+    "updated_bytes": 1 / 5e9,
+    "node_bytes": 1 / 1e9,  # gloo over loopback
+    "network_bytes": 1 / 1e9,
+    "messages": 200e-6,
+    "block_passes": 300e-6,
+    "rounds": 1e-3,
+    "steps": 3e-3,
+}
+"""Seconds of a unit on one core of a server, measured in orders of magnitude alone."""
+ON_GPU: Mapping[Quantity, float] = {
+    "moved_bytes": 1 / 1.5e12,
+    "updated_bytes": 1 / 1.5e12,
+    "network_bytes": 1 / 40e9,  # a 400 Gbit/s adapter for each GPU
+    "messages": 20e-6,
+    "block_passes": 250e-6,  # some 30 launches
+    "rounds": 1e-3,
+    "steps": 5e-3,
+}
+"""Likewise of a GPU and its host, apart from what its data sheet gives."""
+PRODUCTS_REACH, ATTENTION_REACHES = 0.65, 0.4
+"""Shares of the peak that products of large matrices, and fused attention, reach."""
+NVLINK, PCIE = 200e9, 12e9
+"""Bytes/s that a collective sends from a GPU to the others of its node."""
+PROCESS_BYTES = {"cpu": 350 * MIB, "cuda": 64 * MIB}
+"""Memory of a rank beyond its tensors: torch itself on a CPU, the allocator's pools on a GPU."""
+
+
+class MemoryRates(RecordModel):
+    """Bytes of a rank for each estimated byte, by the part of the estimate."""
+
+    fixed: Amount
+    """Bytes beyond all parts."""
+    lasting: Amount
+    """Weights, gradients and optimizer states."""
+    gathered: Amount
+    """Gathered weights and gradients of the layers at work."""
+    activations: Amount
+    """Activations."""
+    logits: Amount
+    """Logits, their log-softmax and gradients."""
+
+
+class Accuracy(RecordModel):
+    """How far predictions are off the runs of a kind of hardware; each is predicted without it."""
+
+    step_median: Fraction | None
+    """Median error of the step time; absent without a run that has one."""
+    step_p95: Fraction | None
+    """The error that 95 % of them do not exceed."""
+    memory_median: Fraction | None
+    """Median error of the peak of memory."""
+    memory_p95: Fraction | None
+    """The error that 95 % of them do not exceed."""
+    fits_judged: Annotated[int, Field(ge=0)]
+    """Runs that were said to fit."""
+    fits_wrong: Annotated[int, Field(ge=0)]
+    """Those of them that ran out of memory or needed more than a slot has."""
+
+
+class Calibration(RecordModel):
+    """Coefficients of a kind of hardware, and how well they predict its runs."""
+
+    device_name: str
+    """Name of the GPU or CPU."""
+    runs: Annotated[int, Field(ge=0)]
+    """Runs that they are fitted to; 0 for those of the data sheet."""
+    seconds: dict[Quantity, Amount]
+    """Seconds for a unit of each quantity."""
+    memory: MemoryRates
+    """Memory for each estimated byte."""
+    memory_margin: Annotated[float, Field(ge=1)] = 1.0
+    """Factor on the predicted memory above which no known run lies; it must fit too."""
+    accuracy: Accuracy | None = None
+    """Errors over the runs; absent without one."""
+
+
+def sheet_rates(device: str, device_name: str) -> Calibration | None:
+    """Return the coefficients of the data sheet; None for an unknown GPU.
+
+    Args:
+        device: `cpu` or `cuda`.
+        device_name: name of the GPU or CPU.
+    """
+    memory = MemoryRates(
+        fixed=PROCESS_BYTES[device], lasting=1.0, gathered=1.15, activations=1.15, logits=1.15
+    )
+    if device == "cpu":
+        return Calibration(device_name=device_name, runs=0, seconds=dict(ON_CPU), memory=memory)
+    known = known_device(device_name)
+    peak, plain = peak_flops(device_name, "bfloat16"), peak_flops(device_name, "float32")
+    if known is None or plain is None:
+        return None
+    fast = peak or plain
+    seconds: dict[Quantity, float] = {
+        **ON_GPU,
+        "float32_flops": 1 / (PRODUCTS_REACH * plain),
+        "bfloat16_flops": 1 / (PRODUCTS_REACH * fast),
+        "attention_flops": 1 / (ATTENTION_REACHES * fast),
+        "node_bytes": 1 / (NVLINK if known.nvlink else PCIE),
+    }
+    return Calibration(device_name=device_name, runs=0, seconds=seconds, memory=memory)
+
+
+def seconds_by_quantity(work: StepWork, seconds: Mapping[Quantity, float]) -> dict[Quantity, float]:
+    """Return the seconds of a step by quantity; their sum is the step time.
+
+    A CPU does one thing after the other. A GPU computes while its host launches and while traffic
+    that overlaps is sent: of the three the longest counts, and the others are left out.
+    """
+    spent = {name: amount * seconds[name] for name, amount in work.quantities.items() if amount}
+    if work.device == "cpu":
+        return spent
+    lanes: list[dict[Quantity, float]] = [
+        {name: spent.pop(name) for name in lane if name in spent}
+        for lane in (_DEVICE_LANE, _HOST_LANE)
+    ]
+    lanes.append({name: amount * seconds[name] for name, amount in work.hidden.items()})
+    longest = max(lanes, key=lambda lane: sum(lane.values()))
+    return {name: spent.get(name, 0.0) + longest.get(name, 0.0) for name in spent | longest}
+
+
+_DEVICE_LANE: tuple[Quantity, ...] = (
+    "float32_flops",
+    "bfloat16_flops",
+    "attention_flops",
+    "moved_bytes",
+)
+_HOST_LANE: tuple[Quantity, ...] = ("block_passes", "rounds")

@@ -1,0 +1,199 @@
+"""Work of one step on the busiest rank: operations, bytes and messages, by quantity.
+
+Each quantity is multiplied by a coefficient of the hardware (`trainyard.planner.speed.rates`), in
+seconds for one of its units; the sum is the step time. Everything follows from spec and layout.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trainyard.axes import AXES, MESH_AXES
+from trainyard.axes.base import Traffic, TrafficFacts
+from trainyard.axes.pp import stages_of
+from trainyard.planner.activations import (
+    BYTES,
+    activations_of_a_block,
+    activations_of_the_head,
+    width_of_the_stream,
+)
+from trainyard.planner.parameters import count_parameters
+from trainyard.planner.pipeline_cost import plan_pipeline
+from trainyard.planner.rank_contents import Part, parts_of
+from trainyard.planner.speed.quantities import NodeKind, Quantity, StepWork
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.precision import number_format, quantized_elements
+from trainyard.training.batch_partition import BatchPartition
+from trainyard.training.flops import matmul_parameters_of_a_block
+
+COMPILED = 0.5
+"""Share of the bytes that elementwise operations move, and of the operations that the host
+launches, which remain when blocks are compiled."""
+SELECTIVE = 0.5
+"""Share of a block's products that backward repeats under `selective`: every second."""
+QUANTIZED = 0.6
+"""Time of a product in float8 with its casts, as a share of that in bfloat16, on a GPU that can."""
+EMULATED = 2.0
+"""Likewise on a CPU, which rounds the operands and multiplies in the type of computation."""
+COLLECTIVES_OF_A_STEP = 4
+"""Collectives of a step that no axis counts: norm of the gradient, loss, digests, decisions."""
+
+
+def step_work(spec: JobSpec, layout: Layout, partition: BatchPartition, node: NodeKind) -> StepWork:
+    """Return the work of a step.
+
+    Args:
+        spec: the job, without `auto` values.
+        layout: the parallel axes.
+        partition: gives the micro-batch size and the rounds.
+        node: where the ranks run.
+
+    Raises:
+        SpecError: the model or the batch cannot be cut into the stages of a pipeline.
+    """
+    pipeline = plan_pipeline(spec, layout, partition)
+    rounds = partition.rounds if pipeline is None else pipeline.runs * pipeline.microbatches
+    ranks = [_Rank(spec, layout, partition, part, rounds) for part in parts_of(spec, layout)]
+    busiest = max(ranks, key=lambda rank: rank.flops)
+    bubble = 0.0 if pipeline is None else pipeline.bubble_share
+    mean = sum(rank.flops for rank in ranks) / len(ranks)
+    crowding = node.crowding(layout.world_size)
+    # Ranks that wait leave their core to others: either the slowest rank or the cores decide.
+    stretch = max(1 / (1 - bubble), crowding * mean / busiest.flops)
+    quantities = {name: amount * stretch for name, amount in busiest.computed().items()}
+    hidden: dict[Quantity, float] = {}
+    sends = max(ranks, key=lambda rank: sum(each.sent_bytes for _, each in rank.traffic()))
+    messages = COLLECTIVES_OF_A_STEP if layout.world_size > 1 else 0.0
+    for axis, traffic in sends.traffic():
+        link: Quantity = "network_bytes" if _leaves_node(axis, layout, node) else "node_bytes"
+        into = hidden if traffic.overlaps and node.device == "cuda" else quantities
+        into[link] = into.get(link, 0.0) + traffic.sent_bytes * crowding
+        messages += traffic.messages
+    quantities["messages"] = messages * crowding
+    quantities["steps"] = crowding
+    return StepWork(quantities, hidden, node.device)
+
+
+def _leaves_node(axis: str, layout: Layout, node: NodeKind) -> bool:
+    """Return whether ranks of an axis lie on several nodes."""
+    reach = 1
+    for each in reversed(MESH_AXES):  # the fastest-varying axis first
+        reach *= layout.size(each.name)
+        if each.name == axis:
+            return reach > node.slots and layout.size(axis) > 1
+    return layout.world_size > node.slots  # an axis that regroups ranks of others
+
+
+class _Rank:
+    """One rank of a pipeline, or of the whole model."""
+
+    def __init__(
+        self, spec: JobSpec, layout: Layout, partition: BatchPartition, part: Part, rounds: int
+    ) -> None:
+        self.spec, self.layout, self.part, self.rounds = spec, layout, part, rounds
+        self.shape = a = spec.architecture
+        shared = math.prod(layout.size(axis.name) for axis in AXES if axis.divides == "tokens")
+        self.matrices = math.prod(
+            layout.size(axis.name) for axis in AXES if axis.divides == "matrices"
+        )
+        sequences = min(partition.micro_batch_size, partition.global_batch_size)
+        self.tokens = sequences * spec.training.seq_len / shared
+        self.compute = BYTES[spec.training.param_dtype]
+        self.repeated = _repeated(spec)
+        self.head = a.vocab_size * a.dim if part.head else 0
+        blocks = part.layers * matmul_parameters_of_a_block(a)
+        passes = 3 + self.repeated
+        products = 2 * self.tokens * (blocks * passes * _quantized(spec) + 3 * self.head)
+        # Causal attention: scores and mixed values of half of the pairs, two products in forward.
+        pairs = self.tokens * spec.training.seq_len / 2
+        attention = 4 * pairs * a.attention_dim * part.layers
+        self.products = rounds * products / self.matrices
+        self.attention = rounds * attention * (3 + _repeated_attention(spec)) / self.matrices
+        self.flops = self.products + self.attention
+
+    def computed(self) -> dict[Quantity, float]:
+        """Return what the rank computes."""
+        spec, part = self.spec, self.part
+        fewer = COMPILED if spec.compile.enabled is True else 1.0
+        product: Quantity = "float32_flops" if self.compute == 4 else "bfloat16_flops"
+        return {
+            product: self.products,
+            "attention_flops": self.attention,
+            "moved_bytes": self.rounds * self._moved(fewer),
+            "updated_bytes": self._updated(),
+            "block_passes": self.rounds * part.layers * (3 + self.repeated) * fewer,
+            "rounds": self.rounds,
+        }
+
+    def _moved(self, fewer: float) -> float:
+        """Return the bytes of activations and logits of a micro-batch, written and read again."""
+        spec, tokens = self.spec, math.ceil(self.tokens)
+        saved = activations_of_a_block(spec, self.layout, tokens=tokens)
+        moved = self.part.layers * saved * (3 + self.repeated) * fewer
+        if self.part.head:
+            rows = self.shape.vocab_size / self.matrices
+            each = self.compute if spec.resources.device != "cpu" else 3 * BYTES["float32"]
+            moved += 3 * activations_of_the_head(spec, tokens=tokens)
+            moved += 3 * tokens * rows * each
+        return moved
+
+    def _updated(self) -> float:
+        """Return the bytes of shards that the norm of the gradient and the update pass over."""
+        counted = self.part.parameters(count_parameters(self.shape))
+        shards = math.prod(self.layout.size(axis.name) for axis in AXES if axis.shards_weights)
+        weight, state = self.spec.training.weight_dtype, self.spec.optimizer.state_dtype
+        return counted / shards * (4 * BYTES[weight] + 4 * BYTES[state])
+
+    def traffic(self) -> list[tuple[str, Traffic]]:
+        """Return what the rank sends for each axis."""
+        spec, layout, a = self.spec, self.layout, self.shape
+        counted = count_parameters(a)
+        heads = self.tokens * self.compute / self.matrices
+        stages = len(stages_of(spec.facts(layout))) // layout.pp
+        last = counted.head + counted.final_norm if self.part.head else 0
+        facts = TrafficFacts(
+            sizes=layout.sizes,
+            section=spec.parallelism,
+            sharded=spec.is_sharded(layout),
+            blocks=self.part.layers,
+            block_weights=self.part.layers * counted.block // self.matrices,
+            embedding_weights=counted.embedding // self.matrices if self.part.embedding else 0,
+            head_weights=last // self.matrices,
+            compute_bytes=self.compute,
+            reduce_bytes=BYTES[spec.training.reduce_dtype],
+            micro_batches=self.rounds,
+            stages=stages,
+            stream_bytes=round(self.tokens * a.dim * self.compute),
+            held_stream_bytes=round(self.tokens * width_of_the_stream(spec, layout)),
+            query_bytes=round(heads * a.attention_dim),
+            kv_bytes=round(2 * heads * a.n_kv_heads * a.head_dim),
+            recomputed=self.repeated,
+        )
+        return [(axis.name, axis.traffic(facts)) for axis in AXES]
+
+
+def _repeated(spec: JobSpec) -> float:
+    """Return the share of a block's forward that backward repeats."""
+    match spec.activation_checkpoint.mode:
+        case "none":
+            return 0.0
+        case "full":
+            return 1.0
+        case "selective":
+            return SELECTIVE
+        case "memory_budget":
+            return 1.0 - spec.activation_checkpoint.memory_budget
+
+
+def _repeated_attention(spec: JobSpec) -> float:
+    """Return the share of attention that backward repeats; `selective` keeps its output."""
+    return 0.0 if spec.activation_checkpoint.mode == "selective" else _repeated(spec)
+
+
+def _quantized(spec: JobSpec) -> float:
+    """Return the time of a block's products as a multiple of those without quantization."""
+    if number_format(spec) is None:
+        return 1.0
+    part = quantized_elements(spec) / matmul_parameters_of_a_block(spec.architecture)
+    return 1.0 + part * ((EMULATED if spec.resources.device == "cpu" else QUANTIZED) - 1.0)
