@@ -191,8 +191,7 @@ class Loop(SaveObserver):
     def run(self, dataset: Dataset) -> Outcome:
         """Train until the last step or a stop, save, and return the outcome."""
         if self._spec.checkpoint.preflight:
-            # It ends before the first update of the weights (`wait_until_writable`): until then
-            # the forward and backward passes, and their compilation, only read what it writes.
+            # It ends before the first update (`wait_until_writable`); until then all only reads.
             self._begin_save("preflight")
         self._writer.enter(Phase.TRAINING)
         with (
