@@ -17,6 +17,7 @@ import server.advice.endpoints
 import server.app.worker_endpoints
 import server.artifacts.endpoints
 import server.auth.endpoints
+import server.calibration.endpoints
 import server.checkpoints.endpoints
 import server.events.endpoints
 import server.goodput.endpoints
@@ -78,6 +79,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.imports.endpoints.router,
     server.metrics.endpoints.router,
     server.advice.endpoints.router,
+    server.calibration.endpoints.router,
     server.goodput.endpoints.router,
     server.ranks.endpoints.router,
     server.logs.endpoints.router,

@@ -1,12 +1,14 @@
-"""Tables of slot-time, which outlive the jobs: what ended shares held, what the nodes offered."""
+"""Tables that outlive the jobs: what ended shares held, what the nodes offered, measured runs."""
 
 from __future__ import annotations
 
 from sqlalchemy import Boolean, Column, Index, Integer, String, Table, false, literal_column, text
 
-from server.database.column_types import Json, UtcDateTime
+from server.database.column_types import Json, Lazy, UtcDateTime
 from server.database.schema import ID, metadata
 from server.database.tables import attempt_nodes
+from trainyard.planner.speed.calibrate import MeasuredRun
+from trainyard.planner.speed.rates import Calibration
 from trainyard.protocol.states import AttemptNodeState
 
 HOLDS_SLOTS = attempt_nodes.c.state != literal_column(f"'{AttemptNodeState.ENDED}'")
@@ -48,4 +50,26 @@ capacity_changes = Table(
     Column("online", Boolean, nullable=False),
     Column("takes_jobs", Boolean, nullable=False),
     Column("withheld", Integer, nullable=False),  # how many of the slots
+)
+
+# The newest ended attempts of each kind of hardware whose steps were measured.
+measured_runs = Table(
+    "measured_runs",
+    metadata,
+    Column("attempt_id", ID, primary_key=True),
+    Column("device", String(8), nullable=False),
+    Column("device_name", String(200), nullable=False),
+    Column("ended_at", UtcDateTime, nullable=False, index=True),
+    Column("run", Lazy(MeasuredRun), nullable=False),
+    Index(None, "device", "device_name"),
+)
+
+# Coefficients that were fitted to them.
+calibrations = Table(
+    "calibrations",
+    metadata,
+    Column("device", String(8), primary_key=True),
+    Column("device_name", String(200), primary_key=True),
+    Column("fitted", Lazy(Calibration), nullable=False),
+    Column("fitted_at", UtcDateTime, nullable=False),
 )

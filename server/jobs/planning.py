@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import trainyard.planner.plan
+from server.calibration.store import predictor_of
 from server.context import Context
 from server.jobs.checks import (
     check_hardware,
@@ -38,5 +39,8 @@ def plan_job(context: Context, spec: JobSpec) -> Plan | ProgramPlan:
         if spec.pack is not None:
             check_pack(connection, spec.pack)
         slots = known_slots(connection)
-    planned = trainyard.planner.plan.plan_job(spec, slots=() if missing else slots)
+        predictor = predictor_of(connection, spec)
+    planned = trainyard.planner.plan.plan_job(
+        spec, slots=() if missing else slots, predictor=predictor
+    )
     return planned.model_copy(update={"warnings": (*missing, *planned.warnings)})

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, select, update
 
 from server.attempts.launch import newest_attempt_id
 from server.attempts.parent import ParentCheckpoint, parent_checkpoint
+from server.calibration.store import predictor_of
 from server.context import Context
 from server.database.rows import Attempt, Job
 from server.database.tables import attempts, checkpoints, jobs
@@ -78,9 +79,11 @@ def options(context: Context, job_id: str) -> ResumeOptions:
         parent = parent_checkpoint(connection, job.id)
         offers = read_offers(connection, without_job=job_id)
         slots = known_slots(connection)
+        predictor = predictor_of(connection, baseline.effective)
     spec = baseline.effective
     views = []
-    for option in resume_options(spec, world_sizes=_world_sizes(offers), slots=slots):
+    sizes = _world_sizes(offers)
+    for option in resume_options(spec, world_sizes=sizes, slots=slots, predictor=predictor):
         demand = Demand(
             option.world_size,
             nodes=spec.resources.nodes,

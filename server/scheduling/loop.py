@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from server.autoscaling.keeper import SupplyKeeper
 from server.autoscaling.leaving import LeaveKeeper
+from server.calibration.keeper import CalibrationKeeper
 from server.context import Context
 from server.database.engine import LeadLostError
 from server.elastic.growth import Growth
@@ -100,6 +101,7 @@ class Scheduler:
             OperationKeeper(context, self._dispatcher).run,
             CapacityKeeper(context).run,
             Settler(context).run,
+            CalibrationKeeper(context).run,
         )
 
     def run(self, stop: threading.Event) -> None:

@@ -12,7 +12,14 @@ from trainyard.base.problems import Problem
 from trainyard.cli import formats
 from trainyard.cli.output import facts, heading
 from trainyard.cli.table import Listing
-from trainyard.planner.results import MemoryEstimate, PipelinePlan, Plan, ProgramPlan
+from trainyard.planner.results import (
+    MemoryEstimate,
+    PipelinePlan,
+    Plan,
+    ProgramPlan,
+    SpeedEstimate,
+)
+from trainyard.planner.speed.rates import Calibration
 from trainyard.protocol.fork_rules import Guarantee
 from trainyard.protocol.rest.checkpoints import ForkPreview
 from trainyard.protocol.rest.resume import ResumePreview
@@ -38,15 +45,78 @@ def draw_plan(plan: Plan | ProgramPlan) -> RenderableType:
             ("length", f"{plan.steps:,} steps of {plan.tokens_per_step:,} tokens: "
              f"{formats.short(plan.total_tokens)} tokens, {formats.short(plan.total_flops)} FLOPs"),
             ("memory", _memory(plan.memory, plan.fits)),
+            ("speed", _speed(plan.speed)),
             ("checkpoint", f"{formats.size(plan.checkpoint_bytes)} each, up to "
              f"{plan.checkpoints_kept:,} kept: {formats.size(plan.checkpoints_bytes)}"),
             (f"auto on {plan.device}", formats.auto(plan.auto)),
         ]
     )  # fmt: skip
     slots = formats.counted(plan.world_size, "slot")
-    return Group(
-        Text.assemble((plan.name, "bold"), f" on {slots}"), rows, *_warnings(plan.warnings)
+    head = Text.assemble((plan.name, "bold"), f" on {slots}")
+    return Group(head, rows, *_ranked(plan), *_warnings(plan.warnings))
+
+
+def _speed(speed: SpeedEstimate | None) -> str | None:
+    if speed is None:
+        return None
+    spent = sorted(speed.spent_seconds.items(), key=lambda part: -part[1])[:3]
+    named = ", ".join(
+        f"{name} {formats.share(seconds / speed.step_seconds)}" for name, seconds in spent
     )
+    return (
+        f"about {formats.short(speed.tokens_per_second)} tokens/s, "
+        f"{speed.step_seconds:.3g} s a step ({named})"
+    )
+
+
+def _ranked(plan: Plan) -> list[RenderableType]:
+    if not plan.ranked or plan.calibration is None:
+        return []
+    rows = Listing(
+        *("  LAYOUT", "TOKENS/S", "STEP", "MICRO-BATCH", "MEMORY", ""),
+        right=("TOKENS/S", "STEP", "MICRO-BATCH", "MEMORY"),
+        spare=("MICRO-BATCH", "STEP"),
+        elastic="  LAYOUT",
+    )
+    for option in plan.ranked:
+        assert option.speed is not None, "ranked by it"
+        note = "this one" if option.layout == plan.layout else ""
+        if option.fits is False:
+            note = f"{note}, does not fit".removeprefix(", ")
+        rows.add(
+            f"  {option.name}",
+            formats.short(option.speed.tokens_per_second),
+            f"{option.speed.step_seconds:.3g} s",
+            "" if option.batch is None else str(option.batch.micro_batch_size),
+            formats.size(option.speed.memory_bytes),
+            note,
+            style="" if option.layout == plan.layout else "dim",
+        )
+    compared = formats.counted(plan.ranked_of, "legal layout")
+    return [
+        heading(f"Fastest of {compared}, predicted"),
+        rows,
+        Text(f"  {calibration_words(plan.calibration)}", style="dim"),
+    ]
+
+
+def calibration_words(calibration: Calibration) -> str:
+    """Return a sentence on how far predictions for a kind of hardware are off."""
+    name, accuracy = calibration.device_name, calibration.accuracy
+    if accuracy is None:
+        return f"From the data sheet of {name}: no run has ended on it yet, so the order is rough."
+    words = f"Learned from {formats.counted(calibration.runs, 'run')} on {name}"
+    if accuracy.step_median is not None and accuracy.step_p95 is not None:
+        words += (
+            f"; step time off by {formats.share(accuracy.step_median)} in the median, "
+            f"{formats.share(accuracy.step_p95)} at p95"
+        )
+    if accuracy.memory_median is not None and accuracy.memory_p95 is not None:
+        words += (
+            f"; memory by {formats.share(accuracy.memory_median)} and "
+            f"{formats.share(accuracy.memory_p95)}"
+        )
+    return f"{words}; {accuracy.fits_wrong} of {accuracy.fits_judged} that were to fit did not."
 
 
 def _plan_of_program(plan: ProgramPlan) -> RenderableType:

@@ -7,7 +7,9 @@ from datetime import date, datetime
 from enum import StrEnum
 
 from trainyard.base.model_base import RecordModel
+from trainyard.planner.speed.rates import Calibration
 from trainyard.run.failures import FailureReason
+from trainyard.spec.auto import DeviceKind
 
 
 class TimeCategory(StrEnum):
@@ -298,3 +300,21 @@ class AdviceView(RecordModel):
     """Steps that the recent means cover."""
     findings: tuple[AdviceFinding, ...]
     """Findings; empty where nothing takes a noticeable part of the time."""
+
+
+class HardwareCalibration(RecordModel):
+    """What finished runs taught of a kind of hardware."""
+
+    device: DeviceKind
+    """Kind of slot."""
+    fitted_at: datetime
+    """When the newest run was learned from."""
+    calibration: Calibration
+    """Coefficients, and how far they are off the runs."""
+
+
+class CalibrationsView(RecordModel):
+    """The calibration of each kind of hardware that has finished runs."""
+
+    calibrations: tuple[HardwareCalibration, ...]
+    """The one with the most runs first."""

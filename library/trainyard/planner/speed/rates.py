@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -96,7 +96,7 @@ class Calibration(RecordModel):
     """Errors over the runs; absent without one."""
 
 
-def sheet_rates(device: str, device_name: str) -> Calibration | None:
+def sheet_rates(device: Literal["cpu", "cuda"], device_name: str) -> Calibration | None:
     """Return the coefficients of the data sheet; None for an unknown GPU.
 
     Args:
@@ -121,6 +121,19 @@ def sheet_rates(device: str, device_name: str) -> Calibration | None:
         "node_bytes": 1 / (NVLINK if known.nvlink else PCIE),
     }
     return Calibration(device_name=device_name, runs=0, seconds=seconds, memory=memory)
+
+
+def prior_rates(device: Literal["cpu", "cuda"], device_name: str) -> Calibration:
+    """Return the coefficients from which a fit starts; those of an H100 for an unknown GPU.
+
+    The first run scales them all.
+    """
+    known = sheet_rates(device, device_name)
+    if known is None:
+        like = sheet_rates(device, "H100")
+        assert like is not None, "it is a known device"
+        known = like.model_copy(update={"device_name": device_name})
+    return known
 
 
 def seconds_by_quantity(work: StepWork, seconds: Mapping[Quantity, float]) -> dict[Quantity, float]:

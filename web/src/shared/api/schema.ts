@@ -751,6 +751,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/calibrations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Accuracy of predicted step times
+         * @description Return what finished runs taught of each kind of hardware, with the errors of predictions.
+         */
+        get: operations["jobs_calibrations"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/goodput": {
         parameters: {
             query?: never;
@@ -2782,6 +2802,17 @@ export interface components {
             memory_margin: number;
             /** @description Errors over the runs; absent without one. */
             accuracy: components["schemas"]["Accuracy"] | null;
+        };
+        /**
+         * CalibrationsView
+         * @description The calibration of each kind of hardware that has finished runs.
+         */
+        CalibrationsView: {
+            /**
+             * Calibrations
+             * @description The one with the most runs first.
+             */
+            calibrations: components["schemas"]["HardwareCalibration"][];
         };
         /**
          * CancelReply
@@ -7276,6 +7307,26 @@ export interface components {
              * @description Version of the accelerators' driver.
              */
             driver: string | null;
+        };
+        /**
+         * HardwareCalibration
+         * @description What finished runs taught of a kind of hardware.
+         */
+        HardwareCalibration: {
+            /**
+             * Device
+             * @description Kind of slot.
+             * @enum {string}
+             */
+            device: "cpu" | "cuda";
+            /**
+             * Fitted At
+             * Format: date-time
+             * @description When the newest run was learned from.
+             */
+            fitted_at: string;
+            /** @description Coefficients, and how far they are off the runs. */
+            calibration: components["schemas"]["Calibration"];
         };
         /**
          * Hardware
@@ -18408,6 +18459,62 @@ export interface operations {
             };
         };
     };
+    jobs_calibrations: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CalibrationsView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     goodput_goodput: {
         parameters: {
             query?: never;
@@ -23606,6 +23713,7 @@ export const guardSectionInputNon_finite_lossValues: ReadonlyArray<FlattenedDeep
 export const guardSectionInputLoss_spikeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["GuardSectionInput"]["loss_spike"]> = ["stop", "rollback", "ignore"];
 export const hardwareDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hardware"]["device"]> = ["cpu", "cuda"];
 export const hardwareIsolationValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hardware"]["isolation"]> = ["user", "namespace", "none"];
+export const hardwareCalibrationDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareCalibration"]["device"]> = ["cpu", "cuda"];
 export const hardwareInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["device"]> = ["cpu", "cuda"];
 export const hardwareInputIsolationValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["isolation"]> = ["user", "namespace", "none"];
 export const heartbeatAnswersValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Heartbeat"]["answers"]> = ["stop", "save", "profile", "memory_snapshot"];

@@ -1,0 +1,212 @@
+"""Measures attempts that have ended, from their records, and learns from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+import numpy as np
+from sqlalchemy import Connection, Table, select
+
+from server.attempts.launch import effective_spec
+from server.attempts.lineage import NEVER
+from server.calibration.store import HardwareKind, learn
+from server.context import Context
+from server.database.metric_and_log_tables import metric_series
+from server.database.rows import TypedRow
+from server.database.slot_tables import measured_runs
+from server.database.tables import attempt_nodes, attempts, nodes
+from server.isolation import Isolation
+from server.metrics.points import MOST_SUMMED, Floats
+from server.metrics.series import Values, read_values
+from trainyard.planner.memory import estimate_memory
+from trainyard.planner.speed.calibrate import MeasuredRun
+from trainyard.planner.speed.quantities import NodeKind
+from trainyard.planner.speed.step_work import step_work
+from trainyard.protocol.states import AttemptState
+from trainyard.run.failures import Failure, FailureReason
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+
+STEP, DATA = "perf/step_seconds", "perf/data_seconds"
+PEAKS = {"cuda": "memory/peak_reserved_gib", "cpu": "memory/peak_rss_gib"}
+"""The series with the peak of the fullest rank, by device."""
+LEAST_POINTS = 10
+"""Logged steps, without the first, from which the median of an attempt counts."""
+MOST_STEPS = 20_000
+"""Steps of an attempt that are read at most: the last ones."""
+PAUSE = timedelta(seconds=15)
+"""Pause between two calls."""
+AFTER_END = timedelta(seconds=30)
+"""Time after the end of an attempt for which its last records may still arrive."""
+AT_ONCE = 10
+"""Attempts that one call measures, each in some milliseconds: placements wait for it."""
+FAILED_PAUSE = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an attempt ran."""
+
+    node: NodeKind
+    available: int
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedAttempt(TypedRow):
+    """An attempt that has ended."""
+
+    table: ClassVar[Table] = attempts
+    id: str
+    ended_at: datetime
+    failure: Failure | None
+    layout: Layout
+
+
+class CalibrationKeeper:
+    """Learns from attempts in the order in which they ended."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._ran_at: datetime | None = None
+        self._after: tuple[datetime, str] | None = None
+        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+
+    def run(self) -> None:
+        """Measure the next attempts, unless a call did so just before."""
+        now = self._context.now()
+        # A clock that is set back must not end the learning.
+        if self._ran_at is not None and timedelta() <= now - self._ran_at < PAUSE:
+            return
+        self._ran_at = now
+        with self._context.database.read() as connection:
+            if self._after is None:
+                self._after = _newest(connection, now)
+            due = _due(connection, self._after, now - AFTER_END)
+        for row in due:
+            with self._isolation.turn(row.id, f"the measured steps of attempt {row.id}"):
+                self._measure(row, now)
+            self._after = row.ended_at, row.id
+
+    def _measure(self, row: _EndedAttempt, now: datetime) -> None:
+        with self._context.database.read() as connection:
+            spec = effective_spec(connection, row.id)
+            place = _place(connection, row.id)
+            if place is None or spec.program is not None or spec.model.factory is not None:
+                return
+            out_of_memory = (
+                row.failure is not None and row.failure.reason == FailureReason.OUT_OF_MEMORY
+            )
+            values = _values(connection, row.id, place.node.device)
+            run = measured_run(spec, row.layout, place.node, values)
+        if run is None and not out_of_memory:
+            return
+        if out_of_memory:  # its peak is what there was, not what it needs
+            run = _run(spec, row.layout, place.node, out_of_memory=True)
+        assert run is not None
+        found = MeasuredRun(**{**vars(run), "available_bytes": place.available or None})
+        with self._context.database.write() as connection:
+            learn(
+                connection,
+                HardwareKind(place.node.device, place.node.name),
+                attempt_id=row.id,
+                run=found,
+                ended_at=row.ended_at,
+                now=now,
+            )
+
+
+def measured_run(
+    spec: JobSpec, layout: Layout, node: NodeKind, values: Mapping[str, Values]
+) -> MeasuredRun | None:
+    """Return what the records of an attempt measure; None with too few steps.
+
+    Args:
+        spec: the effective spec.
+        layout: layout of the attempt.
+        node: the nodes on which it ran.
+        values: points of its series `perf/step_seconds`, `perf/data_seconds` and of its peak.
+    """
+    steps, seconds = values.get(STEP, _NONE)
+    counted = (seconds > 0) & (seconds < MOST_SUMMED)
+    counted[:1] = False  # the first step allocates and compiles
+    data = np.zeros_like(seconds)
+    waited_steps, waited = values.get(DATA, _NONE)
+    if len(waited_steps) == len(steps):
+        data = np.where((waited >= 0) & (waited < seconds), waited, 0.0)
+    own = (seconds - data)[counted]
+    if len(own) < LEAST_POINTS:
+        return None
+    _, peaks = values.get(PEAKS[node.device], _NONE)
+    peaks = peaks[(peaks > 0) & (peaks < MOST_SUMMED)]
+    peak = round(float(peaks.max()) * 2**30) if len(peaks) else None
+    return _run(spec, layout, node, step_seconds=float(np.median(own)), peak_bytes=peak)
+
+
+def _run(spec: JobSpec, layout: Layout, node: NodeKind, **measured: Any) -> MeasuredRun:
+    partition = spec.batch_partition(layout)
+    return MeasuredRun(
+        work=step_work(spec, layout, partition, node),
+        memory=estimate_memory(spec, layout, partition),
+        **measured,
+    )
+
+
+_NONE: tuple[Any, Floats] = (np.zeros(0, dtype=np.int64), np.zeros(0))
+
+
+def _newest(connection: Connection, now: datetime) -> tuple[datetime, str]:
+    """Return the attempt after which the next ones are measured."""
+    row = connection.execute(
+        select(measured_runs.c.ended_at, measured_runs.c.attempt_id)
+        .order_by(measured_runs.c.ended_at.desc(), measured_runs.c.attempt_id.desc())
+        .limit(1)
+    ).one_or_none()
+    return (now - FAILED_PAUSE, "") if row is None else (row.ended_at, row.attempt_id)
+
+
+def _due(
+    connection: Connection, after: tuple[datetime, str], until: datetime
+) -> Sequence[_EndedAttempt]:
+    columns = attempts.c
+    ended_at, attempt_id = after
+    later = (columns.ended_at > ended_at) | (
+        (columns.ended_at == ended_at) & (columns.id > attempt_id)
+    )
+    query = (
+        _EndedAttempt.select()
+        .where(columns.state == AttemptState.ENDED, columns.ended_at <= until, later)
+        .order_by(columns.ended_at, columns.id)
+        .limit(AT_ONCE)
+    )
+    return _EndedAttempt.all(connection, query)
+
+
+def _place(connection: Connection, attempt_id: str) -> _Place | None:
+    """Return the nodes of an attempt; None where they are of several kinds."""
+    query = (
+        select(nodes.c.hardware, attempt_nodes.c.slots)
+        .join(attempt_nodes, attempt_nodes.c.node == nodes.c.name)
+        .where(attempt_nodes.c.attempt_id == attempt_id, attempt_nodes.c.spare_since.is_(None))
+    )
+    rows = connection.execute(query).all()
+    if len({HardwareKind.of(row.hardware) for row in rows}) != 1:
+        return None
+    hardware = min((row.hardware for row in rows), key=lambda each: each.device_memory_bytes)
+    slots = max(len(row.slots) for row in rows)
+    node = NodeKind(hardware.device, hardware.device_name, slots, hardware.cores)
+    return _Place(node, hardware.device_memory_bytes)
+
+
+def _values(connection: Connection, attempt_id: str, device: str) -> Mapping[str, Values]:
+    series = metric_series.c
+    names = (STEP, DATA, PEAKS[device])
+    query = select(series.id, series.name).where(
+        series.attempt_id == attempt_id, series.name.in_(names)
+    )
+    by_id = {row.id: row.name for row in connection.execute(query)}
+    last = connection.scalar(select(attempts.c.last_step).where(attempts.c.id == attempt_id)) or 0
+    found = read_values(connection, list(by_id), first=max(0, last - MOST_STEPS), last=NEVER)
+    return {by_id[key]: values for key, values in found.items()}

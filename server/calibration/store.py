@@ -1,0 +1,132 @@
+"""Measured runs and the coefficients that were fitted to them, by kind of hardware.
+
+Both outlive the jobs. A row that a later version wrote counts as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeVar
+
+from sqlalchemy import Connection, delete, select
+
+from server.database.column_types import StoredRecord
+from server.database.slot_tables import calibrations, measured_runs
+from server.database.tables import nodes
+from server.database.upsert import insert_absent, insert_or_replace
+from server.errors import UnreadableError
+from trainyard.planner.speed.calibrate import MeasuredRun, calibrate
+from trainyard.planner.speed.prediction import Predictor
+from trainyard.planner.speed.quantities import NodeKind
+from trainyard.planner.speed.rates import Calibration, prior_rates, sheet_rates
+from trainyard.protocol.goodput import HardwareCalibration
+from trainyard.protocol.worker_messages import Hardware
+from trainyard.spec.auto import expected_device
+from trainyard.spec.job import JobSpec
+from trainyard.training.known_devices import Slot
+
+MOST_RUNS = 120
+"""Newest runs of a kind of hardware that are kept and learned from: a fit takes 0.2 s."""
+Stored = TypeVar("Stored")
+
+
+@dataclass(frozen=True)
+class HardwareKind:
+    """Slots that are like each other."""
+
+    device: Literal["cpu", "cuda"]
+    device_name: str
+
+    @classmethod
+    def of(cls, hardware: Hardware) -> HardwareKind:
+        """Return the kind of a node's slots."""
+        return cls(hardware.device, hardware.device_name)
+
+
+def learn(
+    connection: Connection,
+    kind: HardwareKind,
+    *,
+    attempt_id: str,
+    run: MeasuredRun,
+    ended_at: datetime,
+    now: datetime,
+) -> None:
+    """Store a run, forget the oldest ones, and fit the coefficients anew.
+
+    Args:
+        connection: a writing transaction.
+        kind: the hardware of the run.
+        attempt_id: the attempt that ran; a repeat stores nothing.
+        run: what was measured.
+        ended_at: its end.
+        now: the present time.
+    """
+    key = {"device": kind.device, "device_name": kind.device_name}
+    row = {"attempt_id": attempt_id, **key, "ended_at": ended_at, "run": run}
+    if not insert_absent(connection, measured_runs, [row]):
+        return
+    runs = measured_runs.c
+    newest = connection.execute(
+        select(runs.attempt_id, runs.run)
+        .where(runs.device == kind.device, runs.device_name == kind.device_name)
+        .order_by(runs.ended_at.desc(), runs.attempt_id.desc())
+    ).all()
+    if dropped := [row.attempt_id for row in newest[MOST_RUNS:]]:
+        connection.execute(delete(measured_runs).where(runs.attempt_id.in_(dropped)))
+    learned = [found for row in newest[:MOST_RUNS] if (found := _readable(row.run)) is not None]
+    fitted = calibrate(prior_rates(kind.device, kind.device_name), learned)
+    values = [{**key, "fitted": fitted, "fitted_at": now}]
+    insert_or_replace(connection, calibrations, values)
+
+
+def read_calibrations(connection: Connection) -> tuple[HardwareCalibration, ...]:
+    """Return what runs taught of each kind of hardware, the one with the most runs first."""
+    found = [
+        HardwareCalibration(device=row.device, fitted_at=row.fitted_at, calibration=fitted)
+        for row in connection.execute(select(*calibrations.c))
+        if (fitted := _readable(row.fitted)) is not None
+    ]
+    return tuple(sorted(found, key=lambda each: -each.calibration.runs))
+
+
+def predictor_of(connection: Connection, spec: JobSpec) -> Predictor | None:
+    """Return the predictor for the nodes on which a job may run; None where nothing is known.
+
+    Of several kinds of hardware it is the one with the most slots.
+    """
+    if spec.program is not None or spec.model.factory is not None:
+        return None
+    kinds = _node_kinds(connection)
+    device = expected_device(spec, {Slot(each.device, each.name, 0) for each in kinds})
+    eligible = {kind: slots for kind, slots in kinds.items() if kind.device == device}
+    if not eligible:
+        return None
+    node = max(eligible, key=lambda kind: eligible[kind])
+    columns = calibrations.c
+    stored = connection.scalar(
+        select(columns.fitted).where(
+            columns.device == node.device, columns.device_name == node.name
+        )
+    )
+    fitted: Calibration | None = None if stored is None else _readable(stored)
+    fitted = fitted or sheet_rates(node.device, node.name)
+    return None if fitted is None else Predictor(node, fitted)
+
+
+def _node_kinds(connection: Connection) -> Mapping[NodeKind, int]:
+    """Return the kinds of registered nodes with the number of their slots."""
+    kinds: dict[NodeKind, int] = {}
+    for hardware in connection.scalars(select(nodes.c.hardware)):
+        kind = NodeKind(hardware.device, hardware.device_name, hardware.slots, hardware.cores)
+        kinds[kind] = kinds.get(kind, 0) + hardware.slots
+    return kinds
+
+
+def _readable(stored: StoredRecord[Stored]) -> Stored | None:
+    try:
+        return stored.read("record of measured runs")
+    except UnreadableError:
+        return None

@@ -1,0 +1,189 @@
+"""Learning from attempts that have ended, on both databases, and the plans that follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, update
+
+from server.calibration import store
+from server.calibration.keeper import AFTER_END, LEAST_POINTS, PAUSE, CalibrationKeeper
+from server.calibration.store import read_calibrations
+from server.context import Context
+from server.database.column_types import StoredRecord
+from server.database.slot_tables import calibrations, measured_runs
+from server.jobs.planning import plan_job
+from server.jobs.resume import options
+from server.jobs.service import delete
+from server.metrics.points import Points
+from server.metrics.store import store_points
+from tests.actors import ADA
+from tests.server.harness import Harness
+from trainyard.planner.results import Plan
+from trainyard.planner.speed.rates import Calibration
+from trainyard.run.failures import FailureReason
+from trainyard.spec.job import JobSpec, parse_job_spec
+
+STEP, DATA, PEAK = "perf/step_seconds", "perf/data_seconds", "memory/peak_rss_gib"
+
+
+def ended(
+    harness: Harness,
+    context: Context,
+    *,
+    seconds: float = 0.5,
+    points: int = 20,
+    outcome: str = "succeeded",
+    reason: FailureReason | None = None,
+    **sections: Any,
+) -> str:
+    """Run a job whose steps take so long, and end it; return its id."""
+    job_id, supervisors = harness.running(step=points, training={"steps": points}, **sections)
+    values = {STEP: [9.0] + [seconds + 0.1] * (points - 1), DATA: [0.1] * points}
+    values[PEAK] = [0.5] * points
+    began = harness.clock.now().timestamp()
+    by_name = {
+        name: Points.of(range(1, points + 1), [began + i for i in range(points)], numbers)
+        for name, numbers in values.items()
+    }
+    with context.database.write() as connection:
+        store_points(connection, harness.attempt(job_id).id, by_name)
+    for supervisor in supervisors:
+        supervisor.end(outcome, reason)
+    harness.clock.advance(AFTER_END.total_seconds() + 1)
+    return job_id
+
+
+def learned(context: Context) -> list[Calibration]:
+    with context.database.read() as connection:
+        return [each.calibration for each in read_calibrations(connection)]
+
+
+def planned(context: Context, document: dict[str, Any] | None = None) -> Plan:
+    found = plan_job(context, parse_job_spec(document or {}))
+    assert isinstance(found, Plan)
+    return found
+
+
+def next_turn(harness: Harness, keeper: CalibrationKeeper) -> None:
+    harness.clock.advance(PAUSE.total_seconds())
+    keeper.run()
+
+
+def test_an_attempt_that_ended_is_learned_from_once(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    before = planned(context)
+    assert before.speed is not None
+    assert before.calibration is not None
+    assert before.calibration.runs == 0
+    ended(harness, context, seconds=0.5)
+    keeper = CalibrationKeeper(context)
+    keeper.run()
+    next_turn(harness, keeper)
+    CalibrationKeeper(context).run()  # of a server that starts anew
+    (found,) = learned(context)
+    assert (found.device_name, found.runs) == ("test", 1)
+    after = planned(context)
+    assert after.calibration == found
+    # The same job is predicted as it ran: without its wait for data and its first step.
+    assert after.speed is not None
+    assert after.speed.step_seconds == pytest.approx(0.5, rel=0.1)
+    assert before.speed.step_seconds != pytest.approx(0.5, rel=0.1)
+    assert after.speed.memory_bytes == pytest.approx(0.5 * 2**30, rel=0.1)
+    assert found.accuracy is not None
+    assert (found.accuracy.fits_judged, found.accuracy.fits_wrong) == (1, 0)
+
+
+def test_layouts_of_a_plan_and_of_a_resume_have_their_speed(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    resources = {"world_size": 4}
+    plan = planned(context, {"resources": resources})
+    times = [option.speed.step_seconds for option in plan.ranked if option.speed is not None]
+    assert len(times) == len(plan.ranked) > 1
+    assert plan.ranked_of >= len(plan.ranked)
+    assert times[:-1] == sorted(times[:-1])  # the last may be the job's own
+    job_id = ended(harness, context, outcome="stopped")
+    for option in options(context, job_id).options:
+        assert all(layout.speed is not None for layout in option.layouts)
+
+
+def test_a_short_attempt_and_a_program_teach_nothing(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    ended(harness, context, points=LEAST_POINTS)
+    CalibrationKeeper(context).run()
+    assert learned(context) == []
+
+
+def test_an_attempt_that_ran_out_of_memory_counts_as_a_wrong_fit(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    ended(harness, context, points=2, outcome="failed", reason=FailureReason.OUT_OF_MEMORY)
+    CalibrationKeeper(context).run()
+    (found,) = learned(context)
+    assert found.accuracy is not None
+    assert (found.accuracy.fits_judged, found.accuracy.fits_wrong) == (1, 1)
+    assert found.accuracy.step_median is None
+
+
+def test_runs_outlive_their_job_and_the_oldest_are_forgotten(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_RUNS", 2)
+    harness.add_node()
+    keeper = CalibrationKeeper(context)
+    jobs = []
+    for _ in range(3):
+        jobs.append(ended(harness, context))
+        next_turn(harness, keeper)
+    delete(context, jobs[-1], actor=ADA, checkpoints="keep")
+    (found,) = learned(context)
+    assert found.runs == 2
+    with context.database.read() as connection:
+        assert connection.scalar(select(func.count()).select_from(measured_runs)) == 2
+
+
+def test_each_kind_of_hardware_is_learned_for_itself(harness: Harness, context: Context) -> None:
+    harness.add_node("slow", device_name="slow", slots=2)
+    ended(harness, context, seconds=8.0)
+    CalibrationKeeper(context).run()
+    harness.add_node("quick", device_name="quick", slots=4)
+    predicted = planned(context)
+    assert predicted.calibration is not None
+    assert (predicted.calibration.device_name, predicted.calibration.runs) == ("quick", 0)
+
+
+def test_an_unknown_gpu_is_predicted_after_its_first_run(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node(device="cuda", device_name="a GPU")
+    assert planned(context).speed is None
+    assert planned(context).ranked == ()
+    ended(harness, context, seconds=0.2)
+    CalibrationKeeper(context).run()
+    speed = planned(context).speed
+    assert speed is not None
+    assert speed.step_seconds == pytest.approx(0.2, rel=0.1)
+
+
+def test_what_a_later_version_stored_counts_as_absent(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    ended(harness, context)
+    CalibrationKeeper(context).run()
+    spoiled = StoredRecord(Calibration, '{"later": 1}')
+    with context.database.write() as connection:
+        connection.execute(update(calibrations).values(fitted=spoiled))
+    assert learned(context) == []
+    found = planned(context).calibration
+    assert found is not None
+    assert found.runs == 0
+
+
+def test_a_program_has_no_prediction(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    spec: JobSpec = parse_job_spec({"program": {"command": ["train.py"]}})
+    with context.database.read() as connection:
+        assert store.predictor_of(connection, spec) is None
