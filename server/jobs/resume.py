@@ -103,7 +103,12 @@ def options(context: Context, job_id: str) -> ResumeOptions:
                 reason=option.reason,
             )
         )
-    return ResumeOptions(checkpoint_id=parent.id, step=parent.step, options=tuple(views))
+    return ResumeOptions(
+        checkpoint_id=parent.id,
+        step=parent.step,
+        options=tuple(views),
+        calibration=None if predictor is None else predictor.calibration,
+    )
 
 
 def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePreview:

@@ -36,6 +36,29 @@ def test_problems_stand_at_their_fields_and_open_what_is_closed(
     watched.forgive("422")
 
 
+def test_a_ranked_layout_is_written_into_the_draft(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/jobs/new").page
+    fill(page, "model-size", "8B")
+    fill(page, "resources-world_size", "8")
+    fill(page, "training-global_batch_size", "16")
+    fill(page, "training-micro_batch_size", "2")
+    fill(page, "parallelism-tp", "8")
+    plan = page.get_by_role("complementary", name="Plan")
+    layouts = plan.get_by_role("region", name="Layouts")
+    own = layouts.locator(".ranked-own")
+    expect(own).to_contain_text("TP 8")
+    expect(layouts).to_contain_text("tokens/s")
+    expect(layouts).to_contain_text("no run has ended on it yet")
+    rows = layouts.locator("li")
+    expect(own).not_to_contain_text(rows.first.locator(".ranked-name").inner_text())
+    other = layouts.get_by_role("button").first
+    name = other.inner_text()
+    other.click()
+    expect(own).to_contain_text(name)
+    expect(plan.get_by_role("heading", level=2)).to_have_text(name)
+    expect(plan.locator(".command-text")).not_to_contain_text("parallelism.tp=8")
+
+
 def test_the_plan_follows_the_form(theatre: Theatre, visit: Visit) -> None:
     page = visit("/jobs/new").page
     plan = page.get_by_role("complementary", name="Plan")

@@ -106,7 +106,9 @@ def test_layouts_of_a_plan_and_of_a_resume_have_their_speed(
     assert plan.ranked_of >= len(plan.ranked)
     assert times[:-1] == sorted(times[:-1])  # the last may be the job's own
     job_id = ended(harness, context, outcome="stopped")
-    for option in options(context, job_id).options:
+    found = options(context, job_id)
+    assert found.calibration == plan.calibration
+    for option in found.options:
         assert all(layout.speed is not None for layout in option.layouts)
 
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from trainyard.base.model_base import PositiveSteps, Ranks, RecordModel, SpecModel
 from trainyard.planner.results import AnyPlan, LayoutOption
+from trainyard.planner.speed.rates import Calibration
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.jobs import JobView
 
@@ -92,3 +93,5 @@ class ResumeOptions(RecordModel):
     """Its step."""
     options: tuple[ResumeOptionView, ...]
     """By world size."""
+    calibration: Calibration | None = None
+    """Coefficients behind the predicted speeds, with their errors; absent for unknown hardware."""

@@ -1,7 +1,7 @@
 // The legal layouts of each number of slots, or the reason why there is none; one is selected.
 import { Fragment, useEffect, useRef } from "react";
 import type { AnyPlan } from "@/shared/api/types";
-import { bytes, NONE, percent, plural } from "@/shared/format/numbers";
+import { bytes, NONE, percent, plural, short } from "@/shared/format/numbers";
 import { Badge } from "@/shared/ui/Badge";
 import { cx } from "@/shared/ui/cx";
 import { type LayoutOption, pipelineWords, type Row } from "./layouts";
@@ -103,6 +103,9 @@ function LayoutRow({ row, shown, isChosen, onChoose, deviceMemory }: LayoutRowPr
       <span className="resume-layout">
         {shown.name} {row.isBefore && <Badge tone="accent">as before</Badge>}
         {shown.pipeline && <small className="small">{pipelineWords(shown.pipeline)}</small>}
+        {row.option?.speed && (
+          <small className="small">≈ {short(row.option.speed.tokens_per_second)} tokens/s</small>
+        )}
       </span>
       <span className="resume-batch">
         {batch ? (

@@ -2,6 +2,7 @@
 import { useEffect, useId, useRef } from "react";
 import type { Job, ResumeOptions } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
+import { calibrationWords } from "@/shared/format/prediction";
 import { useReference } from "@/shared/job/reference";
 import { reachedStep } from "@/shared/job/steps";
 import { Button } from "@/shared/ui/Button";
@@ -80,6 +81,9 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
         plan={resume.isCurrent ? plan : null}
         deviceMemory={plan?.kind === "trainer" ? plan.device_memory_bytes : null}
       />
+      {options.data.calibration && (
+        <p className="faint small">{calibrationWords(options.data.calibration)}</p>
+      )}
       <div className="resume-fields">
         <CheckpointField job={job} resume={resume} />
         {!job.spec.program && (

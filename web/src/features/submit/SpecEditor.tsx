@@ -2,6 +2,7 @@
 
 import { useCallback, useMemo, useState } from "react";
 import { ApiError } from "@/shared/api/errors";
+import type { RankedLayout } from "@/shared/api/types";
 import { isObject, type JsonObject } from "@/shared/format/document";
 import { Button } from "@/shared/ui/Button";
 import { InlineError } from "@/shared/ui/Notice";
@@ -14,6 +15,7 @@ import { PlanPanel } from "./plan/PlanPanel";
 import { usePlan } from "./plan/usePlan";
 import { NO_PROBLEMS, placeProblems } from "./problems";
 import { type FormSection, sectionsFor } from "./schema";
+import { withLayout } from "./spec";
 import { useSubmit } from "./useSubmit";
 
 const VIEWS: readonly Tab<ValuesOf<typeof SUBMIT>["view"]>[] = [
@@ -53,6 +55,9 @@ export function SpecEditor({ sections: all, start, from }: SpecEditorProps) {
     },
     [reset],
   );
+  const planned = plan.plan?.kind === "trainer" ? plan.plan.batch.micro_batch_size : 1;
+  const chooseLayout = (option: RankedLayout) =>
+    edit((draft) => withLayout(draft, option, planned));
   const button = (
     <Button look="primary" busy={submit.isPending} onClick={() => submit.mutate()}>
       Submit job
@@ -85,7 +90,13 @@ export function SpecEditor({ sections: all, start, from }: SpecEditorProps) {
             )}
           </Tabs>
         </div>
-        <PlanPanel spec={spec} planned={plan} refusal={refusal} elsewhere={problems.elsewhere}>
+        <PlanPanel
+          spec={spec}
+          planned={plan}
+          refusal={refusal}
+          elsewhere={problems.elsewhere}
+          onLayout={chooseLayout}
+        >
           {submit.isError && !(submit.error instanceof ApiError && submit.error.errors.length) && (
             <InlineError error={submit.error} />
           )}

@@ -1,10 +1,27 @@
 // Values of the draft, as they are typed.
+import type { RankedLayout } from "@/shared/api/types";
 import { isObject, type Json, type JsonObject, withValue } from "@/shared/format/document";
 import type { FormField } from "./schema";
 
 /** Return the document with a field set; its default is left out. */
 export function withField(spec: JsonObject, field: FormField, value: Json): JsonObject {
   return withValue(spec, field.pointer, isEqual(value, field.default) ? undefined : value);
+}
+
+/**
+ * Return the document on another layout; the shards of the weights fill its slots.
+ *
+ * The micro-batch size is written where the layout needs another one than `planned`.
+ */
+export function withLayout(spec: JsonObject, option: RankedLayout, planned: number): JsonObject {
+  let changed = spec;
+  for (const [axis, size] of Object.entries(option.layout)) {
+    const isDefault = axis === "dp_shard" || size === 1;
+    changed = withValue(changed, `/parallelism/${axis}`, isDefault ? undefined : size);
+  }
+  const needed = option.batch?.micro_batch_size ?? planned;
+  if (needed === planned) return changed;
+  return withValue(changed, "/training/micro_batch_size", needed);
 }
 
 const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;

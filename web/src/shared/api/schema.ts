@@ -3142,8 +3142,8 @@ export interface components {
             interval_seconds: number | "auto";
             /**
              * Preflight
-             * @description Save completely right after initialisation or loading, before the first step: a path or a
-             *     disk that cannot take a checkpoint fails the job at once.
+             * @description Save completely after initialisation or loading, before the first update of the weights: a
+             *     path or a disk that cannot take a checkpoint fails the job in its first step.
              * @default true
              */
             preflight: boolean;
@@ -3238,8 +3238,8 @@ export interface components {
             interval_seconds?: number | "auto";
             /**
              * Preflight
-             * @description Save completely right after initialisation or loading, before the first step: a path or a
-             *     disk that cannot take a checkpoint fails the job at once.
+             * @description Save completely after initialisation or loading, before the first update of the weights: a
+             *     path or a disk that cannot take a checkpoint fails the job in its first step.
              * @default true
              */
             preflight?: boolean;
@@ -13410,6 +13410,8 @@ export interface components {
              * @description By world size.
              */
             options: components["schemas"]["ResumeOptionView"][];
+            /** @description Coefficients behind the predicted speeds, with their errors; absent for unknown hardware. */
+            calibration: components["schemas"]["Calibration"] | null;
         };
         /**
          * ResumePoint

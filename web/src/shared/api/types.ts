@@ -36,6 +36,8 @@ export type NodeRequest = Schemas["NodeRequestView"];
 export type NodeView = Schemas["NodeView"];
 export type Plan = Schemas["Plan"];
 export type ProgramPlan = Schemas["ProgramPlan"];
+export type RankedLayout = Plan["ranked"][number];
+export type Calibration = Schemas["Calibration"];
 /** The plan of a job of either kind. */
 export type AnyPlan = Plan | ProgramPlan;
 export type Problem = Schemas["Problem"];

@@ -2,7 +2,7 @@
 
 import type { ReactNode } from "react";
 import type { ApiError } from "@/shared/api/errors";
-import type { AnyPlan, Plan, Problem, ProgramPlan } from "@/shared/api/types";
+import type { AnyPlan, Plan, Problem, ProgramPlan, RankedLayout } from "@/shared/api/types";
 import type { JsonObject } from "@/shared/format/document";
 import { bytes, count, plural, short, shortCount } from "@/shared/format/numbers";
 import { autoWords } from "@/shared/format/spec";
@@ -15,6 +15,7 @@ import { submitCommand } from "../commandLine";
 import { controlId } from "../form/FieldRow";
 import { BatchPartition } from "./BatchPartition";
 import { MemoryBar } from "./MemoryBar";
+import { RankedLayouts } from "./RankedLayouts";
 import type { Planned } from "./usePlan";
 
 interface PlanPanelProps {
@@ -23,18 +24,25 @@ interface PlanPanelProps {
   refusal: ApiError | null;
   /** Problems that no field shows. */
   elsewhere: readonly Problem[];
+  /** Write the axes of a ranked layout into the draft. */
+  onLayout: (option: RankedLayout) => void;
   /** Content below the plan: the button that submits. */
   children: ReactNode;
 }
 
-export function PlanPanel({ spec, planned, refusal, elsewhere, children }: PlanPanelProps) {
+export function PlanPanel(props: PlanPanelProps) {
+  const { spec, planned, refusal, elsewhere, onLayout, children } = props;
   const { plan, isOld, error } = planned;
   return (
     <aside className="plan panel" aria-label="Plan">
       {error && <InlineError error={error} className="plan-part" />}
       {refusal && <Refusal refusal={refusal} elsewhere={elsewhere} />}
       <div className={cx("plan-body", isOld && "plan-old")}>
-        {plan ? <PlanView plan={plan} /> : !refusal && !error && <SkeletonLines lines={9} />}
+        {plan ? (
+          <PlanView plan={plan} onLayout={onLayout} />
+        ) : (
+          !refusal && !error && <SkeletonLines lines={9} />
+        )}
       </div>
       <section className="plan-part">
         <h3>Command line</h3>
@@ -45,8 +53,9 @@ export function PlanPanel({ spec, planned, refusal, elsewhere, children }: PlanP
   );
 }
 
-function PlanView({ plan }: { plan: AnyPlan }) {
-  return plan.kind === "program" ? <ProgramView plan={plan} /> : <TrainerView plan={plan} />;
+function PlanView({ plan, onLayout }: { plan: AnyPlan } & Pick<PlanPanelProps, "onLayout">) {
+  if (plan.kind === "program") return <ProgramView plan={plan} />;
+  return <TrainerView plan={plan} onLayout={onLayout} />;
 }
 
 /** Of a program only its slots and its command are known before it runs. */
@@ -79,7 +88,7 @@ function ProgramView({ plan }: { plan: ProgramPlan }) {
   );
 }
 
-function TrainerView({ plan }: { plan: Plan }) {
+function TrainerView({ plan, onLayout }: { plan: Plan } & Pick<PlanPanelProps, "onLayout">) {
   const facts: [string, string, string?][] = [
     ["Parameters", shortCount(plan.parameters.total), count(plan.parameters.total)],
     ["Tokens per step", shortCount(plan.tokens_per_step), count(plan.tokens_per_step)],
@@ -105,6 +114,7 @@ function TrainerView({ plan }: { plan: Plan }) {
       <section className="plan-part" aria-label="Memory">
         <MemoryBar memory={plan.memory} available={plan.device_memory_bytes} />
       </section>
+      <RankedLayouts plan={plan} onChoose={onLayout} />
       <section className="plan-part" aria-label="Batch">
         <BatchPartition batch={plan.batch} />
       </section>
