@@ -126,7 +126,7 @@ class LiveBytes(TorchDispatchMode):
         """Run an operation, after what wraps tensors has been unwrapped."""
         if _wrapped(types):
             return NotImplemented
-        if func is torch.ops._c10d_functional.wait_tensor.default:
+        if self._mode is not None and func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # of fake tensors it would make a new one
         result = func(*args, **(kwargs or {}))
         # Where a tensor of a whole mesh is worked out, fake tensors of another mode come and go.

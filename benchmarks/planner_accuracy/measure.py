@@ -75,6 +75,8 @@ def measure(spec: JobSpec) -> Measurement:
         started.append((process, ours))
     try:
         results = [_result(process, ours) for process, ours in started]
+        for process, _ in started:
+            process.join(RESULT_SECONDS)  # a rank that is killed before shows its peers a fault
     finally:
         for process, ours in started:
             process.kill()
