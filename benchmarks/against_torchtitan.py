@@ -1,4 +1,7 @@
-"""torchtitan's whole trainer and ours in turn on this machine: tokens/s on CPU ranks, or on a GPU.
+"""torchtitan's whole trainer and ours in turn on this machine, on CPU ranks or on a GPU.
+
+Measured from outside, alike for both: tokens/s, tokens for each second of processor time of all
+ranks, and the time from the launch to the line of the first step.
 
 On a CPU both train torchtitan's debug model (6 M parameters, sequence 512, 4 sequences a rank,
 float32, no recomputation, one thread a rank, FSDP on two); on a GPU Llama 8B with weights,
@@ -7,7 +10,7 @@ and compiled with a memory budget of 0.8. Both are launched by torchrun, data an
 torchtitan is not one of our packages, so it comes with a Python of its own:
 
     python -m venv titan && titan/bin/pip install -c constraints.txt torch torchtitan==0.2.2
-    python -m benchmarks.against_torchtitan titan/bin/python [--rounds 5] [--steps 20] [--cuda]
+    python -m benchmarks.against_torchtitan titan/bin/python [--rounds 7] [--way eager | --cuda]
 """
 
 from __future__ import annotations
@@ -16,14 +19,10 @@ import argparse
 import json
 import os
 import re
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,16 +30,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.launch import torchrun
+from benchmarks.launch import Mark, launch_and_watch, torchrun
 from benchmarks.report import emit
-from benchmarks.trainer import COMPILED, DEBUG, MOST_KEPT, TORCHTITAN, llama_8b, recompute
+from benchmarks.trainer import COMPILED, DEBUG, MOST_KEPT, llama_8b, recompute
 from trainer.process import prefer_growing_segments
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import MetricRecord
 
 EVERY = 5
-"""Steps between two lines with a rate; the first two lines of a run are left out."""
+"""Steps between two lines. Time is taken from the second line on: a run warms up before."""
 TITAN = f"""
 [job]
 dump_folder = "out"
@@ -61,30 +60,54 @@ dataset = "c4_test"
 
 @dataclass(frozen=True)
 class Way:
-    """One way to train: what both trainers are told, and which of ours share their yardstick."""
+    """One way to train: what both trainers are told, and what ours has to reach."""
 
+    name: str
     titan: tuple[str, ...]
-    ours: tuple[tuple[str, dict[str, Any]], ...]
-    """Names and specs."""
-    target: float = 1.0
-    """Least tokens/s of ours, as a multiple of torchtitan's."""
+    """Options of torchtitan."""
+    ours: dict[str, Any]
+    """Sections of our spec."""
+    targets: dict[str, float]
+    """Of `Speed`, by the name of the field: ours as a multiple of torchtitan's."""
+    on_cpu: bool = False
     ranks: tuple[int, ...] = (1,)
-    threads: str | None = None
-    """Threads of a rank; None leaves it to torch."""
 
 
+@dataclass(frozen=True)
+class Speed:
+    """What a run of a trainer gave."""
+
+    wall: float
+    """Tokens/s of a rank."""
+    processor: float
+    """Tokens for each second of processor time of all ranks."""
+    start: float
+    """Seconds from the launch to the line of the first step."""
+
+
+TITAN_DEBUG = (
+    "--model.flavor=debugmodel",
+    "--training.local_batch_size=4",
+    "--training.seq_len=512",
+    "--training.mixed_precision_param=float32",
+    "--activation_checkpoint.mode=none",
+)
 ON_CPU = (
     Way(
-        titan=(
-            "--model.flavor=debugmodel",
-            "--training.local_batch_size=4",
-            "--training.seq_len=512",
-            "--training.mixed_precision_param=float32",
-            "--activation_checkpoint.mode=none",
-        ),
-        ours=(("eager", DEBUG), ("compiled", DEBUG | COMPILED)),
-        ranks=tuple(TORCHTITAN),
-        threads="1",
+        "eager",
+        titan=TITAN_DEBUG,
+        ours=DEBUG,
+        targets={"processor": 1.05, "start": 0.5},
+        on_cpu=True,
+        ranks=(1, 2),
+    ),
+    Way(
+        "compiled",
+        titan=(*TITAN_DEBUG, "--compile.enable"),
+        ours=DEBUG | COMPILED,
+        targets={"processor": 1.1},
+        on_cpu=True,
+        ranks=(1, 2),
     ),
 )
 TITAN_8B = (
@@ -95,21 +118,24 @@ TITAN_8B = (
 )
 ON_CUDA = (
     Way(
+        "compiled_8b",
         titan=(
             *TITAN_8B,
             "--compile.enable",
             "--activation_checkpoint.mode=memory_budget",
             "--activation_checkpoint.memory_budget=0.8",
         ),
-        ours=(("compiled_8b", llama_8b(**COMPILED, **MOST_KEPT)),),
-        target=1.05,
+        ours=llama_8b(**COMPILED, **MOST_KEPT),
+        targets={"wall": 1.05},
     ),
     Way(
+        "eager_8b",
         titan=(*TITAN_8B, "--activation_checkpoint.mode=full"),
-        ours=(("eager_8b", llama_8b(**recompute("full"))),),
-        target=1.05,
+        ours=llama_8b(**recompute("full")),
+        targets={"wall": 1.05},
     ),
 )
+WAYS = {way.name: way for way in ON_CPU + ON_CUDA}
 
 
 def write_titan(folder: Path) -> None:
@@ -134,71 +160,78 @@ def write_titan(folder: Path) -> None:
     )
 
 
-def train_titan(python: Path, folder: Path, ranks: int, steps: int, way: Way) -> float:
-    """Return torchtitan's tokens/s a rank."""
+def train_titan(python: Path, folder: Path, ranks: int, steps: int, way: Way) -> Speed:
+    """Return what torchtitan reaches."""
     script = Path(__file__).parents[1] / "examples" / "programs" / "torchtitan" / "on_cpu.py"
-    start = [str(script)] if way in ON_CPU else ["-m", "torchtitan.train"]
-    command = [*start, "--job.config_file=job.toml", f"--training.steps={steps}", *way.titan]
-    return middle(rates_in(_torchrun(python, ranks, command, folder, way.threads)))
+    start = [str(script)] if way.on_cpu else ["-m", "torchtitan.train"]
+    words = [*start, "--job.config_file=job.toml", f"--training.steps={steps}", *way.titan]
+    marks = _train(python, ranks, words, folder, way, steps, done=steps_in)
+    return speed(marks, ranks, way)
 
 
-def rates_in(printed: str) -> list[float]:
-    """Return tokens/s of each step in torchtitan's log, in order."""
+def steps_in(printed: str) -> int:
+    """Return the last step in torchtitan's log; 0 before the first one."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", printed)
-    # Every rank may print a line; a step has one rate.
-    found = dict(re.findall(r"step: +(\d+) .*?tps: ([\d,]+)", plain))
-    return [float(rate.replace(",", "")) for rate in found.values()]
+    return max((int(step) for step in re.findall(r"step: +(\d+) .*?tps: ", plain)), default=0)
 
 
-def train_ours(folder: Path, ranks: int, steps: int, document: dict[str, Any], way: Way) -> float:
-    """Return our trainer's tokens/s a rank."""
-    training = document["training"]
-    device = "cpu" if way in ON_CPU else "cuda"
-    spec = document | {
+def train_ours(folder: Path, ranks: int, steps: int, way: Way) -> Speed:
+    """Return what our trainer reaches."""
+    training = way.ours["training"]
+    spec = way.ours | {
         "training": {**training, "global_batch_size": training["micro_batch_size"] * ranks}
         | {"steps": steps, "log_every_steps": EVERY},
         "lr_schedule": {"warmup_steps": 2},
         "checkpoint": {"interval_steps": 0, "preflight": False},
-        "resources": {"device": device, "world_size": ranks},
+        "resources": {"device": "cpu" if way.on_cpu else "cuda", "world_size": ranks},
     }
     with tempfile.TemporaryDirectory(dir=folder) as name:
         run = Path(name)
         (run / "spec.json").write_text(json.dumps(spec))
         metrics = RunDirectory(run).metrics
-
-        def trained() -> bool:
-            return metrics.exists() and len(our_rates(metrics)) >= steps // EVERY
-
         words = ["-m", "trainer", name]
         # The last step is followed by a save: 45 GiB of the largest model, which are not measured.
-        _torchrun(Path(sys.executable), ranks, words, Path.cwd(), way.threads, enough=trained)
-        return middle(our_rates(metrics))
+        marks = _train(
+            Path(sys.executable),
+            *(ranks, words, Path.cwd(), way, steps),
+            done=lambda _printed: last_step(metrics),
+        )
+    return speed(marks, ranks, way)
 
 
-def our_rates(metrics: Path) -> list[float]:
-    """Return tokens/s a rank of each complete line with a rate, in order."""
+def last_step(metrics: Path) -> int:
+    """Return the step of the last complete line with values; 0 before the first one."""
+    if not metrics.exists():
+        return 0
     lines = metrics.read_text().splitlines(keepends=True)
-    values = [parse_record(MetricRecord, line).values for line in lines if line.endswith("\n")]
-    return [v["perf/tokens_per_second_per_device"] for v in values if v]
+    records = [parse_record(MetricRecord, line) for line in lines if line.endswith("\n")]
+    return max((record.step for record in records if record.values), default=0)
 
 
-def middle(rates: list[float]) -> float:
-    """Return the median of the rates after the first two, in which a run warms up."""
-    if len(rates) < 3:
-        raise RuntimeError(f"{len(rates)} lines with a rate; take more steps")
-    return statistics.median(rates[2:])
+def speed(marks: Sequence[Mark], ranks: int, way: Way) -> Speed:
+    """Return the rates from the second line to the last one."""
+    if len(marks) < 3:
+        raise RuntimeError(f"{len(marks)} lines; take more steps")
+    begun, ended = marks[1], marks[-1]
+    training = way.ours["training"]
+    tokens = (ended.step - begun.step) * training["micro_batch_size"] * training["seq_len"]
+    return Speed(
+        wall=tokens / (ended.seconds - begun.seconds),
+        processor=tokens * ranks / (ended.processor_seconds - begun.processor_seconds),
+        start=marks[0].seconds,
+    )
 
 
-def _torchrun(
+def _train(
     python: Path,
     ranks: int,
     words: list[str],
     folder: Path,
-    threads: str | None,
+    way: Way,
+    steps: int,
     *,
-    enough: Callable[[], bool] = lambda: False,
-) -> str:
-    """Return what a launch printed, once it has ended or `enough` ended it."""
+    done: Callable[[str], int],
+) -> list[Mark]:
     environment = os.environ | {
         "GLOO_SOCKET_IFNAME": "lo",
         "HF_HUB_OFFLINE": "1",
@@ -206,92 +239,73 @@ def _torchrun(
         # Modules in the folder of a script must not shadow a package.
         "PYTHONSAFEPATH": "1",
     }
-    if threads is not None:
-        environment["OMP_NUM_THREADS"] = threads
+    if way.on_cpu:
+        environment["OMP_NUM_THREADS"] = "1"
     prefer_growing_segments(environment)  # as both trainers advise
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
-        launched = subprocess.Popen(
-            torchrun(ranks, *words, python=python),
-            cwd=folder,
-            env=environment,
-            text=True,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            while launched.poll() is None and not enough():
-                time.sleep(0.2)
-            code = launched.poll()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(launched.pid, signal.SIGKILL)
-            launched.wait()
-        output.seek(0)
-        printed = output.read()
-    if code:
-        raise RuntimeError(f"{' '.join(words)} ended with {code}:\n{printed[-4000:]}")
-    return printed
+    command = torchrun(ranks, *words, python=python)
+    return launch_and_watch(command, folder, environment, done=done, until=steps)
 
 
 def compare(python: Path, ways: Iterable[Way], rounds: int, steps: int) -> bool:
-    """Train in turn, and print the ratio of ours to torchtitan's for each way to run them."""
+    """Train in turn, and print the ratios of ours to torchtitan's for each way to train."""
     passed = True
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_titan(folder)
         for way, ranks in ((each, count) for each in ways for count in each.ranks):
-            rates = _train_in_turn(python, folder, way, ranks, rounds, steps)
-            theirs = rates["torchtitan"]
-            elsewhere = {"torchtitan_elsewhere": TORCHTITAN[ranks]} if way in ON_CPU else {}
-            for kind, _ in way.ours:
+            theirs, ours = _train_in_turn(python, folder, way, ranks, rounds, steps)
+            for kind in ("processor", "wall", "start") if way.on_cpu else ("wall",):
+                mine, titans = ([getattr(run, kind) for run in runs] for runs in (ours, theirs))
                 passed &= emit(
-                    f"against_torchtitan_{kind}_{ranks}",
-                    figure=statistics.median(
-                        a / b for a, b in zip(rates[kind], theirs, strict=True)
-                    ),
-                    unit="our tokens/s of torchtitan's, median of the rounds",
-                    target=way.target,
-                    at_least=True,
+                    f"against_torchtitan_{way.name}_{ranks}_{kind}",
+                    figure=statistics.median(a / b for a, b in zip(mine, titans, strict=True)),
+                    unit=UNITS[kind],
+                    target=way.targets.get(kind),
+                    at_least=kind != "start",
                     packages=("torch",),
                     ranks=ranks,
-                    ours=[round(rate) for rate in rates[kind]],
-                    torchtitan=[round(rate) for rate in theirs],
+                    ours=[round(value, 2) for value in mine],
+                    torchtitan=[round(value, 2) for value in titans],
                     steps=steps,
-                    **elsewhere,
                 )
     return passed
 
 
+UNITS = {
+    "wall": "our tokens/s of torchtitan's, median of the rounds",
+    "processor": "our tokens per second of processor time of torchtitan's, median of the rounds",
+    "start": "our time to the first step of torchtitan's, median of the rounds",
+}
+
+
 def _train_in_turn(
     python: Path, folder: Path, way: Way, ranks: int, rounds: int, steps: int
-) -> dict[str, list[float]]:
-    """Return the tokens/s a rank of each trainer, a figure a round."""
-    trainers: list[tuple[str, Callable[[], float]]] = [
-        ("torchtitan", lambda: train_titan(python, folder, ranks, steps, way)),
-        *(
-            (kind, partial(train_ours, folder, ranks, steps, document, way))
-            for kind, document in way.ours
-        ),
+) -> tuple[list[Speed], list[Speed]]:
+    """Return what torchtitan and ours reach, a run of each a round."""
+    trainers: list[Callable[[], Speed]] = [
+        partial(train_titan, python, folder, ranks, steps, way),
+        partial(train_ours, folder, ranks, steps, way),
     ]
-    rates: dict[str, list[float]] = {kind: [] for kind, _ in trainers}
+    runs: tuple[list[Speed], list[Speed]] = ([], [])
     for number in range(rounds):
-        first = number % len(trainers)  # the order alternates
-        for kind, train in trainers[first:] + trainers[:first]:
-            rates[kind].append(rate := train())
-            print(f"round {number + 1}, {ranks} ranks, {kind}: {rate:.0f}", file=sys.stderr)
-    return rates
+        for which in (0, 1) if number % 2 else (1, 0):  # the order alternates
+            runs[which].append(trainers[which]())
+        print(f"{way.name}, {ranks} ranks:", *(each[-1] for each in runs), file=sys.stderr)
+    return runs
 
 
 def main() -> int:
     """Compare and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("python", type=Path, help="an interpreter that has torchtitan")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--cuda", action="store_true", help="Llama 8B on a GPU")
+    parser.add_argument("--way", action="append", choices=WAYS, help="only these, of either device")
     arguments = parser.parse_args()
-    ways = ON_CUDA if arguments.cuda else ON_CPU
+    ways: Iterable[Way] = ON_CUDA if arguments.cuda else ON_CPU
+    if arguments.way:
+        ways = [WAYS[name] for name in arguments.way]
     python: Path = arguments.python.absolute()
     return 0 if compare(python, ways, arguments.rounds, arguments.steps) else 1
 

@@ -1,26 +1,69 @@
-"""What the comparison with torchtitan reads from its log."""
+"""The comparison with torchtitan measures both trainers from outside."""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
 
-from benchmarks.against_torchtitan import middle, rates_in
+from benchmarks.against_torchtitan import WAYS, last_step, speed, steps_in
+from benchmarks.launch import Mark, launch_and_watch
+from trainyard.run.record_files import append_record
+from trainyard.run.records import MetricRecord
 
 LOG = """
 [titan] 2026-11-22 10:00:00,000 - root - INFO - Training starts at step 1
 \x1b[31mstep:  1  \x1b[32mloss:  7.71  \x1b[35mmemory:  0.00GiB  \x1b[34mtps: 240\x1b[0m
 \x1b[31mstep:  1  \x1b[32mloss:  7.71  \x1b[35mmemory:  0.00GiB  \x1b[34mtps: 240\x1b[0m
 step:  5  loss:  7.02  grad_norm:  1.2  memory:  0.00GiB(0.00%)  tps: 1,080  tflops: 0.08  mfu: 1%
-step: 10  loss:  6.02  grad_norm:  1.1  memory:  0.00GiB(0.00%)  tps: 1,100  tflops: 0.08  mfu: 1%
-step: 15  loss:  5.02  grad_norm:  1.0  memory:  0.00GiB(0.00%)  tps: 1,204  tflops: 0.08  mfu: 1%
+step: 10  loss:  6.02  grad_norm:  1.1  memory:  0.00GiB(0.00%)  tps:"""
+BURN = "while time.process_time() < 0.3: pass"
+STARTS_ONE_THAT_BURNS = f"""
+import subprocess, sys
+print("step 1", flush=True)
+burn = "import time\\n{BURN}\\nprint('step 2', flush=True); time.sleep(60)"
+subprocess.run([sys.executable, "-c", burn])
 """
 
 
-def test_a_step_has_one_rate_whatever_its_colours_and_however_many_ranks_say_it() -> None:
-    assert rates_in(LOG) == [240, 1080, 1100, 1204]
+def test_the_last_complete_line_is_the_step_that_torchtitan_has_done() -> None:
+    assert steps_in(LOG) == 5
+    assert steps_in("") == 0
 
 
-def test_the_first_two_rates_are_those_of_a_warm_up() -> None:
-    assert middle(rates_in(LOG)) == 1152
-    with pytest.raises(RuntimeError, match="2 lines with a rate; take more steps"):
-        middle([240.0, 1080.0])
+def test_only_our_lines_with_values_count(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    assert last_step(metrics) == 0
+    for step, values in ((1, {"train/loss": 7.0}), (2, {})):
+        append_record(metrics, MetricRecord(step=step, time=0.0, values=values, data_digest="0"))
+    with metrics.open("a") as lines:
+        lines.write('{"step": 3, "values": {"train/lo')
+    assert last_step(metrics) == 1
+
+
+def test_rates_begin_at_the_second_line() -> None:
+    marks = [Mark(1, 9.0, 5.0), Mark(5, 10.0, 6.0), Mark(10, 11.0, 7.5), Mark(15, 12.0, 11.0)]
+    found = speed(marks, 2, WAYS["eager"])
+    tokens = 10 * 4 * 512
+    assert (found.wall, found.processor, found.start) == (tokens / 2, 2 * tokens / 5, 9.0)
+    with pytest.raises(RuntimeError, match="2 lines; take more steps"):
+        speed(marks[:2], 2, WAYS["eager"])
+
+
+def test_processor_time_is_that_of_all_that_a_launch_started(tmp_path: Path) -> None:
+    def done(printed: str) -> int:
+        return printed.count("step")
+
+    words = [sys.executable, "-c", STARTS_ONE_THAT_BURNS]
+    marks = launch_and_watch(words, tmp_path, os.environ, done=done, until=2)
+    assert [mark.step for mark in marks] == [1, 2]
+    assert 0.25 <= marks[1].processor_seconds - marks[0].processor_seconds <= 1.0
+    assert marks[1].seconds > marks[0].seconds > 0
+
+
+def test_a_launch_that_ends_early_raises_with_its_output(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "print('no GPU'); raise SystemExit(3)"]
+    with pytest.raises(RuntimeError, match=r"(?s)ended with 3:.*no GPU"):
+        launch_and_watch(words, tmp_path, os.environ, done=lambda _: 0, until=1)
