@@ -25,6 +25,7 @@ PROGRAMS = (
     "supply",
     "trainer",
     "trainer_overhead",
+    "start.first_step",
     "reshard",
     "planner_accuracy",
     "strategies",

@@ -17,7 +17,7 @@ from trainyard.run.atomic import create_file
 from trainyard.run.records import ExitRecord
 from worker.api import CLAIM_SECONDS, WorkerApi, claimed, persist
 from worker.launchers.base import put_back
-from worker.launchers.rank_environment import inherited_environment
+from worker.launchers.rank_environment import code_of, inherited_environment
 from worker.node.hardware.samples import sample_disk
 from worker.node.node_store import AttemptLock, LaunchRecord, LocalNode, WorkerRun
 from worker.node.process_identity import own_identity
@@ -103,10 +103,14 @@ def prepare_run(
         for folder in (run.root, run.home, *folders):
             user.give(Path(folder), 0o1770)  # sticky: no user removes the files of another
     node.store.cache_dir.mkdir(exist_ok=True)
+    node.store.kernels.mkdir(exist_ok=True)
+    node.store.kernels.chmod(0o755)  # ranks of other users read it
     attempt = claim.attempt.model_copy(
         update={
             "roots": dict(node.roots),
             "cache_dir": str(node.store.cache_dir),
+            # torch loads kernels as code: a job that could have changed them shares none.
+            "kernel_cache": None if code_of(claim.spec) else str(node.store.kernels),
             "device": _device(node, claim),
         }
     )

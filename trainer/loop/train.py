@@ -25,6 +25,7 @@ from trainer.loop.build import (
     load_published_weights,
     loads_all_weights,
 )
+from trainer.loop.kernel_cache import first_compilation
 from trainer.loop.network_check import check_network
 from trainer.loop.requests import Decision, RequestChannel
 from trainer.loop.resume import starting_state
@@ -165,6 +166,7 @@ class Loop(SaveObserver):
         self._waiting_for_compilers = partial(
             waiting_for_compilers, run.spec, assembly.mesh, ranks.cpu_group
         )
+        self._first_compilation = partial(first_compilation, run, ranks, assembly.mesh)
         self._metrics_logger = MetricsLogger(run, ranks, writer, start=state, waits=waits)
         self._requests = RequestChannel(
             run.directory,
@@ -211,7 +213,9 @@ class Loop(SaveObserver):
         self._writer.enter(Phase.ENDING)
         if not finished and self._lacks_time():
             return self._leave_without_a_save()
-        self._save("final" if finished else "stop")
+        model, optimizer = self._assembly.model, self._assembly.optimizer
+        kind = "final" if finished else "stop"
+        self._checkpoints.save(model, optimizer, self._state, kind=kind)
         assert self._writer.checkpoint_id is not None
         self._requests.recorded(self._profiler.close(self._state.step))
         self._requests.close(self._writer.checkpoint_id)
@@ -319,7 +323,7 @@ class Loop(SaveObserver):
         step = self._state.step + 1
         compiling = step == self._first_step
         with (
-            self._waiting_for_compilers() if compiling else nullcontext(),
+            self._first_compilation() if compiling else nullcontext(),
             self._metrics_logger.timers.step(),
         ):
             metrics = self._train_step(step, micro_batches)
@@ -330,10 +334,6 @@ class Loop(SaveObserver):
     def _begin_save(self, kind: str) -> None:
         assembly = self._assembly
         self._checkpoints.begin(assembly.model, assembly.optimizer, self._state, kind=kind)
-
-    def _save(self, kind: str) -> None:
-        assembly = self._assembly
-        self._checkpoints.save(assembly.model, assembly.optimizer, self._state, kind=kind)
 
     def _save_kind(self, decision: Decision) -> str | None:
         """Return the kind of checkpoint that is due; `run` saves the last step itself."""

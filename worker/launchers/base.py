@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 from trainyard.protocol.attempt import AttemptSpec
@@ -118,6 +119,7 @@ class Share:
             **interface_environment(launch.others, node | job),
             **node,
             "PYTHONUNBUFFERED": "1",  # a line reaches the log when it is printed, not at the end
+            **({} if self.runs_program else _kernel_caches(self.run)),
             **job,
             **launch.environment,  # the GPUs of its slots above all: no job sees those of another
             # With 1, torchrun numbers ranks as if every node had as many as its own.
@@ -130,6 +132,15 @@ class Share:
     def processes(self) -> ProcessTree:
         """All processes of the attempt on this node."""
         return processes_of(self.launch)
+
+
+def _kernel_caches(run: WorkerRun) -> dict[str, str]:
+    """Return where torch keeps compiled kernels: by default all jobs of a user share them."""
+    inductor = Path(run.kernels)
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(inductor),
+        "TRITON_CACHE_DIR": str(inductor / "triton"),
+    }
 
 
 def processes_of(launch: LaunchRecord) -> ProcessTree:

@@ -14,6 +14,7 @@ from trainyard.protocol.node_samples import DATA_DIR_FULL
 from trainyard.protocol.rest.errors import ApiError
 from worker.api import BACKOFF, ServerAway, WorkerApi
 from worker.launchers.base import Share
+from worker.node.folder_usage import evict
 from worker.node.node_store import NodeStore
 
 CACHE_BYTES = 2**30
@@ -59,7 +60,7 @@ def fetch_pack(share: Share, digest: str) -> Path:
                 when=lambda error: isinstance(error, ServerAway | _DamagedError),
                 retries=Retries(BACKOFF, for_seconds=FETCH_SECONDS),
             )
-        evict(store.packs, but=archive)
+        evict(store.packs, but=archive, suffix=".gz", most=CACHE_BYTES)
     except ApiError as error:
         raise ValueError(f"code.pack={digest!r}: {error}") from None
     except (ServerAway, _DamagedError) as error:
@@ -106,20 +107,3 @@ def remove_leftovers(folder: Path, *, now: float | None = None) -> None:
         with suppress(FileNotFoundError):  # its fetch has just ended
             if now - path.lstat().st_mtime > LEFT_SECONDS:
                 path.unlink()
-
-
-def evict(folder: Path, *, but: Path) -> None:
-    """Remove the packs that were used least recently, until the others fit the bound."""
-    found = []
-    for path in folder.iterdir():
-        try:
-            found.append((path.stat().st_mtime, path.stat().st_size, path))
-        except FileNotFoundError:  # another attempt has removed it
-            continue
-    total = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
-        if total <= CACHE_BYTES:
-            return
-        if path != but and path.suffix == ".gz":  # else it is being fetched
-            path.unlink(missing_ok=True)
-            total -= size

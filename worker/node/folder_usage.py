@@ -327,3 +327,27 @@ class FolderWatch:
             limit = replace(limit, size=min(limit.size, part))
         found = excess(self._folder, limit, user=self._user)
         return f"{found}, and the disk is about to be full" if found and low else found
+
+
+def evict(folder: Path, *, but: Path, suffix: str, most: int) -> None:
+    """Remove the files that were used least recently, until the others fit the bound.
+
+    Args:
+        folder: all files in it count.
+        but: stays.
+        suffix: end of the names of what may go; other files are being written.
+        most: bytes.
+    """
+    found = []
+    for path in folder.iterdir():
+        try:
+            found.append((path.stat().st_mtime, path.stat().st_size, path))
+        except FileNotFoundError:  # another process has removed it
+            continue
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= most:
+            return
+        if path != but and path.suffix == suffix:
+            path.unlink(missing_ok=True)
+            total -= size

@@ -9,6 +9,7 @@
 <data_dir>/deadline            until when a notice leaves the processes, where that is known
 <data_dir>/cache/              token caches, shared by all attempts
 <data_dir>/packs/               packs of code, by digest
+<data_dir>/kernels/             archives of compiled kernels, which ranks only read
 <data_dir>/attempts/<id>       one file for each attempt that is not over, locked by its supervisor
 <data_dir>/runs/<job>/<n>/     run directories
 ```
@@ -169,6 +170,11 @@ class NodeStore:
     def cache_dir(self) -> Path:
         """Folder of the token caches."""
         return self.data_dir / "cache"
+
+    @property
+    def kernels(self) -> Path:
+        """Folder of the archives of compiled kernels, which ranks only read."""
+        return self.data_dir / "kernels"
 
     @property
     def leaving(self) -> Path:

@@ -24,6 +24,7 @@ from worker.launchers.program_disk import program_disk
 from worker.launchers.rank_environment import code_of
 from worker.node.files import read_record, tail
 from worker.node.host_memory import MemoryWatch
+from worker.node.kernel_store import KernelStore
 from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun, identity_of
 from worker.node.process_identity import own_identity
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
@@ -86,6 +87,7 @@ class Supervisor:
             deadline=NodeStore(Path(share.launch.data_dir)).deadline,
         )
         self._shells = ShellRuns(share)
+        self._kernels = KernelStore(run, share.attempt.kernel_cache)
         grace = share.stop_grace_seconds
         self._artifacts = ArtifactUploader(share, lambda: self._orders.uploads_until(grace))
         self._spool = Spool(
@@ -128,6 +130,7 @@ class Supervisor:
         finally:
             self._launcher.stop()
             self._shells.close()
+            self._kernels.close()
             self._make_room()
         self._artifacts.finish()
         record = self._reporter.finish(self._findings(fault))
@@ -152,7 +155,8 @@ class Supervisor:
         self._seen = self._launcher.observe()
         of_program = self._share.runs_program
         outcome, error = last_words(self._run, of_program=of_program)
-        failing = next((end.rank for end in self._seen.exits if end.exit_code != 0), None)
+        exits = self._seen.exits if of_program else ()
+        failing = next((end.rank for end in exits if end.exit_code != 0), None)
         return Findings(
             node=self._launch.node,
             desired=self._orders.desired,
@@ -169,9 +173,7 @@ class Supervisor:
             flight_record=next(map(str, sorted(self._run.flight_recorder.glob("*"))), None),
             program_ranks=self._seen.ranks if of_program else None,
             stopped_in_time=self._stop is not None and self._stop.in_time,
-            output=tail(self._run.log(failing)) or None
-            if of_program and failing is not None
-            else None,
+            output=None if failing is None else tail(self._run.log(failing)) or None,
             seconds_unheard=self._seconds_unheard(),
         )
 
@@ -263,6 +265,7 @@ class Supervisor:
                 stacks_requested = True
                 self._locate_waiting_ranks(seen)
             self._memory.look(failed=seen.failed)
+            self._kernels.look()
             self._shells.look(self._orders.shells)
             over = self._stop.is_over(seen) if self._stop and self._orders.leave else None
             if leaving.is_over(seen) if over is None else over:

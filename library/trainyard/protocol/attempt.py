@@ -162,6 +162,8 @@ class AttemptSpec(SpecModel):
     """Absolute path of each named root on this node."""
     cache_dir: str | None = None
     """Folder of this node's token caches; `<run>/cache` when absent."""
+    kernel_cache: str | None = None
+    """Folder of this node's archives of compiled kernels; absent for a job that brings code."""
 
     def node_of(self, rank: int) -> str | None:
         """Return the name of the node of a global rank; None in a bare launch."""

@@ -68,6 +68,10 @@ class RunDirectory:
     """Folder of Chrome traces of some steps, by rank."""
     snapshots = Entry("snapshots")
     """Folder of memory snapshots of ranks on CUDA."""
+    kernels = Entry("kernels")
+    """Caches of torch's compilers, of this attempt alone; removed when it ends."""
+    kernel_archives = Entry("kernel_archives")
+    """Folder of the archive that the ranks make of them after their first step."""
     exit = Entry("exit.json")
     """The supervisor's `ExitRecord`."""
     secret = Entry("supervisor.secret")

@@ -16,7 +16,7 @@ import pytest
 from tests.worker.conftest import Attempt, Place
 from tests.worker.fake_server import FakeServer
 from tests.worker.launchers.process_launcher import PROGRAM
-from worker.launchers import pack_cache
+from worker.node.folder_usage import evict
 
 SAY = "import os\nprint(os.getcwd(), flush=True)\n"
 
@@ -84,13 +84,12 @@ def test_a_pack_that_leaves_its_folder_fails_the_launch(place: Place, server: Fa
     assert not failure.free_retry
 
 
-def test_the_packs_of_a_node_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack_cache, "CACHE_BYTES", 25)
+def test_the_packs_of_a_node_are_bounded(tmp_path: Path) -> None:
     for age, name in enumerate(("new", "middle", "old")):
         path = tmp_path / f"{name}.tar.gz"
         path.write_bytes(bytes(10))
         os.utime(path, (10**9 - age, 10**9 - age))
-    pack_cache.evict(tmp_path, but=tmp_path / "old.tar.gz")
+    evict(tmp_path, but=tmp_path / "old.tar.gz", suffix=".gz", most=25)
     assert {path.name for path in tmp_path.iterdir()} == {"new.tar.gz", "old.tar.gz"}
 
 

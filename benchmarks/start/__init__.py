@@ -1,0 +1,1 @@
+"""Figures of the start of an attempt."""
