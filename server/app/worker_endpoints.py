@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from server.attempts.claim import SentClaim, claim_all
 from server.attempts.node_heartbeat import node_heartbeat, node_heartbeats
-from server.attempts.service import ReportedShare, authenticate_share
+from server.attempts.service import ReportedShare, authenticate_shares
 from server.auth.dependencies import AttemptTokenHash, Joiner, Node, Pilot
 from server.checkpoints.catalog import apply_outcome
 from server.context import Context
@@ -22,7 +22,7 @@ from server.http.group_commit import answer_or_error, served_together
 from server.http.path_params import OperationId
 from server.http.request_body import JsonBody
 from server.http.responses import JSON, reply
-from server.ingest.receive import store_report
+from server.ingest.receive import Answer, SentReport, store_report, store_together
 from server.jobs.queries import ended_or_unknown
 from server.nodes.register import check_protocol, check_sender
 from server.nodes.register import register as register_node
@@ -148,10 +148,10 @@ def _host(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def _share(
-    context: ServerContext, attempt_id: AttemptId, token_hash: AttemptTokenHash
+async def _share(
+    request: Request, attempt_id: AttemptId, token_hash: AttemptTokenHash
 ) -> ReportedShare:
-    return authenticate_share(context, attempt_id, token_hash)
+    return await served_together(request, authenticate_shares, (attempt_id, token_hash))
 
 
 @router.post(
@@ -159,13 +159,37 @@ def _share(
     response_model=ReportReply,
     summary="Report of a supervisor",
 )
-def report(
+async def report(
     context: ServerContext,
+    request: Request,
     share: Annotated[ReportedShare, Depends(_share)],
     report: Annotated[Report, Depends(JsonBody(Report))],
 ) -> Response:
     """Store new bytes of the run directory once, and answer with orders."""
-    return _reply(store_report(context, share, report), report.protocol)
+    sent = SentReport(share, report)
+    if sent.may_share:
+        return await served_together(request, _stored, sent, key=share.job_id)
+    return await run_in_threadpool(_stored_alone, context, sent)
+
+
+def _stored(context: Context, sent: Sequence[SentReport]) -> list[Response | Exception]:
+    """Store the reports of a group, and return the answers."""
+    return [
+        answer_or_error(partial(_answered, context, each, answer))
+        for each, answer in zip(sent, store_together(context, sent), strict=True)
+    ]
+
+
+def _answered(context: Context, sent: SentReport, answer: Answer) -> Response:
+    if answer is None:
+        return _stored_alone(context, sent)
+    if isinstance(answer, RefusalError):
+        raise answer
+    return _reply(answer, sent.report.protocol)
+
+
+def _stored_alone(context: Context, sent: SentReport) -> Response:
+    return _reply(store_report(context, sent.share, sent.report), sent.report.protocol)
 
 
 # Supervisors of protocol 2 outlive an upgrade of the server; no new client uses their paths.

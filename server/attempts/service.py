@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import Connection, Integer, Table, bindparam, exists, func, select, update
 
@@ -13,7 +13,7 @@ from server.context import Context
 from server.database.metric_and_log_tables import shells
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs
-from server.errors import ConflictError, UnauthenticatedError
+from server.errors import ConflictError, RefusalError, UnauthenticatedError
 from server.events.notices import notify
 from server.events.store import NewEvent, append_event
 from server.leases import NODE_LEASES, check_fence
@@ -91,6 +91,11 @@ class ReportedShare(TypedRow):
     """Whether a person's command waits for the supervisor."""
 
     @property
+    def key(self) -> ShareKey:
+        """By which it is read again."""
+        return self.attempt_id, self.token_hash
+
+    @property
     def subject(self) -> Subject:
         """What an event of the attempt is about."""
         return Subject(self.job_id, attempt=self.number)
@@ -107,14 +112,17 @@ class ReportedShare(TypedRow):
         return heartbeat.phase == Phase.TRAINING or heartbeat.step > self.start_step
 
 
-# Statements of each report are built once: to build one takes longer than the database does.
-_REPORTED_SHARE = (
+ShareKey = tuple[str, str | None]
+"""Id of an attempt, and the hash of a token for a share of it."""
+
+# Statements of each group are built once: to build one takes longer than the database does.
+_REPORTED_SHARES = (
     ReportedShare.select()
     .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
     .join(jobs, jobs.c.id == attempts.c.job_id)
     .where(
-        attempt_nodes.c.attempt_id == bindparam("attempt_id"),
-        attempt_nodes.c.token_hash == bindparam("token_hash"),
+        attempt_nodes.c.attempt_id.in_(bindparam("attempt_ids", expanding=True)),
+        attempt_nodes.c.token_hash.in_(bindparam("token_hashes", expanding=True)),
     )
 )
 
@@ -128,27 +136,43 @@ def authenticate_share(context: Context, attempt_id: str, token_hash: str) -> Re
             token of a lost share is valid until the share has ended too: its exit is the proof that
             frees its slots.
     """
+    (found,) = authenticate_shares(context, [(attempt_id, token_hash)])
+    if isinstance(found, RefusalError):
+        raise found
+    return found
+
+
+def authenticate_shares(
+    context: Context, keys: Sequence[ShareKey]
+) -> list[ReportedShare | RefusalError]:
+    """Return for each key the share, or why it is refused, as `authenticate_share` does it."""
     with context.database.read() as connection:
-        share = read_reported_share(connection, attempt_id, token_hash)
+        shares = read_reported_shares(connection, keys)
+    return [_accepted(context, shares.get(key)) for key in keys]
+
+
+def _accepted(context: Context, share: ReportedShare | None) -> ReportedShare | RefusalError:
+    if share is None:
+        return no_token_of_attempt()
     ended_at = share.attempt_ended_at if share.node_state == AttemptNodeState.ENDED else None
     if ended_at is not None and context.now() - ended_at >= OUTPUT_TAKEN:
-        raise ConflictError("the attempt has ended, and its token is revoked")
+        return ConflictError("the attempt has ended, and its token is revoked")
     return share
 
 
-def read_reported_share(
-    connection: Connection, attempt_id: str, token_hash: str | None
-) -> ReportedShare:
-    """Return the share that the holder of a token reports on; it may have ended.
+def no_token_of_attempt() -> UnauthenticatedError:
+    """Return the refusal of a token that is not of the attempt that it is sent for."""
+    return UnauthenticatedError("this is no token of this attempt")
 
-    Raises:
-        UnauthenticatedError: the token is not that of a share of this attempt.
-    """
-    of = {"attempt_id": attempt_id, "token_hash": token_hash}
-    row = connection.execute(_REPORTED_SHARE, of).one_or_none()
-    if row is None:
-        raise UnauthenticatedError("this is no token of this attempt")
-    return ReportedShare(*row)
+
+def read_reported_shares(
+    connection: Connection, keys: Sequence[ShareKey]
+) -> dict[ShareKey, ReportedShare]:
+    """Return the shares that the holders of tokens report on; a share may have ended."""
+    attempt_ids, token_hashes = zip(*keys, strict=True)
+    of = {"attempt_ids": attempt_ids, "token_hashes": token_hashes}
+    shares = ReportedShare.all(connection, _REPORTED_SHARES, of)
+    return {(share.attempt_id, share.token_hash): share for share in shares}
 
 
 def check_identity(row: ReportedShare, identity: Identity) -> None:
@@ -161,41 +185,34 @@ def check_identity(row: ReportedShare, identity: Identity) -> None:
     check_fence(row.identity or identity, identity, refusal=refusal)
 
 
-def record_heartbeat(
-    context: Context,
-    connection: Connection,
-    row: ReportedShare,
-    heartbeat: Heartbeat | None,
-    identity: Identity,
-    acknowledged: Mapping[str, int],
+@dataclass(frozen=True)
+class HeardShare:
+    """What renews the lease of a share."""
+
+    share: ReportedShare
+    heartbeat: Heartbeat | None
+    """The last one of the trainer."""
+    identity: Identity
+    """The process that reports."""
+    acknowledged: Mapping[str, int]
+    """Bytes of each file of the spool that are stored now."""
+
+
+def record_heartbeats(
+    context: Context, connection: Connection, heard: Sequence[HeardShare]
 ) -> None:
-    """Renew the lease of a share, and move its attempt to `running` once its trainer trains.
+    """Renew the leases of shares, and move attempts to `running` once their trainers train.
 
     Args:
         context: the server's surroundings.
-        connection: a transaction that holds the job's lock.
-        row: the share.
-        heartbeat: the last one of the trainer.
-        identity: the process that reports.
-        acknowledged: bytes of each file of the spool that are stored now.
-
-    Raises:
-        ConflictError: another process reported for this share before.
+        connection: a transaction that holds the locks of the jobs.
+        heard: reports of processes that own their shares (`check_identity`).
     """
-    check_identity(row, identity)
-    _renew_lease(context, connection, row, identity, acknowledged)
-    if row.starts_training(heartbeat):
-        # Without a number of steps in the spec it is a program, which need not count any.
-        counts = row.start_step or row.progress.last_legal_step is not None
-        words = f"trains from step {row.start_step}" if counts else "runs"
-        event = NewEvent(Running(), TRAINER, row.subject, f"{row.job_name} {words}")
-        move(
-            context,
-            connection,
-            event,
-            attempt_to(row.attempt_id, AttemptState.RUNNING, started_at=context.now()),
-            job_to(row.job_id, JobState.RUNNING, reason=None),
-        )
+    renewed = [each for each in heard if each.share.node_state != AttemptNodeState.CLAIMED]
+    if renewed:
+        connection.execute(_RENEW_LEASE, [_renewal(context, each) for each in renewed])
+    for each in heard:
+        _note_changes(context, connection, each)
 
 
 _RENEW_LEASE = update(attempt_nodes).where(
@@ -204,30 +221,43 @@ _RENEW_LEASE = update(attempt_nodes).where(
 )
 
 
-def _renew_lease(
-    context: Context,
-    connection: Connection,
-    row: ReportedShare,
-    identity: Identity,
-    acknowledged: Mapping[str, int],
-) -> None:
-    first = row.node_state == AttemptNodeState.CLAIMED
+def _renewal(context: Context, heard: HeardShare) -> dict[str, Any]:
+    share = heard.share
+    return {"of_attempt": share.attempt_id, "on_node": share.node} | _lease(context, heard)
+
+
+def _lease(context: Context, heard: HeardShare) -> dict[str, Any]:
     lease = NODE_LEASES.renewal(context.now())
-    lease |= {"identity": identity, "unreachable_since": None, "acknowledged": acknowledged}
-    if first:
+    return lease | {
+        "identity": heard.identity,
+        "unreachable_since": None,
+        "acknowledged": heard.acknowledged,
+    }
+
+
+def _note_changes(context: Context, connection: Connection, heard: HeardShare) -> None:
+    """Carry out the moves and append the events that follow from a report."""
+    share = heard.share
+    if share.node_state == AttemptNodeState.CLAIMED:
+        lease = _lease(context, heard)
+        running = node_to(share.attempt_id, share.node, AttemptNodeState.RUNNING, **lease)
+        move(context, connection, None, running)
+        if share.lost_at is None:
+            phase = PhaseEntered(phase=Phase.STARTING)
+            notify(context, connection, share.subject.on(share.node), phase)
+    elif share.unreachable_since is not None:
+        words = f"{share.node} reports again"
+        event = NewEvent(Reachable(), Actor(share.node), share.subject.on(share.node), words)
+        append_event(context, connection, event)
+    if share.starts_training(heard.heartbeat):
+        # Without a number of steps in the spec it is a program, which need not count any.
+        counts = share.start_step or share.progress.last_legal_step is not None
+        words = f"trains from step {share.start_step}" if counts else "runs"
+        event = NewEvent(Running(), TRAINER, share.subject, f"{share.job_name} {words}")
         move(
             context,
             connection,
-            None,
-            node_to(row.attempt_id, row.node, AttemptNodeState.RUNNING, **lease),
+            event,
+            attempt_to(share.attempt_id, AttemptState.RUNNING, started_at=context.now()),
+            job_to(share.job_id, JobState.RUNNING, reason=None),
         )
-        if row.lost_at is None:
-            phase = PhaseEntered(phase=Phase.STARTING)
-            notify(context, connection, row.subject.on(row.node), phase)
-        return
-    connection.execute(_RENEW_LEASE, {"of_attempt": row.attempt_id, "on_node": row.node} | lease)
-    if row.unreachable_since is not None:
-        event = NewEvent(
-            Reachable(), Actor(row.node), row.subject.on(row.node), f"{row.node} reports again"
-        )
-        append_event(context, connection, event)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, update
+from sqlalchemy import Connection, bindparam, update
 
 from server.database.tables import attempts, jobs
 from server.ingest.report import IncomingReport
@@ -33,34 +33,53 @@ _STORE_STEP = (
 )
 
 
-def advance_progress(incoming: IncomingReport) -> None:
-    """Advance the job's progress by heartbeat and metrics, check a resume, notify live charts.
+def advance_progress(reports: Sequence[IncomingReport]) -> None:
+    """Advance jobs' progress by heartbeat and metrics, and notify live charts.
 
     Global rank 0's node reports both. The heartbeat may be some steps ahead of the records or
     behind them, and is at 0 before a trainer has loaded its checkpoint.
     """
-    connection, share = incoming.connection, incoming.share
-    records, heartbeat = incoming.content.metrics, incoming.report.heartbeat
-    if share.node_rank != 0 or (heartbeat is None and not records):
+    mine = [
+        each
+        for each in reports
+        if each.share.node_rank == 0 and (each.report.heartbeat or each.content.metrics)
+    ]
+    if not mine:
         return
+    connection = mine[0].connection
+    recent = _recent_step_seconds(connection, mine)
+    steps: list[dict[str, Any]] = []
+    progress: list[dict[str, Any]] = []
+    for incoming in mine:
+        share = incoming.share
+        present = _present(incoming, recent.get(share.attempt_id, ()))
+        if present.step > share.last_step:
+            steps.append({"of_attempt": share.attempt_id, "step": present.step})
+        progress.append({"of_job": share.job_id, "present": present})
+        if records := incoming.content.metrics:
+            values = _newest(records)
+            incoming.notify(MetricsStored(step=present.step, values=values, progress=present))
+    if steps:
+        connection.execute(_STORE_STEP, steps)
+    connection.execute(_STORE_PROGRESS, progress)
+
+
+def _present(incoming: IncomingReport, step_seconds: Sequence[float]) -> Progress:
+    """Return the progress of a job after a report."""
+    share, records, heartbeat = incoming.share, incoming.content.metrics, incoming.report.heartbeat
     reached = [record.step for record in records]
     step = max([share.last_step, *reached, *([] if heartbeat is None else [heartbeat.step])])
-    if step > share.last_step:
-        connection.execute(_STORE_STEP, {"of_attempt": share.attempt_id, "step": step})
     progress = share.progress.model_copy(update={"step": step})
     if heartbeat is not None:
         progress = progress.model_copy(update=_seen(incoming, progress, heartbeat))
-    if records:
-        progress = advanced(
-            progress,
-            records,
-            world_size=share.layout.world_size,
-            step_seconds=_recent_step_seconds(incoming),
-        )
-    connection.execute(_STORE_PROGRESS, {"of_job": share.job_id, "present": progress})
-    if records:
-        values = next((record.values for record in reversed(records) if record.values), {})
-        incoming.notify(MetricsStored(step=step, values=values, progress=progress))
+    if not records:
+        return progress
+    ranks = share.layout.world_size
+    return advanced(progress, records, world_size=ranks, step_seconds=step_seconds)
+
+
+def _newest(records: Sequence[MetricRecord]) -> dict[str, float]:
+    return next((record.values for record in reversed(records) if record.values), {})
 
 
 def _seen(incoming: IncomingReport, progress: Progress, heartbeat: Heartbeat) -> dict[str, Any]:
@@ -91,7 +110,7 @@ def advanced(
         world_size: ranks of the attempt.
         step_seconds: durations of the last steps.
     """
-    values = next((record.values for record in reversed(records) if record.values), {})
+    values = _newest(records)
     per_device = values.get("perf/tokens_per_second_per_device")
     durations = [seconds for seconds in step_seconds if 0 <= seconds < math.inf]
     left = progress.seconds_left
@@ -109,26 +128,31 @@ def advanced(
     )
 
 
-def _recent_step_seconds(incoming: IncomingReport) -> Sequence[float]:
-    """Return the durations of the last steps; the store supplies what a short report lacks."""
-    records = incoming.content.metrics
-    recent = [record.values[STEP_SECONDS] for record in records if STEP_SECONDS in record.values]
-    if 0 < len(recent) < PACE_STEPS:
-        connection, attempt_id = incoming.connection, incoming.share.attempt_id
-        recent = newest_values(connection, attempt_id, STEP_SECONDS, limit=PACE_STEPS) or recent
-    return recent[-PACE_STEPS:]
+def _recent_step_seconds(
+    connection: Connection, reports: Sequence[IncomingReport]
+) -> dict[str, list[float]]:
+    """Return the last steps' durations by attempt; the store supplies what short reports lack."""
+    given = {
+        each.share.attempt_id: [
+            record.values[STEP_SECONDS]
+            for record in each.content.metrics
+            if STEP_SECONDS in record.values
+        ]
+        for each in reports
+    }
+    short = [attempt_id for attempt_id, own in given.items() if 0 < len(own) < PACE_STEPS]
+    stored = newest_values(connection, short, STEP_SECONDS, limit=PACE_STEPS) if short else {}
+    return {attempt_id: own[-PACE_STEPS:] for attempt_id, own in (given | stored).items()}
 
 
 def check_continuity(incoming: IncomingReport) -> None:
     """Check the first step of a resumed attempt, once it is stored."""
-    share = incoming.share
+    if not incoming.begins_resume:
+        return
     # What one of several processes logs is no record of the step.
     alone = (record for record in incoming.content.metrics if record.ranks == 1)
     records = [*alone, *incoming.folded]
-    if share.parent_checkpoint_id is None or not records:
-        return
-    if min(record.step for record in records) > share.start_step + 1:
-        return
+    share = incoming.share
     found = continuity.check(incoming.connection, share.attempt_id, records)
     if found is None:
         return

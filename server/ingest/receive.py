@@ -1,31 +1,36 @@
-"""Stores a report: content, acknowledged offsets and what follows, in one transaction."""
+"""Stores reports: content, acknowledged offsets and what follows, in one transaction."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
 from server.artifacts.store import store_artifacts
 from server.attempts.finish import end_nodes
 from server.attempts.retry_policy import NodeEnd
 from server.attempts.service import (
+    HeardShare,
     ReportedShare,
+    ShareKey,
     check_identity,
-    read_reported_share,
-    record_heartbeat,
+    no_token_of_attempt,
+    read_reported_shares,
+    record_heartbeats,
 )
 from server.context import Context
 from server.database.tables import attempt_nodes, requests
-from server.errors import InvalidRequestError, UnauthenticatedError
+from server.errors import InvalidRequestError, RefusalError, UnauthenticatedError
 from server.ingest.early_commits import hold_early_commits
-from server.ingest.parse import ReportContent, is_log, parse_chunks, unpack
+from server.ingest.parse import METRICS, ReportContent, UnpackedChunk, is_log, parse_chunks, unpack
 from server.ingest.report import IncomingReport
-from server.ingest.subscribers import SUBSCRIBERS, notify_logs
-from server.lifecycle import lock_job
-from server.logs.store import close_output, store_output
+from server.ingest.subscribers import SUBSCRIBERS, notify_logs, store_notices
+from server.lifecycle import lock_jobs_of, no_attempt
+from server.logs.store import LogKey, close_output, store_output
 from server.metrics import rank_steps
 from server.metrics.store import MAX_SERIES, store_metrics
 from server.nodes.register import check_protocol
@@ -35,10 +40,35 @@ from trainyard.protocol.rest.event_data import MetricsDropped
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, DesiredState
 from trainyard.protocol.worker_messages import PendingRequest, Report, ReportReply
 from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.records import MetricRecord
 
 logger = logging.getLogger(__name__)
 
 REQUESTS_AT_ONCE = 100
+SHARED_BYTES = 16 * 1024
+"""Content up to which a report may share a transaction: what is larger delays those with it, and
+its own statements cost less than its lines do."""
+
+
+@dataclass(frozen=True)
+class SentReport:
+    """A report and the share on which its token was accepted."""
+
+    share: ReportedShare
+    report: Report
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it may be in a group: small, and with nothing but steps, output and a lease."""
+        report = self.report
+        rare = report.exit or report.answers or report.unusable or report.provenance
+        if rare or sum(each.end - each.start for each in report.chunks) > SHARED_BYTES:
+            return False
+        return all(chunk.file in METRICS or is_log(chunk.file) for chunk in report.chunks)
+
+
+Answer = ReportReply | RefusalError | None
+"""What a report gets; None where it needs a transaction of its own."""
 
 
 def store_report(context: Context, share: ReportedShare, report: Report) -> ReportReply:
@@ -56,7 +86,7 @@ def store_report(context: Context, share: ReportedShare, report: Report) -> Repo
             states the rule), or the database holds no such value; nothing is stored.
     """
     try:
-        return _store(context, share, report)
+        (answer,) = _store(context, [SentReport(share, report)])
     except (StatementError, OverflowError) as error:
         if isinstance(error, DBAPIError) and not isinstance(error, DataError):
             raise
@@ -64,45 +94,132 @@ def store_report(context: Context, share: ReportedShare, report: Report) -> Repo
         logger.exception("the database refuses a value in a report of attempt %s", share.attempt_id)
         reason = str(getattr(error, "orig", error)).partition("\n")[0]
         raise InvalidRequestError.at("", f"the database refuses a value: {reason}") from error
+    if isinstance(answer, RefusalError):
+        raise answer
+    assert answer is not None
+    return answer
 
 
-def _store(context: Context, accepted: ReportedShare, report: Report) -> ReportReply:
-    """Store a report, or nothing.
+def store_together(context: Context, sent: Sequence[SentReport]) -> Sequence[Answer]:
+    """Store reports of different jobs by one transaction, by as many statements as one.
+
+    Args:
+        context: the server's surroundings.
+        sent: reports that may share a transaction.
+
+    Returns:
+        For each the reply, or why it is refused, as `store_report` does it; or None: nothing of it
+        is stored, and it must be stored alone.
+    """
+    return _store(context, sent) if len(sent) > 1 else [None]
+
+
+def _store(context: Context, sent: Sequence[SentReport]) -> list[Answer]:
+    """Store each report, or nothing of it.
 
     Bytes that are stored already are ignored, and what follows a gap is not taken: the reply names
     the offset at which to continue. Content, offsets, catalog, progress and events stand or fall
     together. After the end of the share its token brings output alone (`_take_output`).
     """
-    check_protocol(report.protocol)
-    if report.node != accepted.node:
-        raise UnauthenticatedError("this is no token of this attempt on this node")
-    # Lines are parsed before the write transaction begins: it holds the job's lock, and on SQLite
+    # Lines are parsed before the write transaction begins: it holds the jobs' locks, and on SQLite
     # every writer waits for it.
-    chunks = unpack(report.chunks)
-    content = parse_chunks(chunks, accepted)
+    answers: list[Answer] = []
+    parsed: dict[int, _Parsed] = {}
+    for place, each in enumerate(sent):
+        answers.append(None)
+        try:
+            parsed[place] = _Parsed.of(each)
+        except RefusalError as refusal:
+            answers[place] = refusal
+    if not parsed:
+        return answers
     with context.database.write() as connection:
-        lock_job(connection, accepted.job_id)
-        share = read_reported_share(connection, accepted.attempt_id, accepted.token_hash)
-        if share.acknowledged != accepted.acknowledged:  # a copy of this report came in between
-            content = parse_chunks(chunks, share)
-        incoming = IncomingReport(context, connection, share, report, content)
-        if share.node_state == AttemptNodeState.ENDED or share.lost_at is not None:
-            return _take_output(incoming)
+        locked = lock_jobs_of(connection, [each.share.attempt_id for each in sent])
+        shares = read_reported_shares(connection, [each.share.key for each in sent])
+        incoming: dict[int, IncomingReport] = {}
+        for place, own in parsed.items():
+            try:
+                found = _incoming(context, connection, own, locked, shares)
+            except RefusalError as refusal:
+                answers[place] = refusal
+                continue
+            if len(sent) == 1 or found.may_share:
+                incoming[place] = found
+        replies = _apply([*incoming.values()]) if incoming else ()
+        for place, reply in zip(incoming, replies, strict=True):
+            answers[place] = reply
+    return answers
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """A report with its unpacked chunks, and what of them was new when its token was accepted."""
+
+    sent: SentReport
+    chunks: Sequence[UnpackedChunk]
+    content: ReportContent
+
+    @classmethod
+    def of(cls, sent: SentReport) -> Self:
+        """Unpack and parse a report."""
+        check_protocol(sent.report.protocol)
+        if sent.report.node != sent.share.node:
+            raise UnauthenticatedError("this is no token of this attempt on this node")
+        chunks = unpack(sent.report.chunks)
+        return cls(sent, chunks, parse_chunks(chunks, sent.share))
+
+
+def _incoming(
+    context: Context,
+    connection: Connection,
+    parsed: _Parsed,
+    locked: Collection[str],
+    shares: Mapping[ShareKey, ReportedShare],
+) -> IncomingReport:
+    """Return a report with its share as it is now, under the lock of the job."""
+    accepted, report, content = parsed.sent.share, parsed.sent.report, parsed.content
+    if accepted.attempt_id not in locked:
+        raise no_attempt(accepted.attempt_id)
+    share = shares.get(accepted.key)
+    if share is None:
+        raise no_token_of_attempt()
+    check_identity(share, report.identity)
+    if share.acknowledged != accepted.acknowledged:  # a copy of this report came in between
+        content = parse_chunks(parsed.chunks, share)
+    return IncomingReport(context, connection, share, report, content)
+
+
+def _apply(reports: Sequence[IncomingReport]) -> list[ReportReply]:
+    """Store what is new, and what follows from it; return the replies."""
+    first = reports[0]
+    if first.share.node_state == AttemptNodeState.ENDED or first.share.lost_at is not None:
+        return [_take_output(first)]  # alone
+    for incoming in reports:
         _leave_out_later_steps(incoming)
         _fold_ranks(incoming)
         hold_early_commits(incoming)
-        _store_content(incoming)
+    _store_content(reports)
+    for incoming in reports:
         _close_logs(incoming)
-        for subscriber in SUBSCRIBERS:
-            subscriber(incoming)
+    for subscriber in SUBSCRIBERS:
+        subscriber(reports)
+    for incoming in reports:
         _end_share(incoming)  # last: an ended attempt takes neither commits nor answers
-        stored = incoming.acknowledged
-        return ReportReply(
-            acknowledged={chunk.file: stored.get(chunk.file, 0) for chunk in report.chunks},
-            desired=share.desired,
-            requests=_pending_requests(connection, share),
-            shells=shell_orders(context, connection, share),
+    pending = _pending_requests(first.connection, reports)
+    return [
+        ReportReply(
+            acknowledged=_acknowledged(incoming),
+            desired=incoming.share.desired,
+            requests=pending.get(incoming.share.attempt_id, ()),
+            shells=shell_orders(incoming.context, incoming.connection, incoming.share),
         )
+        for incoming in reports
+    ]
+
+
+def _acknowledged(incoming: IncomingReport) -> dict[str, int]:
+    stored = incoming.acknowledged
+    return {chunk.file: stored.get(chunk.file, 0) for chunk in incoming.report.chunks}
 
 
 def _leave_out_later_steps(incoming: IncomingReport) -> None:
@@ -139,27 +256,33 @@ def _fold_ranks(incoming: IncomingReport) -> None:
         )
 
 
-def _store_content(incoming: IncomingReport) -> None:
-    """Store metrics, artifacts and output, and note in the report what became of them."""
-    connection, attempt_id = incoming.connection, incoming.share.attempt_id
-    content, quota = incoming.content, incoming.context.settings.log_quota_bytes
-    # The digest of one of several processes is no digest of the step.
-    alone = [
-        replace(each, data_digest=None) if each.ranks > 1 else each for each in content.metrics
-    ]
-    if records := [*alone, *incoming.folded]:
-        left_out = store_metrics(connection, attempt_id, records)
-        if left_out:
-            series = MetricsDropped(what="series", limit=MAX_SERIES, first=left_out[0])
-            incoming.dropped.append(series)
-    if content.artifacts:
-        incoming.artifacts = store_artifacts(
-            incoming.context, connection, incoming.share, content.artifacts
+def _store_content(reports: Sequence[IncomingReport]) -> None:
+    """Store metrics, artifacts and output, and note in each report what became of its own."""
+    connection = reports[0].connection
+    quota = reports[0].context.settings.log_quota_bytes
+    metrics: dict[str, list[MetricRecord]] = {}
+    output: dict[LogKey, bytes] = {}
+    for incoming in reports:
+        attempt_id, content = incoming.share.attempt_id, incoming.content
+        # The digest of one of several processes is no digest of the step.
+        alone = (
+            replace(each, data_digest=None) if each.ranks > 1 else each for each in content.metrics
         )
-    incoming.logs += [
-        store_output(connection, attempt_id, rank, output, quota=quota)
-        for rank, output in content.output
-    ]
+        metrics[attempt_id] = [*alone, *incoming.folded]
+        for rank, new in content.output:
+            output[attempt_id, rank] = output.get((attempt_id, rank), b"") + new
+        if content.artifacts:
+            incoming.artifacts = store_artifacts(
+                incoming.context, connection, incoming.share, content.artifacts
+            )
+    left_out = store_metrics(connection, metrics)
+    logs = store_output(connection, output, quota=quota)
+    for incoming in reports:
+        attempt_id = incoming.share.attempt_id
+        if above := left_out.get(attempt_id):
+            series = MetricsDropped(what="series", limit=MAX_SERIES, first=above[0])
+            incoming.dropped.append(series)
+        incoming.logs += [stored for stored in logs if stored.attempt_id == attempt_id]
 
 
 def _close_logs(incoming: IncomingReport) -> None:
@@ -204,17 +327,18 @@ def _take_output(incoming: IncomingReport) -> ReportReply:
     """
     connection, share = incoming.connection, incoming.share
     report, content = incoming.report, incoming.content
-    check_identity(share, report.identity)
     output = [chunk for chunk in content.chunks if is_log(chunk.file)]
     incoming.content = ReportContent(chunks=output, output=content.output)
-    _store_content(incoming)
+    _store_content([incoming])
     notify_logs(incoming)
+    store_notices([incoming])
     stored = incoming.acknowledged
     if share.node_state == AttemptNodeState.ENDED:
         mine = attempt_nodes.c.attempt_id == share.attempt_id, attempt_nodes.c.node == share.node
         connection.execute(update(attempt_nodes).where(*mine).values(acknowledged=stored))
     else:
-        record_heartbeat(incoming.context, connection, share, None, report.identity, stored)
+        silent = HeardShare(share, None, report.identity, stored)
+        record_heartbeats(incoming.context, connection, [silent])
         _end_share(incoming)
     acknowledged = {
         chunk.file: stored.get(chunk.file, 0) if is_log(chunk.file) else chunk.end
@@ -223,17 +347,39 @@ def _take_output(incoming: IncomingReport) -> ReportReply:
     return ReportReply(acknowledged=acknowledged, desired=DesiredState.CANCEL)
 
 
+_numbered = (
+    select(
+        requests.c.attempt_id,
+        requests.c.id,
+        requests.c.request,
+        func.row_number()
+        .over(partition_by=requests.c.attempt_id, order_by=requests.c.id)
+        .label("number"),
+    )
+    .where(
+        requests.c.attempt_id.in_(bindparam("attempt_ids", expanding=True)),
+        requests.c.answer.is_(None),
+    )
+    .subquery()
+)
 _PENDING_REQUESTS = (
-    select(requests.c.id, requests.c.request)
-    .where(requests.c.attempt_id == bindparam("attempt_id"), requests.c.answer.is_(None))
-    .order_by(requests.c.id)
-    .limit(REQUESTS_AT_ONCE)
+    select(_numbered.c.attempt_id, _numbered.c.id, _numbered.c.request)
+    .where(_numbered.c.number <= REQUESTS_AT_ONCE)
+    .order_by(_numbered.c.id)
 )
 
 
-def _pending_requests(connection: Connection, share: ReportedShare) -> tuple[PendingRequest, ...]:
-    """Return what the trainer has not answered; only global rank 0's node can hand it over."""
-    if share.node_rank != 0:
-        return ()
-    pending = connection.execute(_PENDING_REQUESTS, {"attempt_id": share.attempt_id})
-    return tuple(PendingRequest(id=row.id, request=row.request) for row in pending)
+def _pending_requests(
+    connection: Connection, reports: Sequence[IncomingReport]
+) -> dict[str, tuple[PendingRequest, ...]]:
+    """Return what the trainer of each attempt has not answered yet.
+
+    Only global rank 0's node can hand it over.
+    """
+    mine = [each.share.attempt_id for each in reports if each.share.node_rank == 0]
+    found: dict[str, tuple[PendingRequest, ...]] = {}
+    if mine:
+        for row in connection.execute(_PENDING_REQUESTS, {"attempt_ids": mine}):
+            pending = PendingRequest(id=row.id, request=row.request)
+            found[row.attempt_id] = (*found.get(row.attempt_id, ()), pending)
+    return found

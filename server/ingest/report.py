@@ -9,13 +9,13 @@ from sqlalchemy import Connection
 from server.artifacts.store import StoredArtifacts
 from server.attempts.service import ReportedShare
 from server.context import Context
-from server.events.notices import notify
 from server.events.store import NewEvent, append_event
 from server.ingest.parse import ReportContent
 from server.logs.store import Stored
 from server.subject import TRAINER, Actor, Subject
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.rest.event_data import MetricsDropped
+from trainyard.protocol.states import AttemptNodeState
 from trainyard.protocol.worker_messages import Report
 from trainyard.run.records import MetricRecord
 
@@ -39,6 +39,8 @@ class IncomingReport:
     """What became of artifacts that the report names."""
     dropped: list[MetricsDropped] = field(default_factory=list)
     """What it has beyond the limits of metrics."""
+    notices: list[tuple[Subject, EventData]] = field(default_factory=list)
+    """What its notices are to be; a later one of the same key replaces an earlier one."""
 
     @property
     def node_subject(self) -> Subject:
@@ -64,5 +66,29 @@ class IncomingReport:
         append_event(self.context, self.connection, new)
 
     def notify(self, data: EventData, *, subject: Subject | None = None) -> None:
-        """Replace the notice of the attempt, or of another subject."""
-        notify(self.context, self.connection, subject or self.share.subject, data)
+        """Have the notice of the attempt, or of another subject, replaced with all of the group."""
+        self.notices.append((subject or self.share.subject, data))
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it may be stored with reports of other jobs: no move and no event follows.
+
+        Moves and events lock nodes and the order of events, which others wait for.
+        """
+        share = self.share
+        return (
+            share.node_state == AttemptNodeState.RUNNING
+            and share.lost_at is None
+            and share.unreachable_since is None
+            and not share.starts_training(self.report.heartbeat)
+            and not self.content.skipped
+            and not self.begins_resume
+        )
+
+    @property
+    def begins_resume(self) -> bool:
+        """Whether it may have the first step after a checkpoint that was loaded."""
+        share, metrics = self.share, [*self.content.metrics, *self.folded]
+        if share.parent_checkpoint_id is None or not metrics:
+            return False
+        return min(record.step for record in metrics) <= share.start_step + 1

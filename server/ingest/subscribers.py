@@ -1,13 +1,14 @@
-"""Subscribers of reports: each applies one consequence, in the report's transaction."""
+"""Subscribers of reports: each applies one consequence of all of a group, in its transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import func, select, update
 
-from server.attempts.service import record_heartbeat
+from server.attempts.service import HeardShare, record_heartbeats
 from server.database.tables import attempts, events, nodes
+from server.events.notices import notify_all
 from server.ingest.progress import advance_progress, check_continuity
 from server.ingest.report import IncomingReport
 from server.ingest.run_events import apply_run_events, store_answers
@@ -30,7 +31,7 @@ DROPPED_BECAUSE: Mapping[DropReason, str] = {
     "too_large": "because files are larger than they may be",
     "unreadable": "because files cannot be read, or changed while they were sent",
 }
-Subscriber = Callable[[IncomingReport], None]
+Subscriber = Callable[[Sequence[IncomingReport]], None]
 
 
 def withhold_slots(incoming: IncomingReport) -> None:
@@ -60,20 +61,19 @@ def forget_network_check(incoming: IncomingReport) -> None:
         forget_check(incoming.connection, incoming.share.attempt_id)
 
 
-def renew_lease(incoming: IncomingReport) -> None:
-    """Renew the lease of the share with its offsets; the first step moves the attempt to `running`.
+def renew_leases(reports: Sequence[IncomingReport]) -> None:
+    """Renew the leases of shares with their offsets; a first step moves its attempt to `running`.
 
-    One statement stores both: the row of the share is written once a report.
+    One statement stores both: the row of a share is written once a report.
     """
+    context, connection = reports[0].context, reports[0].connection
+    record_heartbeats(context, connection, [heard(incoming) for incoming in reports])
+
+
+def heard(incoming: IncomingReport) -> HeardShare:
+    """Return what a report renews the lease by."""
     report = incoming.report
-    record_heartbeat(
-        incoming.context,
-        incoming.connection,
-        incoming.share,
-        report.heartbeat,
-        report.identity,
-        incoming.acknowledged,
-    )
+    return HeardShare(incoming.share, report.heartbeat, report.identity, incoming.acknowledged)
 
 
 def keep_provenance(incoming: IncomingReport) -> None:
@@ -168,22 +168,40 @@ def notify_logs(incoming: IncomingReport) -> None:
         )
 
 
-# A subscriber that raises undoes the whole report. Nodes are locked before the first event, as in
+def store_notices(reports: Sequence[IncomingReport]) -> None:
+    """Store the notices of all reports."""
+    ordered = sorted(reports, key=lambda incoming: incoming.share.job_id)
+    new = [notice for incoming in ordered for notice in incoming.notices]
+    notify_all(reports[0].context, reports[0].connection, new)
+
+
+def _each(apply: Callable[[IncomingReport], None]) -> Subscriber:
+    """Return what applies a consequence that is rare to one report after the other."""
+
+    def subscriber(reports: Sequence[IncomingReport]) -> None:
+        for incoming in reports:
+            apply(incoming)
+
+    return subscriber
+
+
+# A subscriber that raises undoes the whole group. Nodes are locked before the first event, as in
 # heartbeats: the two would wait for each other. All nodes of an attempt are locked by name before
 # the one of the report, which may not be the first of them. Then the lease: the first report of a
 # step moves the attempt to `running` before the events of that step are appended.
 SUBSCRIBERS: tuple[Subscriber, ...] = (
-    record_network_check,
-    forget_network_check,
-    withhold_slots,
-    renew_lease,
-    keep_provenance,
-    apply_run_events,
-    append_skipped_lines,
-    append_dropped_metrics,
-    append_dropped_output,
-    notify_logs,
+    _each(record_network_check),
+    _each(forget_network_check),
+    _each(withhold_slots),
+    renew_leases,
+    _each(keep_provenance),
+    _each(apply_run_events),
+    _each(append_skipped_lines),
+    _each(append_dropped_metrics),
+    _each(append_dropped_output),
+    _each(notify_logs),
     advance_progress,
-    check_continuity,
-    store_answers,
+    _each(check_continuity),
+    _each(store_answers),
+    store_notices,
 )

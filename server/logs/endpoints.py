@@ -11,7 +11,7 @@ from server.http.dependencies import ServerContext
 from server.http.path_params import JobId
 from server.http.query import AttemptNumber
 from server.http.responses import reply
-from server.logs import store as logs
+from server.logs import pages as logs
 from trainyard.protocol.rest.metrics_and_logs import LogMatches, LogPage
 
 MAX_LINE = 10**12

@@ -1,19 +1,27 @@
-"""Logs of ranks: stored in blocks within a quota, read by line number, searched."""
+"""Logs of ranks: stored in blocks within a quota."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Table, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 
-from server.context import Context
 from server.database.metric_and_log_tables import log_blocks, logs
 from server.database.rows import TypedRow
-from server.database.tables import attempts
-from server.errors import InvalidRequestError, NotFoundError
-from server.lifecycle import check_job
 from server.logs.blocks import (
     BLOCK_BYTES,
     Partial,
@@ -23,16 +31,7 @@ from server.logs.blocks import (
     split,
     unpack_lines,
 )
-from trainyard.protocol.rest.metrics_and_logs import LogLine, LogMatches, LogPage
 
-MAX_LINES = 5000
-"""Lines of one page, and matches of one search."""
-MAX_PAGE_BYTES = 4 * 1024 * 1024
-"""Text of one page: with long lines it holds fewer."""
-PAGE_BLOCKS = 64
-"""Most blocks that one page unpacks: 4 MiB of text."""
-SEARCHED_BLOCKS = 128
-"""Blocks that one search unpacks, at least 8 MiB of text; the answer holds the next line."""
 DROPPED_AT_ONCE = 512
 """Most blocks that one report deletes; a report brings less than they hold."""
 
@@ -52,48 +51,90 @@ class RankLog(TypedRow):
     partial_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogBlock(TypedRow):
-    """Some lines of a log, compressed."""
-
-    table: ClassVar[Table] = log_blocks
-    first_line: int
-    lines: int
-    content: bytes
-
-
 @dataclass(frozen=True)
 class Stored:
     """What one report added to a rank's log."""
 
+    attempt_id: str
     rank: int
     lines: int
     """Complete lines so far."""
 
 
+LogKey = tuple[str, int]
+"""Attempt and global rank."""
+
 # Statements of each report with output are built once, as those of `server.attempts.service`.
+_KEYS: BindParameter[Sequence[LogKey]] = bindparam("keys", expanding=True)
+_LOGS = RankLog.select().where(tuple_(logs.c.attempt_id, logs.c.rank).in_(_KEYS))
 _MY_LOG = and_(logs.c.attempt_id == bindparam("of_attempt"), logs.c.rank == bindparam("of_rank"))
-_LOG = RankLog.select().where(_MY_LOG)
 _GROW_LOG = update(logs).where(_MY_LOG)
-_MY_BLOCKS = and_(
-    log_blocks.c.attempt_id == bindparam("of_attempt"), log_blocks.c.rank == bindparam("of_rank")
+_later = log_blocks.alias("later")
+_LAST_BLOCK = (
+    select(func.max(_later.c.first_line))
+    .where(_later.c.attempt_id == logs.c.attempt_id, _later.c.rank == logs.c.rank)
+    .correlate(logs)
+    .scalar_subquery()
 )
-_OPEN_BLOCK = (
-    select(log_blocks.c.first_line, log_blocks.c.size, log_blocks.c.content)
-    .where(_MY_BLOCKS, log_blocks.c.size < BLOCK_BYTES)
-    .order_by(log_blocks.c.first_line.desc())
-    .limit(1)
+_OPEN_BLOCKS = (
+    select(
+        log_blocks.c.attempt_id,
+        log_blocks.c.rank,
+        log_blocks.c.first_line,
+        log_blocks.c.size,
+        log_blocks.c.content,
+    )
+    .select_from(logs)
+    .join(
+        log_blocks,
+        and_(
+            log_blocks.c.attempt_id == logs.c.attempt_id,
+            log_blocks.c.rank == logs.c.rank,
+            log_blocks.c.first_line == _LAST_BLOCK,
+        ),
+    )
+    .where(tuple_(logs.c.attempt_id, logs.c.rank).in_(_KEYS), log_blocks.c.size < BLOCK_BYTES)
 )
-_DROP_BLOCK = delete(log_blocks).where(_MY_BLOCKS, log_blocks.c.first_line == bindparam("first"))
+_DROP_BLOCK = delete(log_blocks).where(
+    log_blocks.c.attempt_id == bindparam("of_attempt"),
+    log_blocks.c.rank == bindparam("of_rank"),
+    log_blocks.c.first_line == bindparam("first"),
+)
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """New lines of one log."""
+
+    row: RankLog
+    lines: Sequence[str]
+    partial: Partial
+    """Start of the line that follows."""
+
+    @property
+    def key(self) -> LogKey:
+        return self.row.attempt_id, self.row.rank
+
+    @property
+    def of(self) -> dict[str, Any]:
+        return {"of_attempt": self.row.attempt_id, "of_rank": self.row.rank}
 
 
 def store_output(
-    connection: Connection, attempt_id: str, rank: int, content: bytes, *, quota: int
-) -> Stored:
-    """Append a rank's output; what exceeds `quota` bytes is dropped from its start."""
-    row = _row(connection, attempt_id, rank)
-    lines, partial = split(_partial(row), content)
-    return _append(connection, row, lines, partial, quota=quota)
+    connection: Connection, output: Mapping[LogKey, bytes], *, quota: int
+) -> list[Stored]:
+    """Append output to logs; what exceeds `quota` bytes of one is dropped from its start.
+
+    The statements are as many as for one log.
+    """
+    if not output:
+        return []
+    rows = _rows(connection, list(output))
+    return _append(
+        connection,
+        [_Growth(row, *split(_partial(row), output[key])) for key, row in rows.items()],
+        quota=quota,
+    )
 
 
 def close_output(
@@ -103,142 +144,80 @@ def close_output(
     query = RankLog.select().where(
         logs.c.attempt_id == attempt_id, logs.c.rank.in_(list(ranks)), logs.c.partial_size > 0
     )
-    return [
-        _append(connection, row, closed(_partial(row)), Partial(), quota=quota)
-        for row in RankLog.all(connection, query)
-    ]
+    rows = RankLog.all(connection, query)
+    ends = [_Growth(row, closed(_partial(row)), Partial()) for row in rows]
+    return _append(connection, ends, quota=quota)
 
 
-def page(
-    context: Context,
-    job_id: str,
-    *,
-    attempt: int | None = None,
-    rank: int = 0,
-    from_line: int | None = None,
-    limit: int = 500,
-) -> LogPage:
-    """Return up to `limit` lines of one rank's log.
-
-    Args:
-        context: the server's surroundings.
-        job_id: the job.
-        attempt: number of the attempt; the newest when absent.
-        rank: global rank.
-        from_line: first line; a negative one counts from the end. Without it the page holds the
-            last `limit` lines.
-        limit: lines; the page ends earlier after `MAX_PAGE_BYTES` of text.
-
-    Raises:
-        NotFoundError: there is no such job or attempt.
-        InvalidRequestError: a rank without a log in an attempt that has some.
-    """
-    with context.database.read() as connection:
-        attempt_id, number = _attempt(connection, job_id, attempt)
-        query = RankLog.select().where(logs.c.attempt_id == attempt_id).order_by(logs.c.rank)
-        known = {row.rank: row for row in RankLog.all(connection, query)}
-        row = _known(known, rank)
-        total = row.lines if row else 0
-        first = _first_stored(connection, attempt_id, rank, total)
-        backwards = from_line is None or from_line < 0
-        start = (
-            max(total + (-limit if from_line is None else from_line), 0) if backwards else from_line
-        )
-        assert start is not None
-        lines = _lines(
-            connection, attempt_id, rank, max(start, first), limit=limit, backwards=backwards
-        )
-    return LogPage(
-        attempt=number,
-        rank=rank,
-        ranks=list(known),
-        lines=lines,
-        first_line=first,
-        total_lines=total,
-        first_error_line=row.first_error_line if row else None,
-        dropped_bytes=row.dropped_bytes if row else 0,
-    )
+def _rows(connection: Connection, keys: Sequence[LogKey]) -> dict[LogKey, RankLog]:
+    """Return the logs, created if missing."""
+    found = _read_rows(connection, keys)
+    if missing := [key for key in keys if key not in found]:
+        rows = [{"attempt_id": attempt_id, "rank": rank} for attempt_id, rank in missing]
+        connection.execute(insert(logs), rows)
+        found |= _read_rows(connection, missing)
+    return found
 
 
-def search(
-    context: Context,
-    job_id: str,
-    text: str,
-    *,
-    attempt: int | None = None,
-    rank: int = 0,
-    from_line: int = 0,
-    limit: int = 200,
-) -> LogMatches:
-    """Return lines that hold `text`, in any case, from line `from_line` on.
-
-    One call looks at `SEARCHED_BLOCKS` blocks; `next_line` is where to continue.
-
-    Raises:
-        NotFoundError: there is no such job or attempt.
-    """
-    with context.database.read() as connection:
-        attempt_id, number = _attempt(connection, job_id, attempt)
-        columns = log_blocks.c
-        query = LogBlock.select().where(
-            columns.attempt_id == attempt_id,
-            columns.rank == rank,
-            columns.first_line + columns.lines > from_line,
-        )
-        rows = LogBlock.all(connection, query.order_by(columns.first_line).limit(SEARCHED_BLOCKS))
-    found, next_line = _matches(rows, text.lower(), from_line=from_line, limit=limit)
-    if next_line is None and len(rows) == SEARCHED_BLOCKS:
-        next_line = rows[-1].first_line + rows[-1].lines
-    return LogMatches(attempt=number, rank=rank, lines=found, next_line=next_line)
-
-
-def _row(connection: Connection, attempt_id: str, rank: int) -> RankLog:
-    of = {"of_attempt": attempt_id, "of_rank": rank}
-    row = connection.execute(_LOG, of).one_or_none()
-    if row is None:
-        connection.execute(insert(logs).values(attempt_id=attempt_id, rank=rank))
-        row = connection.execute(_LOG, of).one()
-    return RankLog(*row)
+def _read_rows(connection: Connection, keys: Sequence[LogKey]) -> dict[LogKey, RankLog]:
+    rows = RankLog.all(connection, _LOGS, {"keys": keys})
+    return {(row.attempt_id, row.rank): row for row in rows}
 
 
 def _partial(row: RankLog) -> Partial:
     return Partial(row.partial or b"", row.partial_size)
 
 
-def _append(
-    connection: Connection, row: RankLog, lines: Sequence[str], partial: Partial, *, quota: int
-) -> Stored:
-    error = first_error(lines) if row.first_error_line is None else None
-    added = _add_blocks(connection, row, lines) if lines else 0
-    stored = row.stored_bytes + added
-    dropped = _drop_oldest(connection, row, stored - quota) if stored > quota else 0
-    grown = {
-        "lines": row.lines + len(lines),
-        "stored_bytes": stored - dropped,
-        "dropped_bytes": row.dropped_bytes + dropped,
-        "first_error_line": row.first_error_line if error is None else row.lines + error,
-        "partial": partial.kept or None,
-        "partial_size": partial.size,
-    }
-    connection.execute(_GROW_LOG, {"of_attempt": row.attempt_id, "of_rank": row.rank} | grown)
-    return Stored(row.rank, row.lines + len(lines))
+def _append(connection: Connection, grown: Sequence[_Growth], *, quota: int) -> list[Stored]:
+    if not grown:
+        return []
+    added = _add_blocks(connection, [each for each in grown if each.lines])
+    rows = []
+    for each in grown:
+        row, lines, partial = each.row, each.lines, each.partial
+        error = first_error(lines) if row.first_error_line is None else None
+        stored = row.stored_bytes + added.get(each.key, 0)
+        dropped = _drop_oldest(connection, row, stored - quota) if stored > quota else 0
+        values = {
+            "lines": row.lines + len(lines),
+            "stored_bytes": stored - dropped,
+            "dropped_bytes": row.dropped_bytes + dropped,
+            "first_error_line": row.first_error_line if error is None else row.lines + error,
+            "partial": partial.kept or None,
+            "partial_size": partial.size,
+        }
+        rows.append(each.of | values)
+    connection.execute(_GROW_LOG, rows)
+    return [Stored(*each.key, each.row.lines + len(each.lines)) for each in grown]
 
 
-def _add_blocks(connection: Connection, row: RankLog, lines: Sequence[str]) -> int:
-    """Store lines after those that are there, and return the bytes that they take."""
-    mine = {"of_attempt": row.attempt_id, "of_rank": row.rank}
-    last = connection.execute(_OPEN_BLOCK, mine).one_or_none()
-    first_line, replaced = row.lines, 0
-    if last is not None:  # the only block that is not full: it is rewritten with the new lines
-        first_line, replaced = last.first_line, last.size
-        lines = [*unpack_lines(last.content), *lines]
-        connection.execute(_DROP_BLOCK, mine | {"first": first_line})
-    blocks = blocks_of(first_line, lines)
-    connection.execute(
-        insert(log_blocks),
-        [{"attempt_id": row.attempt_id, "rank": row.rank, **asdict(block)} for block in blocks],
-    )
-    return sum(block.size for block in blocks) - replaced
+def _add_blocks(connection: Connection, grown: Sequence[_Growth]) -> dict[LogKey, int]:
+    """Store lines after those that are there; return the bytes that they take, by log."""
+    if not grown:
+        return {}
+    keys = [each.key for each in grown]
+    found = connection.execute(_OPEN_BLOCKS, {"keys": keys})
+    last = {(row.attempt_id, row.rank): row for row in found}
+    added: dict[LogKey, int] = {}
+    rows: list[dict[str, Any]] = []
+    for each in grown:
+        first_line, replaced, lines = each.row.lines, 0, each.lines
+        if (open_block := last.get(each.key)) is not None:
+            # The only block that is not full: it is rewritten with the new lines.
+            first_line, replaced = open_block.first_line, open_block.size
+            lines = [*unpack_lines(open_block.content), *lines]
+        blocks = blocks_of(first_line, lines)
+        added[each.key] = sum(block.size for block in blocks) - replaced
+        own = {"attempt_id": each.row.attempt_id, "rank": each.row.rank}
+        rows += ({**own, **asdict(block)} for block in blocks)
+    if last:
+        dropped = [
+            {"of_attempt": attempt_id, "of_rank": rank, "first": row.first_line}
+            for (attempt_id, rank), row in last.items()
+        ]
+        connection.execute(_DROP_BLOCK, dropped)
+    connection.execute(insert(log_blocks), rows)
+    return added
 
 
 def _drop_oldest(connection: Connection, row: RankLog, excess: int) -> int:
@@ -258,81 +237,3 @@ def _drop_oldest(connection: Connection, row: RankLog, excess: int) -> int:
         dropped, end = dropped + size, first_line
     connection.execute(delete(log_blocks).where(mine, columns.first_line <= end))
     return dropped
-
-
-def _attempt(connection: Connection, job_id: str, number: int | None) -> tuple[str, int]:
-    query = select(attempts.c.id, attempts.c.number).where(attempts.c.job_id == job_id)
-    if number is not None:
-        query = query.where(attempts.c.number == number)
-    row = connection.execute(query.order_by(attempts.c.number.desc()).limit(1)).one_or_none()
-    if row is not None:
-        return row.id, row.number
-    check_job(connection, job_id)
-    raise NotFoundError(f"job {job_id} has no attempt {number or 'yet'}")
-
-
-def _known(known: dict[int, RankLog], rank: int) -> RankLog | None:
-    if rank in known or not known:
-        return known.get(rank)
-    listed = ", ".join(map(str, list(known)[:20]))
-    raise InvalidRequestError.at("query/rank", f"rank {rank} has no log; these have: {listed}")
-
-
-def _first_stored(connection: Connection, attempt_id: str, rank: int, total: int) -> int:
-    columns = log_blocks.c
-    query = select(func.min(columns.first_line)).where(
-        columns.attempt_id == attempt_id, columns.rank == rank
-    )
-    first = connection.scalar(query)
-    return total if first is None else int(first)
-
-
-def _lines(
-    connection: Connection, attempt_id: str, rank: int, start: int, *, limit: int, backwards: bool
-) -> list[LogLine]:
-    """Return lines from `start` on, those nearest to it (`backwards`: to the end) when too many."""
-    columns = log_blocks.c
-    order = columns.first_line.desc() if backwards else columns.first_line
-    rows = connection.execute(
-        select(columns.first_line, columns.content)
-        .where(
-            columns.attempt_id == attempt_id,
-            columns.rank == rank,
-            columns.first_line < start + limit,
-            columns.first_line + columns.lines > start,
-        )
-        .order_by(order)
-        .limit(PAGE_BLOCKS)
-    ).all()
-    found: list[LogLine] = []
-    room = MAX_PAGE_BYTES
-    for row in rows:
-        lines = [
-            LogLine(number=row.first_line + index, text=text)
-            for index, text in enumerate(unpack_lines(row.content))
-            if start <= row.first_line + index < start + limit
-        ]
-        for line in reversed(lines) if backwards else lines:
-            room -= len(line.text)
-            if room < 0 and found:
-                break
-            found.append(line)
-        if room < 0:
-            break
-    return found[::-1] if backwards else found
-
-
-def _matches(
-    rows: Sequence[LogBlock], text: str, *, from_line: int, limit: int
-) -> tuple[list[LogLine], int | None]:
-    found: list[LogLine] = []
-    room = MAX_PAGE_BYTES
-    for row in rows:
-        for number, line in enumerate(unpack_lines(row.content), start=row.first_line):
-            if number < from_line or text not in line.lower():
-                continue
-            room -= len(line)
-            if len(found) == limit or (room < 0 and found):
-                return found, number
-            found.append(LogLine(number=number, text=line))
-    return found, None

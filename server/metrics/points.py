@@ -58,6 +58,11 @@ class Points:
     def __getitem__(self, index: slice | NDArray[np.bool_]) -> Points:
         return Points(self.steps[index], self.times[index], self.values[index])
 
+    @property
+    def columns(self) -> tuple[list[int], list[float], list[float]]:
+        """Steps, times and values as lists."""
+        return self.steps.tolist(), self.times.tolist(), self.values.tolist()
+
     def rising_after(self, step: int) -> Points:
         """Return the points whose step is greater than `step` and than all steps before it."""
         greatest = np.maximum.accumulate(np.concatenate(([step], self.steps)))[:-1]

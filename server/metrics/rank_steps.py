@@ -173,7 +173,7 @@ def fold_ended(context: Context) -> None:
     for attempt_id in ended:
         with context.database.write() as connection:
             folds = end_ranks(connection, attempt_id, (), last=True, now=context.now())
-            store_metrics(connection, attempt_id, folds)
+            store_metrics(connection, {attempt_id: folds})
 
 
 def _own(given: Iterable[RankRecord]) -> Iterator[RankRecord]:

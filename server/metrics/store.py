@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
+from math import isfinite
 from operator import itemgetter
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from server.database.metric_and_log_tables import (
     metric_chunks,
@@ -17,6 +30,7 @@ from server.database.metric_and_log_tables import (
     metric_tail,
     step_digests,
 )
+from server.database.tables import attempts
 from server.metrics.points import CHUNK_POINTS, Points, chunked, code_of, value_of
 from trainyard.run.records import MetricRecord
 
@@ -24,88 +38,128 @@ TAIL_LIMIT = 2000
 """Points in the tail of a series above which it is compacted."""
 COMPACTED_AT_ONCE = 100
 """Series that one report compacts because of their tails; the others wait for the next one."""
-COPIED_FROM = 50
-"""Most rows that one INSERT holds on PostgreSQL: COPY takes more messages, and less for a row."""
 MAX_SERIES = 2000
 """Metric names of one attempt; further ones are left out."""
 
 
+_ATTEMPTS: BindParameter[Sequence[str]] = bindparam("attempt_ids", expanding=True)
 _SERIES_OF = select(
-    metric_series.c.id, metric_series.c.name, metric_series.c.last_step, metric_series.c.tail
-).where(metric_series.c.attempt_id == bindparam("attempt_id"))
+    metric_series.c.attempt_id,
+    metric_series.c.name,
+    metric_series.c.id,
+    metric_series.c.last_step,
+    metric_series.c.tail,
+).where(metric_series.c.attempt_id.in_(_ATTEMPTS))
 _GROW_SERIES = (
     update(metric_series)
     .where(metric_series.c.id == bindparam("series"))
     .values(last_step=bindparam("newest"), tail=bindparam("size"))
 )
-_NEWEST_DIGEST = select(func.max(step_digests.c.step)).where(
-    step_digests.c.attempt_id == bindparam("attempt_id")
+_GROW_SERIES_BY_ARRAYS = (
+    "UPDATE metric_series SET last_step = grown.newest, tail = grown.size"
+    " FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS grown (series, newest, size)"
+    " WHERE id = grown.series"
 )
+"""On PostgreSQL the update of all series is one message."""
+# The newest one of an attempt is read from the end of the key, not by a look at all of them.
+_NEWEST_DIGESTS = select(
+    attempts.c.id,
+    select(func.max(step_digests.c.step))
+    .where(step_digests.c.attempt_id == attempts.c.id)
+    .scalar_subquery(),
+).where(attempts.c.id.in_(_ATTEMPTS))
+
+SeriesKey = tuple[str, str]
+"""Attempt and name of a series."""
+Columns = tuple[list[int], list[float], list[float]]
+"""Steps, Unix times and values of some points of a series."""
 
 
-@dataclass(frozen=True)
-class _Series:
-    id: int
-    name: str
-    last_step: int
-    tail: int
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Growth:
-    """New points of one series."""
+    """New points of one series, in rising order of their steps."""
 
-    series: _Series
-    points: Points
+    series: int
+    """Id of the series."""
+    tail: int
+    """Points of its tail before."""
+    columns: Columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
 
     @property
-    def tail(self) -> int:
-        return self.series.tail + len(self.points)
+    def grown(self) -> int:
+        """Points of its tail with these."""
+        return self.tail + len(self)
 
 
 def store_metrics(
-    connection: Connection, attempt_id: str, metrics: Sequence[MetricRecord]
-) -> Sequence[str]:
-    """Store an attempt's metrics as points, and their digests; return the names above `MAX_SERIES`.
+    connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
+) -> Mapping[str, Sequence[str]]:
+    """Store metrics as points, and their digests, by as many statements as for one attempt.
 
     A step is stored once for each series: a record of a step which the series has reached is
     ignored there. (The caller's offsets keep records from coming twice.)
+
+    Args:
+        connection: a transaction.
+        metrics: what is new of each attempt, in the order of steps.
+
+    Returns:
+        The names above `MAX_SERIES` of the attempts that have such.
     """
-    left_out = store_points(connection, attempt_id, _points_of(metrics))
-    _store_digests(connection, attempt_id, metrics)
+    left_out = _store_columns(connection, _points_of(metrics))
+    _store_digests(connection, metrics)
     return left_out
 
 
 def store_points(
-    connection: Connection, attempt_id: str, points: dict[str, Points]
+    connection: Connection, attempt_id: str, points: Mapping[str, Points]
 ) -> Sequence[str]:
     """Store points of an attempt by the names of their series; return those above `MAX_SERIES`.
 
     The work is bounded by the points given and `COMPACTED_AT_ONCE` tails.
     """
-    series, left_out = _series(connection, attempt_id, points.keys())
-    grown = [
-        _Growth(series[name], fresh)
-        for name, own in points.items()
-        if name in series and len(fresh := own.rising_after(series[name].last_step))
-    ]
+    columns = {(attempt_id, name): own.columns for name, own in points.items()}
+    return _store_columns(connection, columns).get(attempt_id, ())
+
+
+def _store_columns(
+    connection: Connection, points: Mapping[SeriesKey, Columns]
+) -> dict[str, list[str]]:
+    """Store points by their series; return the names above `MAX_SERIES` of each attempt."""
+    if not points:
+        return {}
+    series, left_out = _series(connection, points)
+    grown: list[_Growth] = []
+    newest: dict[int, int] = {}
+    for key, own in points.items():
+        if (found := series.get(key)) is None:
+            continue
+        series_id, last_step, tail = found
+        fresh = _rising_after(last_step, own)
+        if fresh[0]:
+            grown.append(_Growth(series_id, tail, fresh))
+            newest[series_id] = fresh[0][-1]
     compacted, appended = _split_due(grown)
     left = [*appended, *_compact(connection, compacted)]
-    _insert(connection, metric_tail, (row for growth in left for row in _tail_rows(growth)))
-    sizes = {growth.series.id: growth.tail for growth in left}
-    if grown:
-        connection.execute(
-            _GROW_SERIES,
-            [
-                {
-                    "series": growth.series.id,
-                    "newest": int(growth.points.steps[-1]),
-                    "size": sizes[growth.series.id],
-                }
-                for growth in grown
-            ],
-        )
+    _insert(connection, metric_tail, [row for growth in left for row in _tail_rows(growth)])
+    sizes = [(each.series, newest[each.series], each.grown) for each in left]
+    _grow_series(connection, sizes)
     return left_out
+
+
+def _grow_series(connection: Connection, sizes: Sequence[tuple[int, int, int]]) -> None:
+    """Store the last step and the points of the tail of each series, given with its id."""
+    if not sizes:
+        return
+    if connection.dialect.name == "postgresql":
+        arrays = tuple(map(list, zip(*sizes, strict=True)))
+        connection.exec_driver_sql(_GROW_SERIES_BY_ARRAYS, arrays)
+        return
+    names = ("series", "newest", "size")
+    connection.execute(_GROW_SERIES, [dict(zip(names, row, strict=True)) for row in sizes])
 
 
 def read_tails(
@@ -130,48 +184,106 @@ def read_tails(
     return points
 
 
-def newest_values(connection: Connection, attempt_id: str, name: str, *, limit: int) -> list[float]:
-    """Return the last live values of a series, the newest first; few or none just after chunks."""
-    query = (
-        select(metric_tail.c.value, metric_tail.c.non_finite)
-        .join(metric_series, metric_series.c.id == metric_tail.c.series_id)
-        .where(metric_series.c.attempt_id == attempt_id, metric_series.c.name == name)
-        .order_by(metric_tail.c.step.desc())
-        .limit(limit)
+def newest_values(
+    connection: Connection, attempt_ids: Sequence[str], name: str, *, limit: int
+) -> dict[str, list[float]]:
+    """Return the last live values of a series of each attempt, the newest first.
+
+    There are few just after chunks, and an attempt without any is absent.
+    """
+    given = {"attempt_ids": attempt_ids, "name": name, "before": limit - 1}
+    found: dict[str, list[float]] = {}
+    for attempt_id, value, code in connection.execute(_NEWEST_VALUES, given):
+        found.setdefault(attempt_id, []).append(value_of(value, code))
+    return found
+
+
+_older = metric_tail.alias("older")
+_FIRST_OF_NEWEST = (
+    select(_older.c.step)
+    .where(_older.c.series_id == metric_series.c.id)
+    .order_by(_older.c.step.desc())
+    .limit(1)
+    .offset(bindparam("before"))
+    .correlate(metric_series)
+    .scalar_subquery()
+)
+_NEWEST_VALUES = (
+    select(metric_series.c.attempt_id, metric_tail.c.value, metric_tail.c.non_finite)
+    .select_from(metric_series)
+    .join(
+        metric_tail,
+        and_(
+            metric_tail.c.series_id == metric_series.c.id,
+            metric_tail.c.step >= func.coalesce(_FIRST_OF_NEWEST, 0),
+        ),
     )
-    return [value_of(value, code) for value, code in connection.execute(query)]
+    .where(metric_series.c.attempt_id.in_(_ATTEMPTS), metric_series.c.name == bindparam("name"))
+    .order_by(metric_series.c.attempt_id, metric_tail.c.step.desc())
+)
 
 
-def _points_of(metrics: Iterable[MetricRecord]) -> dict[str, Points]:
-    """Return the points of each series, by its name."""
-    columns: dict[str, tuple[list[int], list[float], list[float]]] = {}
-    for record in metrics:
-        step, time = record.step, record.time
-        for name, value in record.values.items():
-            steps, times, values = columns.setdefault(name, ([], [], []))
-            steps.append(step)
-            times.append(time)
-            values.append(value)
-    return {name: Points.of(*column) for name, column in columns.items()}
+def _points_of(metrics: Mapping[str, Sequence[MetricRecord]]) -> dict[SeriesKey, Columns]:
+    """Return the points of each series."""
+    columns: dict[SeriesKey, Columns] = {}
+    for attempt_id, records in metrics.items():
+        own: dict[str, Columns] = {}
+        for record in records:
+            step, time = record.step, record.time
+            for name, value in record.values.items():
+                found = own.get(name)
+                if found is None:
+                    own[name] = [step], [time], [value]
+                else:
+                    found[0].append(step)
+                    found[1].append(time)
+                    found[2].append(value)
+        columns |= {(attempt_id, name): found for name, found in own.items()}
+    return columns
+
+
+def _rising_after(step: int, columns: Columns) -> Columns:
+    """Return the points whose step is greater than `step` and than all steps before it."""
+    steps, times, values = columns
+    kept = []
+    for index, each in enumerate(steps):
+        if each > step:
+            step = each
+            kept.append(index)
+    if len(kept) == len(steps):
+        return columns
+    return [steps[i] for i in kept], [times[i] for i in kept], [values[i] for i in kept]
 
 
 def _series(
-    connection: Connection, attempt_id: str, names: Iterable[str]
-) -> tuple[dict[str, _Series], list[str]]:
-    """Return the series of these names, created if missing, and the names above `MAX_SERIES`."""
-    found = _read_series(connection, attempt_id)
-    missing = [name for name in names if name not in found]
-    room = max(MAX_SERIES - len(found), 0)
-    if fresh := missing[:room]:
-        rows = [{"attempt_id": attempt_id, "name": name} for name in fresh]
-        connection.execute(insert(metric_series), rows)
-        found = _read_series(connection, attempt_id)
-    return found, missing[room:]
+    connection: Connection, columns: Mapping[SeriesKey, Columns]
+) -> tuple[dict[SeriesKey, tuple[int, int, int]], dict[str, list[str]]]:
+    """Return id, last step and tail of series, created if missing, and names above the limit."""
+    attempt_ids = list(dict.fromkeys(attempt_id for attempt_id, _ in columns))
+    found = _read_series(connection, attempt_ids)
+    missing = [key for key in columns if key not in found]
+    if not missing:
+        return found, {}
+    count = Counter(attempt_id for attempt_id, _ in found)
+    fresh: list[dict[str, str]] = []
+    left_out: dict[str, list[str]] = {}
+    for attempt_id, name in missing:
+        count[attempt_id] += 1
+        if count[attempt_id] <= MAX_SERIES:
+            fresh.append({"attempt_id": attempt_id, "name": name})
+        else:
+            left_out.setdefault(attempt_id, []).append(name)
+    if fresh:
+        connection.execute(insert(metric_series), fresh)
+        found = _read_series(connection, attempt_ids)
+    return found, left_out
 
 
-def _read_series(connection: Connection, attempt_id: str) -> dict[str, _Series]:
-    found = connection.execute(_SERIES_OF, {"attempt_id": attempt_id})
-    return {row.name: _Series(*row) for row in found}
+def _read_series(
+    connection: Connection, attempt_ids: Sequence[str]
+) -> dict[SeriesKey, tuple[int, int, int]]:
+    found = connection.execute(_SERIES_OF, {"attempt_ids": attempt_ids})
+    return {(attempt_id, name): (*rest,) for attempt_id, name, *rest in found}
 
 
 def _split_due(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
@@ -179,28 +291,28 @@ def _split_due(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
     bulky: list[_Growth] = []
     small: list[_Growth] = []
     for growth in grown:
-        (bulky if len(growth.points) >= CHUNK_POINTS else small).append(growth)
-    small.sort(key=lambda growth: growth.tail, reverse=True)
-    due = [growth for growth in small[:COMPACTED_AT_ONCE] if growth.tail > TAIL_LIMIT]
+        (bulky if len(growth) >= CHUNK_POINTS else small).append(growth)
+    small.sort(key=lambda growth: growth.grown, reverse=True)
+    due = [growth for growth in small[:COMPACTED_AT_ONCE] if growth.grown > TAIL_LIMIT]
     return bulky + due, small[len(due) :]
 
 
 def _compact(connection: Connection, grown: Sequence[_Growth]) -> list[_Growth]:
     """Move full chunks out of the tails; return what is left of each series, to be appended."""
-    with_tail = [growth.series.id for growth in grown if growth.series.tail]
+    with_tail = [growth.series for growth in grown if growth.tail]
     tails = read_tails(connection, with_tail, first=0, last=2**62) if with_tail else {}
     chunks: list[dict[str, Any]] = []
     ends: list[dict[str, int]] = []
     left = []
     for growth in grown:
-        series = growth.series
-        whole = Points.joined([*filter(None, [tails.get(series.id)]), growth.points])
+        fresh = Points.of(*growth.columns)
+        whole = Points.joined([*filter(None, [tails.get(growth.series)]), fresh])
         rows, rest = chunked(whole)
-        chunks += ({"series_id": series.id, **row} for row in rows)
-        if series.tail:
-            ends.append({"series": series.id, "end": rows[-1]["last_step"]})
-        kept = max(len(rest) - len(growth.points), 0)  # of the tail as it was
-        left.append(_Growth(_Series(series.id, series.name, 0, kept), rest[kept:]))
+        chunks += ({"series_id": growth.series, **row} for row in rows)
+        if growth.tail:
+            ends.append({"series": growth.series, "end": rows[-1]["last_step"]})
+        kept = max(len(rest) - len(fresh), 0)  # of the tail as it was
+        left.append(_Growth(growth.series, kept, rest[kept:].columns))
     if chunks:
         connection.execute(insert(metric_chunks), chunks)
     if ends:
@@ -215,45 +327,46 @@ def _compact(connection: Connection, grown: Sequence[_Growth]) -> list[_Growth]:
 
 
 def _tail_rows(growth: _Growth) -> Iterator[tuple[int, int, float, float | None, int]]:
-    points = growth.points
-    for step, time, value in zip(
-        points.steps.tolist(), points.times.tolist(), points.values.tolist(), strict=True
-    ):
-        code = code_of(value)
-        yield growth.series.id, step, time, None if code else value, code
+    series = growth.series
+    for step, time, value in zip(*growth.columns, strict=True):
+        if isfinite(value):
+            yield series, step, time, value, 0
+        else:
+            yield series, step, time, None, code_of(value)
 
 
-def _store_digests(
-    connection: Connection, attempt_id: str, metrics: Iterable[MetricRecord]
-) -> None:
-    digests = {record.step: record.data_digest for record in metrics if record.data_digest}
+def _store_digests(connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]) -> None:
+    digests = {
+        attempt_id: own
+        for attempt_id, records in metrics.items()
+        if (own := {each.step: each.data_digest for each in records if each.data_digest})
+    }
     if not digests:
         return
-    stored = connection.scalar(_NEWEST_DIGEST, {"attempt_id": attempt_id})
-    fresh = (
+    given = {"attempt_ids": list(digests)}
+    rows = connection.execute(_NEWEST_DIGESTS, given)
+    newest: dict[str, int | None] = dict(rows.all())
+    fresh = [
         (attempt_id, step, digest)
-        for step, digest in digests.items()
-        if stored is None or step > stored
-    )
+        for attempt_id, own in digests.items()
+        for step, digest in own.items()
+        if (stored := newest.get(attempt_id)) is None or step > stored
+    ]
     _insert(connection, step_digests, fresh)
 
 
-def _insert(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Insert narrow rows, all columns in their order; on PostgreSQL many of them by COPY."""
-    if not (listed := list(rows)):
+def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert narrow rows, all columns in their order."""
+    if not rows:
         return
     into = f"{table.name} ({', '.join(table.c.keys())})"
     if connection.dialect.name == "sqlite":
         marks = ", ".join("?" for _ in table.c)
-        connection.exec_driver_sql(f"INSERT INTO {into} VALUES ({marks})", listed)  # noqa: S608
+        connection.exec_driver_sql(f"INSERT INTO {into} VALUES ({marks})", rows)  # noqa: S608
         return
-    if len(listed) <= COPIED_FROM:
-        marks = ", ".join(f"({', '.join('%s' for _ in table.c)})" for _ in listed)
-        values = tuple(chain.from_iterable(listed))
-        connection.exec_driver_sql(f"INSERT INTO {into} VALUES {marks}", values)  # noqa: S608
-        return
+    # COPY takes the client half the time of an INSERT of arrays, and of ten rows no more.
     raw = connection.connection.driver_connection
     assert isinstance(raw, psycopg.Connection)
     with raw.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN") as copy:
-        for row in listed:
+        for row in rows:
             copy.write_row(row)

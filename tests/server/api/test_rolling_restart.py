@@ -13,7 +13,7 @@ import pytest
 
 from server.context import Context
 from server.database.engine import Database
-from server.logs.store import page
+from server.logs.pages import page
 from server.metrics.csv import csv_rows
 from server.settings import Settings
 from tests.server.api.processes import api

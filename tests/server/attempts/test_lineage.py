@@ -170,7 +170,7 @@ def test_csv_follows_the_lineage_over_chunks_and_tail(context: Context) -> None:
         ]
         for start in range(0, len(lines), 1100):
             with context.database.write() as connection:
-                store_metrics(connection, attempt_id, lines[start : start + 1100])
+                store_metrics(connection, {attempt_id: lines[start : start + 1100]})
     text = "".join(csv_rows(context, job_id))
     header, *rows = text.splitlines()
     assert header == "attempt,step,time,name,value"

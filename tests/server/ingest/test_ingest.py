@@ -18,7 +18,7 @@ from server.context import Context
 from server.database.schema import metadata
 from server.database.tables import events, jobs
 from server.errors import ConflictError, InvalidRequestError, UnauthenticatedError
-from server.logs.store import page
+from server.logs.pages import page
 from server.metrics.csv import csv_rows
 from server.metrics.store import MAX_SERIES
 from tests.server.harness import FakeClock, Harness, Launched

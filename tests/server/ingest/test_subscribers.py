@@ -15,7 +15,7 @@ from server.context import Context
 from server.database.tables import requests
 from server.errors import InvalidRequestError
 from server.jobs.queries import job_view
-from server.logs.store import page
+from server.logs.pages import page
 from server.metrics.csv import csv_rows
 from server.placement.demand import LONGEST_EXPECTED
 from tests.server.harness import Harness, Launched

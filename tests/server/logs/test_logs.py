@@ -13,7 +13,7 @@ from server.context import Context
 from server.database.metric_and_log_tables import log_blocks
 from server.database.metric_and_log_tables import logs as log_table
 from server.errors import InvalidRequestError, NotFoundError
-from server.logs import store as log_store
+from server.logs import pages
 from server.logs.blocks import (
     LINE_BYTES,
     Partial,
@@ -23,7 +23,8 @@ from server.logs.blocks import (
     split,
     unpack_lines,
 )
-from server.logs.store import close_output, page, search, store_output
+from server.logs.pages import page, search
+from server.logs.store import close_output, store_output
 from tests.server.records import add_attempt, add_job
 
 QUOTA = 10**9
@@ -40,7 +41,7 @@ def attempt(context: Context) -> Attempt:
 def store(context: Context, attempt: Attempt, *pieces: bytes, rank: int = 0) -> None:
     for piece in pieces:
         with context.database.write() as connection:
-            store_output(connection, attempt[1], rank, piece, quota=QUOTA)
+            store_output(connection, {(attempt[1], rank): piece}, quota=QUOTA)
 
 
 def texts(
@@ -152,7 +153,7 @@ def test_any_bytes_can_be_stored(context: Context, attempt: Attempt) -> None:
 def test_a_page_of_long_lines_is_bounded(
     context: Context, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_store, "MAX_PAGE_BYTES", 100)
+    monkeypatch.setattr(pages, "MAX_PAGE_BYTES", 100)
     store(context, attempt, *(f"{number:040}\n".encode() for number in range(10)))
     assert [int(text) for text in texts(context, attempt, 0)] == [0, 1]
     assert [int(text) for text in texts(context, attempt)] == [8, 9]
@@ -164,7 +165,7 @@ def test_the_quota_drops_the_oldest_lines(context: Context, attempt: Attempt) ->
         for number in range(60):
             piece = f"{number:04} {'x' * 1000}\n".encode() * 100
             written += len(piece)
-            store_output(connection, attempt[1], 0, piece, quota=quota)
+            store_output(connection, {(attempt[1], 0): piece}, quota=quota)
     found = page(context, attempt[0], from_line=0, limit=10)
     with context.database.read() as connection:
         row = connection.execute(log_table.select()).one()
@@ -183,7 +184,7 @@ def test_the_quota_drops_the_oldest_lines(context: Context, attempt: Attempt) ->
 def test_search_ignores_case_and_goes_on_where_it_stopped(
     context: Context, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_store, "SEARCHED_BLOCKS", 2)
+    monkeypatch.setattr(pages, "SEARCHED_BLOCKS", 2)
     filling = "x" * 500
     lines = [f"{number} {'NCCL Warn' if number % 100 == 0 else filling}" for number in range(2000)]
     store(context, attempt, "".join(f"{line}\n" for line in lines).encode())
