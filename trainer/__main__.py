@@ -3,6 +3,7 @@
 python -m trainer check <run>                           checks a run before its ranks start
 python -m trainer export <checkpoint> --to <folder>     writes the weights in the hub's format
 python -m trainer compare <run> <checkpoint>            compares a checkpoint with a run's model
+python -m trainer dcp-metadata <checkpoint>             writes the index that `dcp.load` needs
 python -m trainer.operations <folder>                   runs an operation, started by a worker
 python -m trainer identify s3://<bucket>/<prefix>       prints the UUID of a storage root
 """
@@ -52,6 +53,10 @@ def main() -> int:
             from trainer.compare import main as compare
 
             return compare(words)
+        case ["dcp-metadata", *words]:
+            from trainer.operations.metadata_file import main as write_dcp_metadata
+
+            return write_dcp_metadata(words)
         case ["identify", url]:
             from trainer.identify import main as identify
 
@@ -91,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
         usage="torchrun --nproc-per-node=N -m trainer RUN [--root NAME=PATH] [--verbose]\n"
         "       python -m trainer check RUN [--root NAME=PATH]\n"
         "       python -m trainer export CHECKPOINT --to FOLDER\n"
-        "       python -m trainer compare RUN CHECKPOINT [--root NAME=PATH]",
+        "       python -m trainer compare RUN CHECKPOINT [--root NAME=PATH]\n"
+        "       python -m trainer dcp-metadata CHECKPOINT",
         description="Train one attempt of a job, or check it before its ranks start.",
     )
     parser.add_argument("run", type=_folder, help="run directory; needs spec.json")

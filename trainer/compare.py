@@ -48,4 +48,4 @@ def compare_with(spec: JobSpec, folder: Path, roots: Mapping[str, str] | None = 
     # On the meta device, on one rank: the tensors of all ranks of any layout, without memory.
     optimizer = build_optimizer(model, spec)
     materialize_state(optimizer)
-    return compare(reader.metadata, kinds_of(train_tensors(model, optimizer)))
+    return compare(reader.kinds, kinds_of(train_tensors(model, optimizer)))

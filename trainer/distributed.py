@@ -14,7 +14,6 @@ from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
 
 from trainer.errors import CheckpointError, LaunchError, RunError
 from trainer.provenance import cuda_driver
@@ -212,14 +211,6 @@ def on_rank_0(group: dist.ProcessGroup, action: Callable[[], T]) -> T:
     return value  # type: ignore[return-value]
 
 
-def shared_error(error: CheckpointException, path: str) -> RunError:
-    """Return what DCP's own exception, which every rank gets, stands for.
-
-    DCP's exception is a `BaseException`: `except Exception` would miss it.
-    """
-    return _first({rank: _as_run_error(cause, path) for rank, (cause, _) in error.failures.items()})
-
-
 def _try(action: Callable[[], T]) -> tuple[T | None, RunError | None]:
     try:
         return action(), None
@@ -231,10 +222,8 @@ def _try(action: Callable[[], T]) -> tuple[T | None, RunError | None]:
         return None, _as_run_error(error)
 
 
-def _as_run_error(error: BaseException, path: str | None = None) -> RunError:
-    if isinstance(error, RunError):
-        return error
-    found = CheckpointError(f"{type(error).__name__}: {error}", path=path)
+def _as_run_error(error: Exception) -> RunError:
+    found = CheckpointError(f"{type(error).__name__}: {error}")
     found.__cause__ = error
     return found
 

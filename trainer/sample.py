@@ -70,7 +70,7 @@ def load_weights(
     reader.look(point or point_at(manifest, folder))
     reader.fit(kinds_of(tensors), parts=(WEIGHTS,))
     check_contents(folder, reader.manifest.files)
-    reader.read_alone(tensors)
+    reader.read(tensors)
     return model.eval()
 
 

@@ -18,7 +18,7 @@ from server.database.tables import attempts, checkpoints
 from server.database.upsert import insert_absent
 from server.events.store import NewEvent, append_event
 from server.subject import RECOVERY, Actor, Subject
-from trainyard.protocol.manifest import DCP_METADATA, Manifest, SaveSettled, parse_manifest
+from trainyard.protocol.manifest import Manifest, SaveSettled, parse_manifest
 from trainyard.protocol.operations import OperationKind, OperationOutcome, Verification
 from trainyard.protocol.rest.event_data import CheckpointCommitted
 from trainyard.run.checkpoints.checkpoint_names import checkpoint_id, checkpoint_path
@@ -138,7 +138,7 @@ def check_manifest(manifest: Manifest | ProgramManifest, *, job_id: str, attempt
     if not CHECKPOINT_KIND.fullmatch(manifest.kind):
         raise ValueError(f"{manifest.kind[:40]!r} is no kind of checkpoint")
     if not DIGEST.fullmatch(manifest.metadata_digest):
-        raise ValueError(f"{DCP_METADATA} without a checksum")
+        raise ValueError("the index is without a checksum")
     if manifest.size > MAX_SIZE or manifest.created_at.tzinfo is None:
         raise ValueError(
             f"size {manifest.size} is above {MAX_SIZE}, or created_at has no time zone"

@@ -34,7 +34,7 @@ from trainer.identify import identity
 from trainer.operations.__main__ import main
 from trainer.storage import s3_client
 from trainer.storage.object_path import ObjectPath
-from trainyard.protocol.manifest import DCP_METADATA, Manifest
+from trainyard.protocol.manifest import DCP_METADATA, INDEX, Manifest
 from trainyard.protocol.operations import (
     OUTCOME,
     TASK,
@@ -100,7 +100,7 @@ def test_a_checkpoint_from_its_save_to_its_deletion(
 ) -> None:
     folder = bucket / JOB / "a1" / "step-2"
     files = {file.path for file in saved.files}
-    assert files == {DCP_METADATA, "__0_0.distcp", "__1_0.distcp"}
+    assert files == {DCP_METADATA, INDEX, "__0_0.distcp", "__1_0.distcp"}
     assert {path.name for path in folder.beneath()} == files | {MANIFEST, COMMITTED}
     check_contents(folder, saved.files)
     assert b"s3:" not in (folder / DCP_METADATA).read_bytes()

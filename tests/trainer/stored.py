@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from tests.trainer.runs import JOB, SmallJob
+from trainer.checkpoint.chunks.divided_tensor import DTYPES
 from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
 from trainyard.protocol.manifest import Manifest
 from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
@@ -19,8 +19,8 @@ def stored_tensors(job: SmallJob, manifest: Manifest) -> dict[str, Tensor]:
     reader = CheckedReader(folder)
     reader.look(point_at(manifest, folder))
     tensors = {}
-    for name, entry in reader.metadata.state_dict_metadata.items():
-        assert isinstance(entry, TensorStorageMetadata)
-        tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
-    reader.read_alone(tensors)
+    for name, kind in reader.kinds.items():
+        assert kind is not None
+        tensors[name] = torch.empty(kind.shape, dtype=DTYPES[kind.dtype])
+    reader.read(tensors)
     return tensors

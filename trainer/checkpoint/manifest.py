@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -28,6 +29,16 @@ from trainyard.run.checkpoints.program_manifest import (
     SavedFile,
     marker_of,
 )
+
+
+class FilePart(NamedTuple):
+    """A process's part of what several of them check together: every `of`-th, from `number` on."""
+
+    number: int
+    of: int
+
+
+WHOLE = FilePart(0, 1)
 
 
 def committed_manifests(
@@ -119,20 +130,24 @@ def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
     return manifest
 
 
-def read_checked(folder: StoragePath, resume: ResumePoint, *, root: StoragePath) -> Manifest:
+def read_checked(
+    folder: StoragePath, resume: ResumePoint, *, root: StoragePath, part: FilePart
+) -> Manifest:
     """Return the manifest of the trainer's checkpoint that `resume` names, checked as by
     `read_checked_stored`.
 
     Raises:
         CheckpointError: as there, or a program saved it.
     """
-    return _of_trainer(read_checked_stored(folder, resume, root=root), folder)
+    return _of_trainer(read_checked_stored(folder, resume, root=root, part=part), folder)
 
 
 def read_checked_stored(
-    folder: StoragePath, resume: ResumePoint, *, root: StoragePath
+    folder: StoragePath, resume: ResumePoint, *, root: StoragePath, part: FilePart = WHOLE
 ) -> Manifest | ProgramManifest:
     """Return the manifest of the checkpoint that `resume` names, and check all but file contents.
+
+    Of the files that it lists, this process checks a part.
 
     Raises:
         CheckpointError: it is not committed, another one or damaged, its counters disagree, or a
@@ -143,7 +158,7 @@ def read_checked_stored(
     manifest = read_stored(folder)
     _check_identity(manifest, resume, folder)
     check_counters(manifest, folder)
-    check_links(folder, (file.path for file in manifest.files), root)
+    check_links(folder, (file.path for file in manifest.files[part.number :: part.of]), root)
     return manifest
 
 

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import MetadataIndex
 
+from trainer.checkpoint.chunks.divided_tensor import TensorChunk
 from trainer.errors import LaunchError
 from trainyard.protocol.manifest import Manifest, TrainState
 
@@ -34,7 +34,7 @@ class PendingSave(Future[Manifest]):
         """Set once the tensors may change; the end of the save, also a failure, allows it too."""
         self._staging = staging
 
-    def stage(self, tensors: Mapping[MetadataIndex, Tensor]) -> Mapping[MetadataIndex, Tensor]:
+    def stage(self, tensors: Mapping[TensorChunk, Tensor]) -> Mapping[TensorChunk, Tensor]:
         """Return what is written of these tensors; with copies, the tensors may change from now."""
         if self._staging is None:
             return tensors
@@ -54,7 +54,7 @@ class Staging:
         """Take no memory yet."""
         self._device = device
         self._pinned = pinned
-        self._buffers: dict[MetadataIndex, Tensor] = {}
+        self._buffers: dict[TensorChunk, Tensor] = {}
         self._stream = torch.Stream(device) if device.type != "cpu" else None
         self._ready: torch.Event | None = None
 
@@ -67,18 +67,18 @@ class Staging:
         if self._stream is not None:
             self._ready = torch.accelerator.current_stream(self._device).record_event()
 
-    def copy(self, tensors: Mapping[MetadataIndex, Tensor]) -> dict[MetadataIndex, Tensor]:
+    def copy(self, tensors: Mapping[TensorChunk, Tensor]) -> dict[TensorChunk, Tensor]:
         """Return copies in the host's memory, contiguous; they are good until the next call."""
         if self._stream is not None and self._ready is not None:
             self._stream.wait_event(self._ready)
         copies = {}
         with self._stream or nullcontext():
-            for index, tensor in tensors.items():
-                buffer = self._buffers.get(index)
+            for chunk, tensor in tensors.items():
+                buffer = self._buffers.get(chunk)
                 if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
                     buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pinned)
-                    self._buffers[index] = buffer
-                copies[index] = buffer.copy_(tensor, non_blocking=self._pinned)
+                    self._buffers[chunk] = buffer
+                copies[chunk] = buffer.copy_(tensor, non_blocking=self._pinned)
         if self._stream is not None:
             self._stream.synchronize()  # the caller lets the tensors change and reads the buffers
         return copies

@@ -180,7 +180,7 @@ class _Source:
         """Return the named weights, by the trainer's names."""
         shapes = shapes_of(self.arch)
         tensors = {f"{WEIGHTS}{n}": torch.empty(shapes[n], dtype=self.stored) for n in names}
-        self.reader.read_alone(tensors)
+        self.reader.read(tensors)
         return {name.removeprefix(WEIGHTS): tensor for name, tensor in tensors.items()}
 
 

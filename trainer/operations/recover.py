@@ -18,7 +18,7 @@ from trainer.errors import CheckpointError, LaunchError, OutrunError
 from trainer.operations.operation_folder import JOB_ID, ProgressWriter, check_root
 from trainer.storage.io_errors import read_small, storage_errors
 from trainer.storage.root import StoragePath, storage_root
-from trainyard.protocol.manifest import DCP_METADATA, Manifest
+from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.operations import (
     MAX_RECOVERED_BYTES,
     OperationOrder,
@@ -79,7 +79,7 @@ def _manifest_if_whole(root: StoragePath, manifest: Manifest | ProgramManifest) 
         check_counters(manifest, folder)
         check_sizes(folder, manifest.files)
         if isinstance(manifest, Manifest):
-            check_content(folder / DCP_METADATA, metadata_digest(manifest))
+            check_content(folder / manifest.index, metadata_digest(manifest))
         with storage_errors("read", folder / MANIFEST):
             return read_small(folder / MANIFEST).decode()
     except CheckpointError as error:

@@ -20,7 +20,10 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.sections.model import ModelSection
 from trainyard.training.data_stream import advanced
 
+INDEX = "index.json"
+"""How tensors are divided and which ranks write: the place of each chunk follows from it."""
 DCP_METADATA = ".metadata"
+"""Index that DCP needs; the only one in checkpoints of older versions."""
 
 CheckpointId = Annotated[Text, Field(max_length=200)]
 """Id of a checkpoint in a record: `<job>.a<attempt>.step-<n>`."""
@@ -148,7 +151,7 @@ class Manifest(RecordModel):
     save_seconds: float
     """From the end of the step to the last byte of the data files."""
     files: tuple[ManifestFile, ...]
-    """Every data file, `.metadata` included."""
+    """Every data file and the indexes."""
     writers: tuple[ManifestWriter, ...] = ()
     """The ranks that wrote tensors, in order; none in checkpoints of older versions."""
 
@@ -185,15 +188,26 @@ class Manifest(RecordModel):
 
     @property
     def metadata_digest(self) -> str:
-        """Checksum of DCP's `.metadata`, which identifies the content in resume points and catalog.
+        """Checksum of the index, which identifies the content in resume points and catalog.
 
         Raises:
-            ValueError: the manifest lists no such file.
+            ValueError: the manifest lists no index.
         """
-        for file in self.files:
-            if file.path == DCP_METADATA:
-                return file.xxh3_128
-        raise ValueError(f"{MANIFEST} of {self.checkpoint_id} names no {DCP_METADATA}")
+        digests = {file.path: file.xxh3_128 for file in self.files}
+        if self.index not in digests:
+            raise ValueError(f"{MANIFEST} of {self.checkpoint_id} names no {INDEX}")
+        return digests[self.index]
+
+    @property
+    def index(self) -> str:
+        """File from which the place of each tensor follows; `.metadata` in older versions."""
+        listed = {file.path for file in self.files}
+        return DCP_METADATA if DCP_METADATA in listed and INDEX not in listed else INDEX
+
+    @property
+    def data_files(self) -> tuple[ManifestFile, ...]:
+        """The files of the tensors."""
+        return tuple(file for file in self.files if file.path not in (INDEX, DCP_METADATA))
 
     @property
     def size(self) -> int:

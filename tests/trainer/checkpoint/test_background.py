@@ -11,9 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint import default_planner
-from torch.distributed.checkpoint.metadata import MetadataIndex
-from torch.distributed.checkpoint.planner import SavePlan
 
 from tests.trainer.checkpoint.toy import (
     JOB,
@@ -28,11 +25,12 @@ from tests.trainer.checkpoint.toy import (
     train,
 )
 from tests.trainer.ranks import run_ranks
+from trainer.checkpoint.chunks.divided_tensor import TensorChunk, divided
 from trainer.checkpoint.manager import SaveObserver
 from trainer.checkpoint.manifest import committed_manifests
 from trainer.checkpoint.pending_save import Staging
 from trainer.checkpoint.save_folder import create_folder, write_durably
-from trainer.checkpoint.writer import checkpoint_writer
+from trainer.checkpoint.writer import checkpoint_writer, save_plan
 from trainer.errors import LaunchError, RunError
 from trainyard.protocol.manifest import Manifest
 from trainyard.run.checkpoints.checkpoint_names import COMMITTED
@@ -52,7 +50,7 @@ class SlowStaging(Staging):
         self.let = threading.Event()
         self.copied: list[list[int]] = []
 
-    def copy(self, tensors: Mapping[MetadataIndex, Tensor]) -> dict[MetadataIndex, Tensor]:
+    def copy(self, tensors: Mapping[TensorChunk, Tensor]) -> dict[TensorChunk, Tensor]:
         self.let.wait()
         copies = super().copy(tensors)
         self.copied.append([copy.data_ptr() for copy in copies.values()])
@@ -165,15 +163,14 @@ def _count_plans(root: Path) -> list[int]:
     model, optimizer = build(LAYOUT, seed=1)
     saver = manager(root, LAYOUT)
     planned: list[int] = []
-    plan = default_planner.create_default_local_save_plan
 
-    def counted(*arguments: Any) -> SavePlan:
+    def counted(*arguments: Any, **options: Any) -> object:
         planned.append(1)
-        return plan(*arguments)
+        return divided(*arguments, **options)
 
     counts = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(default_planner, "create_default_local_save_plan", counted)
+        patch.setattr(save_plan, "divided", counted)
         for step in (0, 1, 2):
             kind = "interval" if step else "preflight"
             saver.save(model, optimizer, state_at(step), kind=kind)

@@ -26,11 +26,12 @@ from tests.trainer.checkpoint.toy import (
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.manifest import check_contents, read_manifest
 from trainer.checkpoint.reader.metadata import read_metadata
-from trainer.checkpoint.writer import storage_writer
+from trainer.checkpoint.writer import checkpoint_writer, storage_writer
 from trainer.checkpoint.writer.save_plan import Writers
 from trainer.checkpoint.writer.storage_writer import BUFFERS, Receiver
 from trainer.errors import RunError
-from trainyard.protocol.manifest import Manifest
+from trainer.operations.metadata_file import main
+from trainyard.protocol.manifest import INDEX, Manifest
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection
 
@@ -92,7 +93,12 @@ def test_one_replica_writes_what_two_ranks_without_replicas_write(tmp_path: Path
     fsdp, _ = _saved(tmp_path / "fsdp", FSDP2, writers="all")
     hsdp, expected = _saved(tmp_path / "hsdp", HSDP, writers="one_replica")
     assert [w.rank for w in hsdp.writers] == [0, 1]
-    assert {f.path for f in hsdp.files} == {".metadata", "__0_0.distcp", "__1_0.distcp"}
+    assert {f.path for f in hsdp.files} == {
+        ".metadata",
+        "index.json",
+        "__0_0.distcp",
+        "__1_0.distcp",
+    }
     assert _tensor_bytes(_metadata(tmp_path / "hsdp")) == _tensor_bytes(
         _metadata(tmp_path / "fsdp")
     )
@@ -138,6 +144,44 @@ def test_dcp_itself_reads_what_was_streamed(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"torch\.distributed is disabled"):
         dcp.load(found, checkpoint_id=tmp_path / JOB / "a1" / "step-2", no_dist=True)
     _check_same(found, expected)
+
+
+def test_a_checkpoint_of_many_chunks_gets_its_metadata_on_demand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # 24 tensors, 18 of them with a chunk on each of two ranks.
+    manifest, expected = run_ranks(2, _save_without_metadata, tmp_path)[0]
+    folder = tmp_path / JOB / "a1" / "step-2"
+    assert {f.path for f in manifest.files} == {INDEX, "__0_0.distcp", "__1_0.distcp"}
+    assert not (folder / ".metadata").exists()
+    for tensors in run_ranks(1, _load, tmp_path, Layout(), manifest, WIDTH):
+        _check_same(tensors, expected)
+    assert main([str(folder)]) == 0
+    assert ".metadata: 42 chunks, " in capsys.readouterr().out
+    found = {name: torch.zeros_like(tensor) for name, tensor in expected.items()}
+    with pytest.warns(UserWarning, match=r"torch\.distributed is disabled"):
+        dcp.load(found, checkpoint_id=folder, no_dist=True)
+    _check_same(found, expected)
+    check_contents(folder, read_manifest(folder).files)
+    assert main([str(tmp_path)]) == 2
+    assert "no committed checkpoint" in capsys.readouterr().err
+
+
+def test_metadata_that_is_there_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _saved(tmp_path, FSDP2)
+    folder = tmp_path / JOB / "a1" / "step-2"
+    before = (folder / ".metadata").stat().st_mtime_ns
+    assert main([str(folder)]) == 0
+    assert "is a part of the checkpoint already" in capsys.readouterr().out
+    assert (folder / ".metadata").stat().st_mtime_ns == before
+
+
+def _save_without_metadata(root: Path) -> tuple[Manifest, dict[str, Tensor]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint_writer, "WRITTEN_CHUNKS", 41)
+        return _save(root, FSDP2, CheckpointSection(), WIDTH)
 
 
 class _Counted(Receiver):

@@ -36,7 +36,7 @@ def test_a_save_leaves_exactly_what_its_manifest_names(tmp_path: Path) -> None:
     manifest = read_manifest(folder)
     assert manifests == [manifest, manifest]
     names = {file.path for file in manifest.files}
-    assert names == {".metadata", "__0_0.distcp", "__1_0.distcp"}
+    assert names == {".metadata", "index.json", "__0_0.distcp", "__1_0.distcp"}
     assert {file.name for file in folder.iterdir()} == names | {MANIFEST, COMMITTED}
     check_contents(folder, manifest.files)  # the checksums made while writing are those of reading
     assert (tmp_path / JOB / FENCE).read_text() == "1\n"

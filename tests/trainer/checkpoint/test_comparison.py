@@ -97,7 +97,7 @@ def test_all_stages_of_a_pipeline_are_compared_at_once(trained: SmallJob) -> Non
     assert " there and float32 (96, 64) here\n    and 10 more" in error.message
     assert error.remedy.text.endswith("Give the job the model of the one that wrote it.")
     assert error.path is not None
-    assert error.path.endswith(".metadata")
+    assert error.path.endswith("index.json")
 
 
 def test_of_weights_that_fit_only_the_optimizer_is_to_be_changed(trained: SmallJob) -> None:

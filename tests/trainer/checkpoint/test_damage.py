@@ -1,5 +1,6 @@
 """A damaged or planted checkpoint is refused on every rank, naming the file, and runs nothing."""
 
+import json
 import os
 import pickle
 from collections.abc import Callable
@@ -18,14 +19,13 @@ from tests.trainer.checkpoint.toy import (
     resume_point,
     save_trained,
 )
-from tests.trainer.commits import write_manifest, write_marker
+from tests.trainer.commits import commit_again, make_older, write_manifest, write_marker
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.manifest import read_manifest
 from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.errors import RunError
-from trainer.storage.io_errors import digest
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.manifest import DCP_METADATA, ManifestFile
+from trainyard.protocol.manifest import DCP_METADATA, INDEX
 from trainyard.run.checkpoints.checkpoint_names import COMMITTED, MANIFEST, checkpoint_id
 from trainyard.spec.layout import Layout
 
@@ -119,7 +119,7 @@ def _plant_metadata(folder: Path) -> None:
 
 def _plant_and_commit_metadata(folder: Path) -> None:
     _plant_metadata(folder)
-    _commit_again(folder)
+    commit_again(folder)
 
 
 def _plant_bytes(folder: Path) -> None:
@@ -129,7 +129,7 @@ def _plant_bytes(folder: Path) -> None:
     metadata.state_dict_metadata["model.norm.bias"] = BytesStorageMetadata()
     path.write_bytes(pickle.dumps(metadata))
     (folder / DATA).write_bytes(pickle.dumps(Planted(folder.parent / "ran")))
-    _commit_again(folder)
+    commit_again(folder)
 
 
 def _point_elsewhere(folder: Path) -> None:
@@ -137,7 +137,7 @@ def _point_elsewhere(folder: Path) -> None:
     metadata = read_metadata(path.read_bytes(), path)
     next(iter(metadata.storage_data.values())).relative_path = "../step-1/__0_0.distcp"
     path.write_bytes(pickle.dumps(metadata))
-    _commit_again(folder)
+    commit_again(folder)
 
 
 def _cover_rows_twice(folder: Path) -> None:
@@ -151,7 +151,7 @@ def _cover_rows_twice(folder: Path) -> None:
     second.sizes = first.sizes
     second.offsets = first.offsets
     path.write_bytes(pickle.dumps(metadata))
-    _commit_again(folder)
+    commit_again(folder)
 
 
 def _commit_another_position(folder: Path) -> None:
@@ -162,16 +162,30 @@ def _commit_another_position(folder: Path) -> None:
     write_marker(folder)
 
 
-def _commit_again(folder: Path) -> None:
-    """Commit what lies in the folder, as one who can write there would."""
-    manifest = read_manifest(folder)
-    files = tuple(
-        ManifestFile(path=f.path, size=len(content), xxh3_128=digest(content))
-        for f in manifest.files
-        for content in [(folder / f.path).read_bytes()]
-    )
-    write_manifest(folder, manifest.model_copy(update={"files": files}))
-    write_marker(folder)
+def _flip_a_bit_of_the_index(folder: Path) -> None:
+    content = bytearray((folder / INDEX).read_bytes())
+    content[len(content) // 2] ^= 4
+    (folder / INDEX).write_bytes(content)
+
+
+def _tear_the_index(folder: Path) -> None:
+    content = (folder / INDEX).read_bytes()
+    (folder / INDEX).write_bytes(content[: len(content) // 2])
+    commit_again(folder)
+
+
+def _index_longer_chunks(folder: Path) -> None:
+    """Give the chunks more bytes than they have: later ones would be read at other places."""
+    record = json.loads((folder / INDEX).read_text())
+    for kind in record["kinds"]:
+        kind["overheads"] = [(sizes, bytes_ + 64) for sizes, bytes_ in kind["overheads"]]
+    (folder / INDEX).write_text(json.dumps(record))
+    commit_again(folder)
+
+
+def _forget_a_file(folder: Path) -> None:
+    (folder / DATA).unlink()
+    commit_again(folder)
 
 
 # How it is damaged, whether the catalog has the planted digest too, the text of the error, and the
@@ -191,12 +205,27 @@ CASES: list[tuple[Callable[[Path], None], bool, str, str]] = [
     (_commit_no_manifest, False, "is no manifest", MANIFEST),
     (_commit_file_elsewhere, False, "names a file elsewhere", MANIFEST),
     (_take_manifest_of_another_attempt, False, "another checkpoint: its id is toy.a2.step-2", ""),
+    (_flip_a_bit_of_the_index, False, "is another file than the one that was committed", INDEX),
+    (_tear_the_index, False, "another checkpoint: its metadata digest", ""),
+    (_tear_the_index, True, "is refused: : Invalid JSON", INDEX),
+    (_index_longer_chunks, True, "names a place that is not there", INDEX),
+    (_forget_a_file, True, "names a place that is not there", INDEX),
     (_plant_metadata, False, "bytes instead of", DCP_METADATA),
     (_plant_and_commit_metadata, False, "another checkpoint: its metadata digest", ""),
     (_plant_and_commit_metadata, True, "names posix.system", DCP_METADATA),
     (_plant_bytes, True, "model.norm.bias is no tensor there and float32 (5,) here", DCP_METADATA),
     (_point_elsewhere, True, "names a place that is not there", DCP_METADATA),
 ]
+
+
+OF_OLDER_VERSIONS = (
+    _cover_rows_twice,
+    _plant_metadata,
+    _plant_and_commit_metadata,
+    _plant_bytes,
+    _point_elsewhere,
+)
+"""Damages of `.metadata`, which is read where there is no other index."""
 
 
 def _load_all(resumes: list[tuple[Path, ResumePoint]]) -> list[Refusal | None]:
@@ -222,6 +251,8 @@ def test_every_damage_is_refused_on_every_rank(tmp_path: Path) -> None:
         folder = root / JOB / "a1" / "step-2"
         if number == 0:
             _copy(root, tmp_path / "clean")
+        if damage in OF_OLDER_VERSIONS:
+            make_older(folder)
         resume = resume_point(read_manifest(folder))
         damage(folder)
         resumes.append((root, resume_point(read_manifest(folder)) if catalog_fooled else resume))
@@ -230,12 +261,14 @@ def test_every_damage_is_refused_on_every_rank(tmp_path: Path) -> None:
     _copy(clean, linked := tmp_path / "linked")
     _link_data_inside(linked / JOB / "a1" / "step-2")
     resumes.append((linked, resumes[-1][1]))
+    _copy(clean, older := tmp_path / "older")
+    resumes.append((older, resume_point(make_older(older / JOB / "a1" / "step-2"))))
 
     for rank, answers in enumerate(run_ranks(2, _load_all, resumes)):
-        *refused, undamaged, linked_inside = answers
-        assert undamaged is linked_inside is None
+        *refused, undamaged, linked_inside, of_older_version = answers
+        assert undamaged is linked_inside is of_older_version is None
         for (damage, _, text, file), answer, (root, _) in zip(
-            CASES, refused, resumes[:-2], strict=True
+            CASES, refused, resumes[:-3], strict=True
         ):
             case = (rank, damage.__name__, answer)
             assert answer is not None, case

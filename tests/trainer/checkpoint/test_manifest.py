@@ -45,7 +45,7 @@ def test_committed_lists_by_attempt_and_step_and_leaves_out_what_does_not_count(
 
 
 def test_a_manifest_without_metadata_has_no_metadata_digest() -> None:
-    with pytest.raises(CheckpointError, match=r"job\.a1\.step-2 names no \.metadata"):
+    with pytest.raises(CheckpointError, match=r"job\.a1\.step-2 names no index\.json"):
         metadata_digest(_manifest(1, 2))
 
 

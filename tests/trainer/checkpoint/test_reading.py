@@ -24,7 +24,7 @@ from trainer.checkpoint.tensors import train_tensors
 from trainer.errors import RunError
 from trainer.loop.build import assemble
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.manifest import DCP_METADATA, Manifest
+from trainyard.protocol.manifest import Manifest
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 
@@ -83,7 +83,7 @@ def _load_twice(root: Path, resume: ResumePoint, damaged: Path) -> tuple[Read, R
 
 
 def _files(manifest: Manifest) -> list[int]:
-    return [file.size for file in manifest.files if file.path != DCP_METADATA]
+    return [file.size for file in manifest.data_files]
 
 
 @pytest.fixture(scope="module")

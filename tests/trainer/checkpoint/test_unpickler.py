@@ -16,9 +16,8 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from trainer.checkpoint.reader.metadata import load_metadata, read_metadata
+from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.errors import CheckpointError
-from trainer.storage.io_errors import digest
 
 PATH = Path("somewhere/.metadata")
 METADATA = Metadata(
@@ -82,13 +81,3 @@ def test_damaged_bytes_raise_nothing_else(place: int, content: bytes) -> None:
     except CheckpointError:
         return
     assert isinstance(found, Metadata)
-
-
-def test_a_file_with_another_checksum_is_not_opened(tmp_path: Path) -> None:
-    path = tmp_path / ".metadata"
-    path.write_bytes(pickle.dumps(METADATA))
-    assert load_metadata(path, expected_digest=digest(path.read_bytes())) == METADATA
-    with pytest.raises(CheckpointError, match="is another file than the one that was committed"):
-        load_metadata(path, expected_digest="0" * 32)
-    with pytest.raises(CheckpointError, match="No such file"):
-        load_metadata(tmp_path / "none", expected_digest="0" * 32)

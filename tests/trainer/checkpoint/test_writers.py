@@ -1,14 +1,11 @@
-"""Who writes what: the choice of ranks by layout and storage, and a balanced share for each."""
+"""Who writes: the choice of ranks by layout and storage."""
 
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainer.checkpoint.writer.save_plan import (
     Writers,
-    assign,
     filesystem_type,
     is_shared,
     writing_ranks,
@@ -40,32 +37,6 @@ def test_the_ranks_that_write(
     writers: Writers, layout: Layout, shared: bool, expected: tuple[int, ...]
 ) -> None:
     assert writing_ranks(writers, layout, shared=shared) == expected
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 1000), st.sets(st.integers(0, 5), min_size=1)), max_size=60),
-    st.sets(st.integers(0, 5), min_size=1),
-)
-def test_each_piece_has_one_writer_and_holders_come_first(
-    pieces: list[tuple[int, set[int]]], writers: set[int]
-) -> None:
-    sizes = {number: size for number, (size, _) in enumerate(pieces)}
-    holders = {number: sorted(held) for number, (_, held) in enumerate(pieces)}
-    chosen = assign(holders, sizes, sorted(writers))
-    assert chosen.keys() == sizes.keys()
-    assert set(chosen.values()) <= writers
-    for piece, writer in chosen.items():
-        assert writer in holders[piece] or not writers & set(holders[piece])
-    assert chosen == assign(holders, sizes, sorted(writers))
-
-
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=200), st.integers(1, 6), st.booleans())
-def test_shares_differ_by_one_piece_at_most(sizes: list[int], writers: int, streamed: bool) -> None:
-    pieces = dict(enumerate(sizes))
-    held_by = [9] if streamed else list(range(writers))
-    chosen = assign(dict.fromkeys(pieces, held_by), pieces, list(range(writers)))
-    load = [sum(pieces[p] for p, w in chosen.items() if w == rank) for rank in range(writers)]
-    assert max(load) - min(load) <= max(sizes)
 
 
 MOUNTS = r"""

@@ -15,7 +15,7 @@ from trainer.checkpoint.manifest import check_contents, read_manifest
 from trainer.checkpoint.save_folder import Point
 from trainer.checkpoint.writer import hashed_file
 from trainer.errors import CheckpointError
-from trainyard.protocol.manifest import DCP_METADATA, Manifest
+from trainyard.protocol.manifest import DCP_METADATA, INDEX, Manifest
 from trainyard.run.checkpoints.checkpoint_names import COMMITTED, FENCE, MANIFEST, checkpoint_path
 from trainyard.spec.layout import Layout
 
@@ -35,6 +35,8 @@ EVERY_RANK = [
 RANK_0 = [
     Moment(Point.FENCED, FENCE),
     Moment(Point.FOLDER_MADE),
+    Moment(Point.FILE_MADE, INDEX),
+    Moment(Point.FILE_SYNCED, INDEX),
     Moment(Point.FILE_MADE, DCP_METADATA),
     Moment(Point.FILE_SYNCED, DCP_METADATA),
     Moment(Point.PARTS_KNOWN),

@@ -14,18 +14,17 @@ import pytest
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from tests.trainer.checkpoint.toy import JOB, resume_point, save_trained
-from tests.trainer.commits import write_manifest, write_marker
+from tests.trainer.commits import make_older
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import manifest as manifests
-from trainer.checkpoint.manifest import committed_manifests, read_manifest
+from trainer.checkpoint.manifest import committed_manifests
 from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.errors import LaunchError
 from trainer.operations import delete
 from trainer.operations.__main__ import _command, main
 from trainer.operations.operation_folder import ProgressWriter
-from trainer.storage.io_errors import file_digest
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.manifest import DCP_METADATA, Manifest
+from trainyard.protocol.manifest import DCP_METADATA, INDEX, Manifest
 from trainyard.protocol.operations import (
     OUTCOME,
     PROGRESS,
@@ -129,7 +128,8 @@ DAMAGES: dict[str, tuple[CheckpointFault, Damage]] = {
         lambda f: os.truncate(data_file(f), data_file(f).stat().st_size - 1),
     ),
     "a flipped bit": (CheckpointFault.FILE_DAMAGED, lambda f: flip(data_file(f))),
-    "another's metadata": (CheckpointFault.FILE_DAMAGED, lambda f: flip(f / DCP_METADATA)),
+    "another's index": (CheckpointFault.FILE_DAMAGED, lambda f: flip(f / INDEX)),
+    "DCP's metadata": (CheckpointFault.FILE_DAMAGED, lambda f: flip(f / DCP_METADATA)),
 }
 
 
@@ -187,24 +187,14 @@ def test_another_checkpoint_in_its_place_is_named(root: Path) -> None:
 
 
 def recommitted(folder: Path, change: Callable[..., object]) -> ResumePoint:
-    """Change the metadata and commit it anew: all checksums are right, and it is still bad."""
+    """Change the only index and commit it anew: all checksums are right, and it is still bad."""
     import pickle
 
     path = folder / DCP_METADATA
     metadata = read_metadata(path.read_bytes(), path)
     change(metadata)
     path.write_bytes(pickle.dumps(metadata))
-    manifest = read_manifest(folder)
-    files = tuple(
-        file.model_copy(update={"size": path.stat().st_size, "xxh3_128": file_digest(path)})
-        if file.path == DCP_METADATA
-        else file
-        for file in manifest.files
-    )
-    changed = manifest.model_copy(update={"files": files})
-    write_manifest(folder, changed)
-    write_marker(folder)
-    return resume_point(changed)
+    return resume_point(make_older(folder))
 
 
 @pytest.mark.parametrize(

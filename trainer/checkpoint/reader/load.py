@@ -7,14 +7,14 @@ from pathlib import PurePosixPath
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from trainer.checkpoint.reader.metadata import TensorKind, kinds_of
-from trainer.checkpoint.reader.storage_reader import CheckedReader, LoadPlanner
+from trainer.checkpoint.chunks.divided_tensor import TensorKind
+from trainer.checkpoint.manifest import FilePart
+from trainer.checkpoint.reader.metadata import kinds_of
+from trainer.checkpoint.reader.storage_reader import CheckedReader, files_to_verify
 from trainer.checkpoint.tensors import (
     LARGEST_PIECE,
     OPTIMIZER,
@@ -22,9 +22,9 @@ from trainer.checkpoint.tensors import (
     tied_weights,
     train_tensors,
 )
-from trainer.distributed import on_every_rank, shared_error
+from trainer.distributed import on_every_rank
 from trainer.errors import CheckpointError
-from trainer.parallel.mesh import MeshCoordinates, ranks_of_replicas
+from trainer.parallel.mesh import ranks_of_replicas
 from trainer.parallel.quantize import refresh_scales
 from trainer.process import collector_disabled
 from trainer.storage.root import StoragePath, is_beneath
@@ -82,7 +82,8 @@ def load(
             if name.startswith(parts)
         }
         wanted, tied = _wanted_together(tensors, tied_weights(model), group, layout)
-        reader = CheckedReader(root / resume.path, root=root, tied=tied, verifies=reads)
+        part = FilePart(rank, dist.get_world_size(group))
+        reader = CheckedReader(root / resume.path, root=root, tied=tied, part=part)
 
         def check() -> None:
             _check_beneath(root, resume.path)
@@ -110,11 +111,13 @@ def _load(
 ) -> None:
     # A barrier: no tensor is overwritten while another rank may still reject the checkpoint.
     on_every_rank(group, check)
-    try:
-        planner = LoadPlanner(tensors if reads else {})
-        dcp.load({}, storage_reader=reader, planner=planner, process_group=group)
-    except CheckpointException as error:
-        raise shared_error(error, str(reader.folder)) from error
+
+    def read() -> None:
+        if reads:
+            share = files_to_verify(reader.manifest, rank=dist.get_rank(group), layout=layout)
+            reader.read(tensors, verified=share)
+
+    on_every_rank(group, read)
     if layout.dp_replicate > 1:
         broadcast(tensors, layout, group)
 
@@ -148,12 +151,16 @@ def _wanted_together(
     group: dist.ProcessGroup,
     layout: Layout,
 ) -> tuple[dict[str, TensorKind], dict[str, str]]:
-    """Return tensors and ties of all ranks; one rank of each pipeline stage lists its own."""
-    own = MeshCoordinates.of(dist.get_rank(group), layout)
-    lists = (own.dp, own.cp, own.tp) == (0, 0, 0)
-    stages = on_every_rank(group, lambda: (kinds_of(tensors), dict(tied)) if lists else ({}, {}))
-    wanted = {name: kind for kinds, _ in stages for name, kind in kinds.items()}
-    return wanted, {name: first for _, ties in stages for name, first in ties.items()}
+    """Return tensors and ties of all ranks; the first of each pipeline stage names its own."""
+    mine = (kinds_of(tensors), dict(tied))
+    wanted: dict[str, TensorKind] = {}
+    ties: dict[str, str] = {}
+    for first in range(0, layout.world_size, layout.world_size // layout.pp):
+        named = [mine]
+        dist.broadcast_object_list(named, group=group, group_src=first)
+        wanted |= named[0][0]
+        ties |= named[0][1]
+    return wanted, ties
 
 
 def _check_beneath(root: StoragePath, relative: str) -> None:

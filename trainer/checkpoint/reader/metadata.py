@@ -21,9 +21,9 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from trainer.checkpoint.chunks.divided_tensor import TensorKind
 from trainer.checkpoint.tensors import OPTIMIZER, WEIGHTS
 from trainer.errors import CheckpointError
-from trainer.storage.io_errors import digest, storage_errors
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import Manifest
 from trainyard.run.checkpoint_faults import CheckpointFault
@@ -53,30 +53,12 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
-def load_metadata(path: StoragePath, *, expected_digest: str) -> metadata.Metadata:
-    """Return the DCP metadata in a file, whose XXH3-128 must be `expected_digest`.
-
-    Raises:
-        CheckpointError: the file is unreadable, has another digest, or names anything that the
-            metadata of a checkpoint does not hold.
-    """
-    with storage_errors("read", path):
-        content = path.read_bytes()
-    if digest(content) != expected_digest:
-        raise CheckpointError(
-            f"{path} is another file than the one that was committed: its checksum is "
-            f"{digest(content)} instead of {expected_digest}",
-            path=str(path),
-            fault=CheckpointFault.FILE_DAMAGED,
-        )
-    return read_metadata(content, path)
-
-
 def read_metadata(content: bytes, path: StoragePath) -> metadata.Metadata:
     """Return the DCP metadata in these bytes; `path` is named in errors.
 
     Raises:
-        CheckpointError: as `load_metadata`.
+        CheckpointError: they are no pickle, or name anything that the metadata of a checkpoint
+            does not hold.
     """
     refused = partial(CheckpointError, path=str(path), fault=CheckpointFault.METADATA_REFUSED)
     try:
@@ -152,17 +134,6 @@ def _unstored(name: str, entry: TensorStorageMetadata, metadata: Metadata) -> st
 
 
 @dataclass(frozen=True)
-class TensorKind:
-    """Type and shape, which must be equal for one tensor to be read into another."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.dtype} {self.shape}"
-
-
-@dataclass(frozen=True)
 class Comparison:
     """The tensors of a checkpoint compared with those of a job."""
 
@@ -210,38 +181,40 @@ def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorKind]:
     }
 
 
-def drop_aliases(metadata: Metadata, tied: Mapping[str, str]) -> None:
-    """Remove, in place, the second names of tied weights, which older checkpoints hold.
+def without_aliases(
+    stored: Mapping[str, TensorKind | None], tied: Mapping[str, str]
+) -> dict[str, TensorKind | None]:
+    """Return stored tensors without the second names of tied weights, which old checkpoints hold.
 
     A name with optimizer state was not tied when it was written: it stays, and the checkpoint does
     not fit.
 
     Args:
-        metadata: DCP metadata of the checkpoint.
+        stored: the tensors of the checkpoint.
         tied: second names of tied weights, each with the first one (`tied_weights`).
     """
-    entries = metadata.state_dict_metadata
-    for name, first in tied.items():
+
+    def is_alias(name: str) -> bool:
         moment = f"{OPTIMIZER}{name.removeprefix(WEIGHTS)}.exp_avg"
-        if first in entries and moment not in entries:
-            entries.pop(name, None)
+        return name in tied and tied[name] in stored and moment not in stored
+
+    return {name: kind for name, kind in stored.items() if not is_alias(name)}
 
 
 def compare(
-    metadata: Metadata, wanted: Mapping[str, TensorKind], *, parts: tuple[str, ...] = ("",)
+    stored: Mapping[str, TensorKind | None],
+    wanted: Mapping[str, TensorKind],
+    *,
+    parts: tuple[str, ...] = ("",),
 ) -> Comparison:
     """Compare the tensors of a checkpoint with those that all ranks together load.
 
     Args:
-        metadata: DCP metadata of the checkpoint.
+        stored: the tensors of the checkpoint, by name; None for an object.
         wanted: the tensors to be loaded, by name.
         parts: prefixes of the names that are loaded, such as `model.`; others are not compared.
     """
-    stored = {
-        name: _kind(entry)
-        for name, entry in metadata.state_dict_metadata.items()
-        if name.startswith(parts)
-    }
+    stored = {name: kind for name, kind in stored.items() if name.startswith(parts)}
     both = sorted(stored.keys() & wanted.keys())
     changed = tuple((n, stored[n], wanted[n]) for n in both if stored[n] != wanted[n])
     return Comparison(
@@ -250,13 +223,6 @@ def compare(
         unexpected=tuple((n, stored[n]) for n in sorted(stored.keys() - wanted.keys())),
         changed=changed,
     )
-
-
-def _kind(entry: object) -> TensorKind | None:
-    """Return type and shape of an entry; None for an object, which DCP would unpickle."""
-    if not isinstance(entry, TensorStorageMetadata):
-        return None
-    return TensorKind(str(entry.properties.dtype).removeprefix("torch."), tuple(entry.size))
 
 
 def remedy_of(comparison: Comparison, manifest: Manifest) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from io import FileIO
 from operator import mul
@@ -12,10 +12,9 @@ from operator import mul
 import torch
 import xxhash
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
 
+from trainer.checkpoint.chunks.divided_tensor import Sizes
+from trainer.checkpoint.chunks.index_file import StoredChunk
 from trainer.checkpoint.manifest import check_content
 from trainer.checkpoint.tensors import byte_view, frame_of, memory_of
 from trainer.errors import CheckpointError
@@ -34,44 +33,40 @@ LOAD_FAILED = CheckpointFault.LOAD_FAILED
 
 
 class TensorPiece:
-    """A stored chunk of a tensor, and the slices of it that are requested."""
+    """A stored chunk of a tensor, and the slice of it that is requested."""
 
     def __init__(
         self,
-        place: _StorageInfo,
-        chunk: ChunkStorageMetadata,
+        chunk: StoredChunk,
         dtype: torch.dtype,
-        requests: Sequence[ReadItem],
+        *,
+        start: Sizes,
+        lengths: Sizes,
+        target: Tensor,
     ) -> None:
         """Compute which of its bytes are needed.
 
         Args:
-            place: file, offset and length in bytes.
-            chunk: offsets and sizes in its tensor.
+            chunk: its place, offsets and sizes.
             dtype: type of its numbers.
-            requests: the requested slices, each with its target.
+            start: first requested index in each dimension of the chunk.
+            lengths: requested numbers in each dimension.
+            target: takes them; its shape is `lengths`.
         """
-        self.place = place
         self.chunk = chunk
         self.dtype = dtype
-        self.requests = requests
-        self.frame = frame_of(dtype, chunk.sizes)
+        self.target = target
+        self.frame = frame_of(dtype, torch.Size(chunk.sizes))
         """The bytes before and after its numbers in `torch.save`'s format."""
         self.strides = _strides(chunk.sizes)
-        spans = [self.span(request) for request in requests]
-        self.first = min(first for first, _ in spans)
+        self.first = sum(map(mul, self.strides, start))
         """Index of the first needed number, in the order of the file."""
-        self.end = max(end for _, end in spans)
+        self.end = self.first + sum(map(mul, self.strides, lengths)) - sum(self.strides) + 1
         """Index one past the last needed number.
 
         Rows are contiguous. The numbers between the rows of a column slice are read too: many
         small reads would take longer.
         """
-
-    def span(self, request: ReadItem) -> tuple[int, int]:
-        """Return the indices of the first and one past the last number of a request."""
-        first = sum(map(mul, self.strides, request.storage_offsets))
-        return first, first + sum(map(mul, self.strides, request.lengths)) - sum(self.strides) + 1
 
     @property
     def size(self) -> int:
@@ -79,25 +74,15 @@ class TensorPiece:
         numbers = math.prod(self.chunk.sizes) * self.dtype.itemsize
         return len(self.frame.head) + numbers + len(self.frame.tail)
 
-    @property
-    def bytes_to_read(self) -> int:
-        """Bytes that are read where the file is not read whole: head and needed numbers."""
-        return len(self.frame.head) + (self.end - self.first) * self.dtype.itemsize
-
 
 @lru_cache(maxsize=65_536)
-def _strides(sizes: torch.Size) -> tuple[int, ...]:
+def _strides(sizes: Sizes) -> Sizes:
     """Return the strides of a contiguous tensor, in numbers."""
     return tuple(math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
 
 
 def read_pieces(
-    path: StoragePath,
-    pieces: Iterable[TensorPiece],
-    planner: LoadPlanner,
-    *,
-    digest: str,
-    verifies: bool,
+    path: StoragePath, pieces: Iterable[TensorPiece], *, digest: str, verifies: bool
 ) -> int:
     """Read the requested slices of a file directly into their target tensors.
 
@@ -106,7 +91,6 @@ def read_pieces(
     Args:
         path: the file.
         pieces: the chunks with requested slices.
-        planner: resolves the target tensors.
         digest: XXH3-128 of the whole file.
         verifies: whether the whole file is read and its digest compared; otherwise only the pieces
             are read, unless one must be parsed: no byte is parsed before the digest was compared.
@@ -117,61 +101,53 @@ def read_pieces(
     with storage_errors("read", path), path.open("rb", buffering=0) as file:
         reading = _Reading(file, path, digest, hashing=verifies)
         # In the order of the file, which is read once and forwards: the hash needs every byte.
-        for piece in sorted(pieces, key=lambda piece: piece.place.offset):
-            _read(reading, piece, planner)
+        for piece in sorted(pieces, key=lambda piece: piece.chunk.offset):
+            _read(reading, piece)
         if verifies:
             reading.check()
         return reading.count
 
 
-def _read(reading: _Reading, piece: TensorPiece, planner: LoadPlanner) -> None:
-    reading.go_to(piece.place.offset)
-    head = reading.take(min(len(piece.frame.head), piece.place.length))
+def _read(reading: _Reading, piece: TensorPiece) -> None:
+    chunk, target = piece.chunk, piece.target
+    reading.go_to(chunk.offset)
+    head = reading.take(min(len(piece.frame.head), chunk.length))
     # Another version of torch, or other strides: `torch.load` parses the piece.
-    if head != piece.frame.head or piece.place.length != piece.size:
-        _fill_from(_unframed(reading, piece, head).reshape(-1), 0, piece, planner)
+    if head != piece.frame.head or chunk.length != piece.size:
+        _fill_from(_unframed(reading, piece, head).reshape(-1), 0, piece)
         return
-    target = _direct_target(piece, planner)
-    memory = torch.empty(piece.end - piece.first, dtype=piece.dtype) if target is None else target
-    reading.go_to(piece.place.offset + len(head) + piece.first * piece.dtype.itemsize)
+    direct = _takes_bytes(piece)
+    memory = target if direct else torch.empty(piece.end - piece.first, dtype=piece.dtype)
+    reading.go_to(chunk.offset + len(head) + piece.first * piece.dtype.itemsize)
     reading.fill(memory_of(byte_view(memory)))
-    if target is None:
-        _fill_from(memory, piece.first, piece, planner)
-    else:
-        planner.commit_tensor(piece.requests[0], target)
+    if not direct:
+        _fill_from(memory, piece.first, piece)
 
 
-def _direct_target(piece: TensorPiece, planner: LoadPlanner) -> Tensor | None:
-    """Return the target that takes a piece's needed numbers unchanged; None if they are copied."""
-    request, *others = piece.requests
-    if others or math.prod(request.lengths) != piece.end - piece.first:
-        return None
-    target = planner.resolve_tensor(request)
-    fits = target.is_cpu and target.is_contiguous() and target.dtype == piece.dtype
-    return target if fits else None
+def _takes_bytes(piece: TensorPiece) -> bool:
+    """Return whether the target takes the needed numbers as they lie in the file."""
+    target = piece.target
+    contiguous = target.is_contiguous() and target.numel() == piece.end - piece.first
+    return contiguous and target.is_cpu and target.dtype == piece.dtype
 
 
-def _fill_from(numbers: Tensor, first: int, piece: TensorPiece, planner: LoadPlanner) -> None:
-    """Copy each requested slice from a piece's numbers `[n]`, whose first index is `first`."""
-    for request in piece.requests:
-        start, _ = piece.span(request)
-        part = numbers.as_strided(request.lengths, piece.strides, start - first)
-        target = planner.resolve_tensor(request)
-        target.copy_(part)
-        planner.commit_tensor(request, target)
+def _fill_from(numbers: Tensor, first: int, piece: TensorPiece) -> None:
+    """Copy the requested slice from a piece's numbers `[n]`, whose first index is `first`."""
+    target = piece.target
+    target.copy_(numbers.as_strided(target.shape, piece.strides, piece.first - first))
 
 
 def _unframed(reading: _Reading, piece: TensorPiece, head: bytes) -> Tensor:
     """Return a piece that `torch.load` must parse: of another torch version, or other strides."""
-    content = head + reading.take(piece.place.length - len(head))
+    content = head + reading.take(piece.chunk.length - len(head))
     reading.check_before_parsing()
     try:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        fits = (found.dtype, found.shape) == (piece.dtype, piece.chunk.sizes)
+        fits = (found.dtype, tuple(found.shape)) == (piece.dtype, piece.chunk.sizes)
     except Exception as error:  # damaged bytes can raise any exception
         raise reading.error(f"is of another format: {error}", LOAD_FAILED) from error
     if not fits:
-        what = f"{piece.dtype} {tuple(piece.chunk.sizes)}"
+        what = f"{piece.dtype} {piece.chunk.sizes}"
         raise reading.error(f"is whole, but does not hold {what} where it should", LOAD_FAILED)
     assert isinstance(found, Tensor)
     return found

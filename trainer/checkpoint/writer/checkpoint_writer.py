@@ -7,27 +7,32 @@ import shutil
 import time
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
 
+from trainer.checkpoint.chunks.dcp_metadata import WRITTEN_CHUNKS, chunk_count, dcp_metadata
+from trainer.checkpoint.chunks.index_file import ChunkIndex
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.manifest import read_manifest
 from trainer.checkpoint.pending_save import PendingSave
 from trainer.checkpoint.save_folder import Point, create_folder, discard, reached, write_durably
+from trainer.checkpoint.writer.hashed_file import HashedFile
 from trainer.checkpoint.writer.save_plan import SavePlanner, is_shared, writing_ranks
-from trainer.checkpoint.writer.storage_writer import ChecksumWriter
-from trainer.distributed import on_every_rank, on_rank_0, shared_error
+from trainer.checkpoint.writer.storage_writer import ChecksumWriter, WrittenShare
+from trainer.distributed import on_every_rank, on_rank_0
 from trainer.errors import CheckpointError, RunError
 from trainer.run import TrainerRun
 from trainer.storage.io_errors import digest, storage_errors
 from trainer.storage.root import StoragePath
-from trainyard.protocol.manifest import Manifest, TrainState
+from trainyard.protocol.manifest import (
+    DCP_METADATA,
+    INDEX,
+    Manifest,
+    TrainState,
+)
 from trainyard.run.checkpoints.checkpoint_names import (
     COMMITTED,
     MANIFEST,
@@ -60,6 +65,7 @@ class CheckpointWriter:
         self._code_digest = code_digest
         self._group = group
         self._planner: SavePlanner | None = None
+        self._indexed: tuple[ChunkIndex, dict[str, bytes]] | None = None
         self.start: TrainState | None = None
         """Counters with which the attempt begins, once they are known."""
         self.folder: StoragePath = Path()
@@ -94,8 +100,9 @@ class CheckpointWriter:
         if existing := on_rank_0(self._group, partial(self._prepare, save.state)):
             return existing
         try:
-            manifest = self._write(save, tensors, dtype=dtype, started=started)
-            return on_rank_0(self._group, partial(self._commit, manifest))
+            written, index = self._write(save, tensors)
+            describe = partial(self._describe, save, written, index, dtype=dtype, started=started)
+            return on_rank_0(self._group, lambda: self._commit(describe()))
         except RunError:
             # Every rank is here and has closed its file: nothing is written into the folder again.
             if dist.get_rank(self._group) == 0:
@@ -123,28 +130,42 @@ class CheckpointWriter:
         return existing
 
     def _write(
-        self, save: PendingSave, tensors: dict[str, Tensor], *, dtype: torch.dtype, started: float
-    ) -> Manifest:
-        """Write the data files and `.metadata`; return the manifest of what all ranks wrote."""
-        self._planner = self._planner or SavePlanner(self._writers())
+        self, save: PendingSave, tensors: dict[str, Tensor]
+    ) -> tuple[list[WrittenShare], ChunkIndex]:
+        """Write the data files; return what each rank has written, and where each chunk is."""
+        if self._planner is None:
+            self._planner = SavePlanner(
+                self._writers(), self._run.attempt.layout, group=self._group
+            )
+        plan = self._planner.plan(tensors)
         writer = ChecksumWriter(
             self.folder,
             group=self._group,
             ceiling=int(self._run.spec.checkpoint.staging_gib * 2**30),
             stage=save.stage,
         )
-        try:
-            dcp.save(
-                tensors,
-                storage_writer=writer,
-                planner=self._planner,
-                process_group=self._group,
-            )
-        except CheckpointException as error:
-            raise shared_error(error, str(self.folder)) from error
-        written = on_every_rank(self._group, lambda: (writer.files, writer.record))
+        written = on_every_rank(self._group, lambda: writer.write(plan))
         reached(Point.PARTS_KNOWN, self.folder)
-        files = chain.from_iterable(files for files, _ in written)
+        return written, plan.index
+
+    def _describe(
+        self,
+        save: PendingSave,
+        written: list[WrittenShare],
+        index: ChunkIndex,
+        *,
+        dtype: torch.dtype,
+        started: float,
+    ) -> Manifest:
+        """Write the index files; return the manifest of what all ranks wrote."""
+        numbers = sum(share.numbers_bytes for share in written)
+        expected = index.ownership.numbers_bytes
+        assert numbers == expected, f"{numbers} of {expected} bytes of tensors are written"
+        files = [share.file for share in written if share.file is not None]
+        for name, content in self._index_files(index).items():
+            with HashedFile(self.folder / name) as file:
+                file.write(content)
+                files.append(file.close())
         attempt, submitted = self._run.attempt, self._run.submitted
         return Manifest(
             checkpoint_id=checkpoint_id(attempt.job_id, attempt.attempt, save.state.step),
@@ -166,8 +187,20 @@ class CheckpointWriter:
             torch_version=torch.__version__,
             save_seconds=time.monotonic() - started,
             files=tuple(sorted(files, key=lambda file: file.path)),
-            writers=tuple(chain.from_iterable(record for _, record in written)),
+            writers=tuple(share.record for share in written if share.record is not None),
         )
+
+    def _index_files(self, index: ChunkIndex) -> dict[str, bytes]:
+        """Return name and content of the index, and of `.metadata` where that is small.
+
+        They are the same for all saves with one plan.
+        """
+        if self._indexed is None or self._indexed[0] is not index:
+            contents = {INDEX: index.to_bytes()}
+            if chunk_count(index) <= WRITTEN_CHUNKS:
+                contents[DCP_METADATA] = dcp_metadata(index)
+            self._indexed = index, contents
+        return self._indexed[1]
 
     def _writers(self) -> tuple[int, ...]:
         """Return the ranks that write; storage is shared where it is on any rank."""

@@ -1,154 +1,117 @@
-"""Which rank writes which tensors: the writers, and DCP's save planner with cached plans."""
+"""What each rank writes: the ranks that write, and the plan of a save, kept for later ones."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import math
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
-from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+from torch.distributed.tensor import DTensor
 
+from trainer.checkpoint.chunks.divided_tensor import DividedTensor, TensorChunk, divided
+from trainer.checkpoint.chunks.index_file import ChunkIndex, index_of
+from trainer.checkpoint.chunks.ownership import WriteShare
+from trainer.distributed import on_every_rank
+from trainer.errors import CheckpointError
 from trainer.parallel.mesh import MeshCoordinates
 from trainer.storage.root import StoragePath
 from trainyard.spec.layout import Layout
 
-FRAME_BYTES = 1536
-"""Bytes of a file around the numbers of an item, about; most of a file of small tensors."""
-
-_numbers = itertools.count()
+Writers = Literal["auto", "all", "one_replica"] | int
 
 
 @dataclass(frozen=True)
-class RoutedPlan(SavePlan):
-    """The items that a rank writes, and those that it receives and sends.
+class SavePlan:
+    """What this rank writes and sends, the same until the tensors are divided otherwise."""
 
-    All ranks send and receive in the order of the whole plan. That excludes deadlock: both ranks of
-    the earliest open transfer have finished every transfer before it.
-    """
+    share: WriteShare
+    index: ChunkIndex
+    """Where each chunk of all ranks is stored."""
+    tensors: Mapping[str, Tensor]
+    """The tensors of this rank by name."""
 
-    received_from: dict[MetadataIndex, int] = field(default_factory=dict)
-    """Items of this plan that another rank holds, and that rank; the last items, in order."""
-    sends: tuple[tuple[WriteItem, int], ...] = ()
-    """Items that this rank holds and another rank writes, and that rank, in order."""
+    def memory(self, chunk: TensorChunk) -> Tensor:
+        """Return this rank's memory of a chunk that it holds."""
+        tensor = self.tensors[chunk.name]
+        return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
-class SavePlanner(DefaultSavePlanner):
-    """Plans for one set of tensors; the first save makes the plan and later ones reuse it.
+class SavePlanner:
+    """Plans for one set of tensors; the first save makes the plan and later ones reuse it."""
 
-    DCP caches plans by the name of the planner's class, so planners with other writers would share
-    one plan: each planner gets a separate key here.
-    """
+    def __init__(self, writers: Sequence[int], layout: Layout, group: dist.ProcessGroup) -> None:
+        """Plan nothing yet.
 
-    def __init__(self, writers: Sequence[int]) -> None:
-        """Plan for these writing ranks."""
-        super().__init__(enable_plan_caching=True)
-        self._cached_plans_key = f"{type(self).__name__}-{next(_numbers)}"
+        Args:
+            writers: ranks that write, ascending.
+            layout: layout of all ranks.
+            group: CPU group of all ranks.
+        """
         self._writers = writers
-        self._tensors: dict[str, Any] = {}
-        self._planned = False
-        self._started = 0.0
+        self._layout = layout
+        self._group = group
+        self._plan: SavePlan | None = None
         self.seconds = 0.0
-        """Seconds that the last plan took, from this rank's list to its final plan."""
+        """Seconds that the last plan took on this rank."""
 
-    def set_up_planner(
-        self, state_dict: dict[str, Any], storage_meta: Any = None, is_coordinator: bool = False
-    ) -> None:
-        """Take the tensors; the plan stays if they are the same objects as before."""
-        self._started = time.monotonic()
-        # The same objects: DCP copies the dictionary itself.
-        if state_dict.keys() == self._tensors.keys() and all(
-            tensor is self._tensors[name] for name, tensor in state_dict.items()
-        ):
-            return
-        self._tensors = state_dict
-        self._planned = False
-        super().set_up_planner(state_dict, storage_meta, is_coordinator)
+    def plan(self, tensors: dict[str, Tensor]) -> SavePlan:
+        """Return the plan of this rank. All ranks call it together.
 
-    def create_local_plan(self) -> SavePlan:
-        """Return this rank's items, or an unusable plan: nothing has changed since the last one."""
-        if self._planned:
-            return SavePlan([], usable=False)
-        return super().create_local_plan()
+        Args:
+            tensors: tensors of this rank by name; with the same dictionary as before on every rank,
+                the plan is the last one.
 
-    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """Return the plan of each rank, or unusable plans for all: nothing has changed."""
-        plans, metadata = super().create_global_plan(all_plans)
-        # DCP compares only the items of a plan and would leave a rank with its old routes.
-        changed = any(plan.usable for plan in plans)
-        return (self.global_plan if changed else plans), metadata
+        Raises:
+            CheckpointError: ranks of a pipeline stage hold different tensors, or one is divided in
+                a way that rank numbers do not determine.
+        """
+        started = time.monotonic()
+        changed = torch.tensor(self._plan is None or self._plan.tensors is not tensors)
+        dist.all_reduce(changed, op=dist.ReduceOp.MAX, group=self._group)
+        if changed or self._plan is None:
+            self._plan = self._planned(tensors)
+        self.seconds = time.monotonic() - started
+        return self._plan
 
-    def finish_plan(self, new_plan: SavePlan) -> RoutedPlan:
-        """Return the final plan of this rank."""
-        plan = super().finish_plan(new_plan)
-        assert isinstance(plan, RoutedPlan)
-        self._planned = True
-        self.seconds = time.monotonic() - self._started
-        return plan
+    def _planned(self, tensors: dict[str, Tensor]) -> SavePlan:
+        rank, world_size = dist.get_rank(self._group), self._layout.world_size
+        mine: list[tuple[DividedTensor, ...]] = []
+        on_every_rank(self._group, lambda: mine.append(divided(tensors, rank=rank)))
+        # One rank of each stage names its tensors to all. Everything else follows from them, so two
+        # ranks whose tensors are those of their stage have plans that agree.
+        size = world_size // self._layout.pp
+        stages = [self._named_by(first, mine[0]) for first in range(0, world_size, size)]
+        on_every_rank(self._group, lambda: _check_same(mine[0], stages[rank // size], rank, size))
+        if self._plan is not None and self._plan.index.ownership.divides(stages):
+            return SavePlan(self._plan.share, self._plan.index, tensors)
+        index = index_of(stages, world_size=world_size, writers=self._writers)
+        return SavePlan(index.ownership.share(rank), index, tensors)
 
-    def tensor(self, item: WriteItem) -> Tensor:
-        """Return this rank's memory of an item."""
-        found = self.lookup_object(item.index)
-        assert isinstance(found, Tensor)
-        return found.detach()
-
-    def _dedup_save_plans(self, all_plans: list[SavePlan]) -> list[SavePlan]:
-        items: dict[MetadataIndex, WriteItem] = {}
-        holders: dict[MetadataIndex, list[int]] = {}
-        for rank, plan in enumerate(all_plans):
-            for item in plan.items:
-                items.setdefault(item.index, item)
-                holders.setdefault(item.index, []).append(rank)
-        sizes = {index: item_bytes(item) + FRAME_BYTES for index, item in items.items()}
-        chosen = assign(holders, sizes, self._writers)
-        # Of several holders the one that has sent the least so far sends.
-        sent = [0] * len(all_plans)
-        sources: dict[MetadataIndex, int] = {}
-        for index, writer in chosen.items():
-            if writer not in holders[index]:
-                sources[index] = min(holders[index], key=lambda rank: (sent[rank], rank))
-                sent[sources[index]] += sizes[index]
-        return [_routed(rank, plan, items, chosen, sources) for rank, plan in enumerate(all_plans)]
+    def _named_by(self, rank: int, mine: tuple[DividedTensor, ...]) -> tuple[DividedTensor, ...]:
+        named = [mine]
+        dist.broadcast_object_list(named, group=self._group, group_src=rank)
+        return named[0]
 
 
-def item_bytes(item: WriteItem) -> int:
-    """Return the bytes of an item's numbers."""
-    assert item.tensor_data is not None, "a checkpoint holds tensors only"
-    return math.prod(item.tensor_data.chunk.sizes) * item.tensor_data.properties.dtype.itemsize
-
-
-def _routed(
-    rank: int,
-    plan: SavePlan,
-    items: dict[MetadataIndex, WriteItem],
-    chosen: dict[MetadataIndex, int],
-    sources: dict[MetadataIndex, int],
-) -> RoutedPlan:
-    own: Iterable[WriteItem] = (
-        item for item in plan.items if chosen[item.index] == rank and item.index not in sources
+def _check_same(
+    mine: Sequence[DividedTensor], stage: Sequence[DividedTensor], rank: int, size: int
+) -> None:
+    """Reject tensors of a rank that are not those of the first rank of its pipeline stage."""
+    if mine == stage:
+        return
+    first = rank // size * size
+    here, there = ({tensor.name: tensor.kind for tensor in side} for side in (mine, stage))
+    name = min(n for n in here.keys() | there.keys() if here.get(n) != there.get(n))
+    raise CheckpointError(
+        f"rank {rank} holds {name} as {here.get(name) or 'no tensor'}, and rank {first} of the "
+        f"same pipeline stage as {there.get(name) or 'no tensor'}: all ranks of a stage must hold "
+        "the same tensors"
     )
-    received = {index: source for index, source in sources.items() if chosen[index] == rank}
-    return RoutedPlan(
-        items=[*own, *(items[index] for index in received)],
-        storage_data=plan.storage_data,
-        planner_data=plan.planner_data,
-        usable=plan.usable,
-        received_from=received,
-        sends=tuple(
-            (items[index], chosen[index]) for index, source in sources.items() if source == rank
-        ),
-    )
-
-
-Writers = Literal["auto", "all", "one_replica"] | int
-Piece = TypeVar("Piece", bound=Hashable)
 
 
 def writing_ranks(writers: Writers, layout: Layout, *, shared: bool) -> tuple[int, ...]:
@@ -170,40 +133,6 @@ def writing_ranks(writers: Writers, layout: Layout, *, shared: bool) -> tuple[in
         )
     # Spread evenly, so that the nodes share the work.
     return tuple(number * world_size // writers for number in range(writers))
-
-
-def assign(
-    holders: Mapping[Piece, Sequence[int]], sizes: Mapping[Piece, int], writers: Sequence[int]
-) -> dict[Piece, int]:
-    """Return the writer of each piece: largest pieces first, to the writer with the least bytes.
-
-    A writer that holds a piece comes before one that does not. A piece that no writer holds is
-    streamed to the writer with the least bytes by then.
-
-    Args:
-        holders: ranks that hold each piece.
-        sizes: bytes of each piece.
-        writers: ranks that write.
-    """
-    writing = set(writers)
-    load = dict.fromkeys(writers, 0)
-    chosen: dict[Piece, int] = {}
-    largest_first = sorted(holders, key=lambda piece: -sizes[piece])
-    streamed = []
-    for piece in largest_first:
-        held_by = [rank for rank in holders[piece] if rank in writing]
-        if not held_by:
-            streamed.append(piece)
-            continue
-        chosen[piece] = min(held_by, key=lambda rank: (load[rank], rank))
-        load[chosen[piece]] += sizes[piece]
-    least = [(bytes_, rank) for rank, bytes_ in load.items()]
-    heapq.heapify(least)
-    for piece in streamed:
-        bytes_, rank = heapq.heappop(least)
-        chosen[piece] = rank
-        heapq.heappush(least, (bytes_ + sizes[piece], rank))
-    return chosen
 
 
 MOUNTS = Path("/proc/self/mountinfo")

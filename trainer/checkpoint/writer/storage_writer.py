@@ -1,49 +1,46 @@
-"""DCP's storage writer: each rank writes its own shards and those that other ranks send it."""
+"""One rank's part of a save: its own chunks, and those that other ranks send it."""
 
 from __future__ import annotations
 
-import io
 import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemWriter
-from torch.distributed.checkpoint.filesystem import DEFAULT_SUFFIX, FileSystem, _StorageInfo
-from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
-from torch.distributed.checkpoint.planner import SavePlan, WriteItem
-from torch.distributed.checkpoint.planner import SavePlanner as AnyPlanner
-from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
 
+from trainer.checkpoint.chunks.divided_tensor import DTYPES, TensorChunk
+from trainer.checkpoint.chunks.index_file import file_name
+from trainer.checkpoint.chunks.ownership import ALIGNED, WriteShare
 from trainer.checkpoint.save_folder import Point, reached
 from trainer.checkpoint.tensors import LARGEST_PIECE, byte_view, frame_of, memory_of
 from trainer.checkpoint.writer.hashed_file import HashedFile
-from trainer.checkpoint.writer.save_plan import FRAME_BYTES, RoutedPlan, SavePlanner, item_bytes
-from trainer.storage.io_errors import storage_errors
+from trainer.checkpoint.writer.save_plan import SavePlan
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter
-
-ALIGNED = 64
-"""Each piece begins at a multiple of these bytes, a cache line.
-
-`torch.save` aligns the numbers to it within a piece. Between equally aligned memory and file the
-system copies a fifth faster (reading, on an EPYC)."""
 
 BUFFERS = 4
 """Buffers of a writer: one piece arrives while another one is written and two are hashed."""
 TAG = 3  # any number, as long as nothing else on the group uses it
 
-Stage = Callable[[Mapping[MetadataIndex, Tensor]], Mapping[MetadataIndex, Tensor]]
+Stage = Callable[[Mapping[TensorChunk, Tensor]], Mapping[TensorChunk, Tensor]]
 
 
-class ChecksumWriter(FileSystemWriter):
+class WrittenShare(NamedTuple):
+    """What a rank has written."""
+
+    file: ManifestFile | None
+    """Its file with size and checksum; None for a rank without chunks to write."""
+    record: ManifestWriter | None
+    """Bytes and seconds of that file."""
+    numbers_bytes: int
+    """Bytes of the numbers in it."""
+
+
+class ChecksumWriter:
     """Writes at most one file a rank, durably, and never over an existing one.
 
     The file has DCP's own format: DCP's own reader reads it.
@@ -61,148 +58,85 @@ class ChecksumWriter(FileSystemWriter):
             stage: called once with the tensors that this rank writes or sends; returns the ones
                 that are written, which may be copies.
         """
-        super().__init__(".", overwrite=False, sync_files=False)  # each file is synced here
-        self.fs = self._storage = _ChecksumFileSystem()
-        self._folder = self.path = folder  # type: ignore[assignment]
+        self._folder = folder
         self._ceiling = ceiling
         self._group = group
         self._piece = piece_bytes(ceiling)
         self._stage = stage
-        self._staged: Mapping[MetadataIndex, Tensor] = {}
-        self._started = 0.0
-        self._seconds = 0.0
+        self._staged: Mapping[TensorChunk, Tensor] = {}
 
-    @property
-    def files(self) -> list[ManifestFile]:
-        """Files that this rank wrote, with their checksums."""
-        return list(self._storage.written.values())
+    def write(self, plan: SavePlan) -> WrittenShare:
+        """Write this rank's chunks and those that other ranks send; send what other ranks write.
 
-    @property
-    def record(self) -> list[ManifestWriter]:
-        """Bytes, files and seconds of this rank's tensor data; empty for a rank without."""
-        data = [file for file in self.files if file.path.endswith(DEFAULT_SUFFIX)]
-        if not data:
-            return []
-        size = sum(file.size for file in data)
-        rank = dist.get_rank(self._group)
-        return [ManifestWriter(rank=rank, size=size, files=len(data), write_seconds=self._seconds)]
-
-    def storage_meta(self) -> StorageMeta:
-        """Return an empty record: DCP would store the absolute path and a random id."""
-        return StorageMeta()
-
-    def write_data(self, plan: SavePlan, planner: AnyPlanner) -> Future[list[WriteResult]]:
-        """Write this rank's items and those that other ranks send; send what other ranks write."""
-        assert isinstance(plan, RoutedPlan)
-        assert isinstance(planner, SavePlanner)
+        Raises:
+            CheckpointError: the storage refuses, or a tensor cannot be copied to the host.
+        """
         reached(Point.PLANNED, self._folder)
-        self._take(plan, planner)
+        share = plan.share
+        held = [*share.own, *(chunk for chunk, _ in share.sends)]
+        self._staged = self._stage({chunk: plan.memory(chunk) for chunk in held})
         reached(Point.STAGED, self._folder)
         started = time.monotonic()
-        # A sender is never a writer (`assign`), so no two ranks wait for each other here.
-        results = self._write_file(plan) if plan.items else []
-        self._send(plan)
-        self._seconds = time.monotonic() - started
+        # A sender is never a writer (`Ownership`), so no two ranks wait for each other here.
+        file = self._write_file(plan) if share.written else None
+        self._send(share)
+        record = None
+        if file is not None:
+            record = ManifestWriter(
+                rank=dist.get_rank(self._group),
+                size=file.size,
+                files=1,
+                write_seconds=time.monotonic() - started,
+            )
         reached(Point.PART_WRITTEN, self._folder)
-        written: Future[list[WriteResult]] = Future()
-        written.set_result(results)
-        return written
+        return WrittenShare(file, record, sum(chunk.bytes for chunk in share.written))
 
-    def _take(self, plan: RoutedPlan, planner: SavePlanner) -> None:
-        own = [item for item in plan.items if item.index not in plan.received_from]
-        items = [*own, *(item for item, _ in plan.sends)]
-        self._staged = self._stage({item.index: planner.tensor(item) for item in items})
+    def _send(self, share: WriteShare) -> None:
+        def getter(chunk: TensorChunk) -> Callable[[], Tensor]:
+            return lambda: _on_host(self._staged[chunk])
 
-    def _send(self, plan: RoutedPlan) -> None:
-        def getter(item: WriteItem) -> Callable[[], Tensor]:
-            return lambda: _on_host(self._staged[item.index])
-
-        transfers = [(getter(item), item_bytes(item), writer) for item, writer in plan.sends]
+        transfers = [(getter(chunk), chunk.bytes, writer) for chunk, writer in share.sends]
         send(transfers, piece=self._piece, group=self._group)
 
-    def _write_file(self, plan: RoutedPlan) -> list[WriteResult]:
-        name = f"{plan.storage_data.prefix}0{DEFAULT_SUFFIX}"
-        received = [item for item in plan.items if item.index in plan.received_from]
+    def _write_file(self, plan: SavePlan) -> ManifestFile:
+        rank, share = dist.get_rank(self._group), plan.share
         receiver = Receiver(
-            [(item_bytes(item), plan.received_from[item.index]) for item in received],
+            [(chunk.bytes, source) for chunk, source in share.received],
             piece=self._piece,
             group=self._group,
         )
         try:
-            expected = sum(item_bytes(item) + FRAME_BYTES for item in plan.items)
-            path = self._folder / name
+            path, expected = self._folder / file_name(rank), plan.index.file_size(rank)
             with HashedFile(path, expected=expected, ceiling=self._ceiling) as file:
-                results = [
-                    _write(file, item, self._contents(item, receiver), name=name)
-                    for item in plan.items
-                ]
-                self._storage.written[name] = file.close()
+                for chunk in share.written:
+                    _write(file, chunk, self._contents(chunk, receiver))
+                assert file.size == expected, f"the index gives {path} {expected} bytes"
+                return file.close()
         finally:
             receiver.drain()  # also after an error: the senders would wait for ever
-        return results
 
     def _contents(
-        self, item: WriteItem, receiver: Receiver
+        self, chunk: TensorChunk, receiver: Receiver
     ) -> Iterable[tuple[memoryview, Callable[[], None]]]:
-        if item.index in self._staged:
-            content = byte_view(_on_host(self._staged[item.index]))
+        if chunk in self._staged:
+            content = byte_view(_on_host(self._staged[chunk]))
             return [(memory_of(content), lambda: None)]
-        return receiver.pieces(item_bytes(item))
+        return receiver.pieces(chunk.bytes)
 
 
 def _write(
-    file: HashedFile,
-    item: WriteItem,
-    contents: Iterable[tuple[memoryview, Callable[[], None]]],
-    *,
-    name: str,
-) -> WriteResult:
-    assert item.tensor_data is not None
-    frame = frame_of(item.tensor_data.properties.dtype, item.tensor_data.chunk.sizes)
+    file: HashedFile, chunk: TensorChunk, contents: Iterable[tuple[memoryview, Callable[[], None]]]
+) -> None:
+    frame = frame_of(DTYPES[chunk.dtype], torch.Size(chunk.sizes))
     file.write(bytes(-file.size % ALIGNED))
-    start = file.size
     file.write(frame.head)
     for content, release in contents:
         file.write(content, release=release)
     file.write(frame.tail)
-    length = file.size - start
-    return WriteResult(
-        index=item.index, size_in_bytes=length, storage_data=_StorageInfo(name, start, length)
-    )
 
 
 def _on_host(tensor: Tensor) -> Tensor:
     return tensor.cpu().contiguous()
-
-
-class _ChecksumFileSystem(FileSystem):
-    """Where DCP writes its metadata: kept in memory, and written once under its final name."""
-
-    def __init__(self) -> None:
-        self.written: dict[str, ManifestFile] = {}
-        self._content = io.BytesIO()
-
-    @contextmanager
-    def create_stream(self, _path: Any, mode: str) -> Iterator[io.IOBase]:
-        assert mode == "wb", "DCP's writer opens files for writing only"
-        self._content = io.BytesIO()
-        yield self._content
-
-    def rename(self, _path: Any, new_path: Any) -> None:
-        with HashedFile(new_path) as file:
-            file.write(self._content.getvalue())
-            self.written[new_path.name] = file.close()
-
-    def concat_path(self, path: Any, suffix: str) -> Any:
-        return path / suffix
-
-    def exists(self, path: Any) -> bool:
-        with storage_errors("read", path):
-            return bool(path.exists())
-
-    def mkdir(self, path: Any) -> None:
-        if isinstance(path, Path):
-            super().mkdir(path)
 
 
 def piece_bytes(ceiling: int) -> int:

@@ -1,0 +1,119 @@
+"""Divisions say which box each rank holds, as torch divides tensors over a mesh."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
+
+from tests.trainer.ranks import run_ranks
+from trainer.checkpoint.chunks.divided_tensor import DividedKind, Division, divided
+from trainer.errors import CheckpointError
+
+SHAPES = st.lists(st.integers(0, 13), min_size=1, max_size=3).map(tuple)
+
+
+@st.composite
+def divided_kinds(draw: st.DrawFn) -> DividedKind:
+    shape = draw(SHAPES)
+    divisions, stride = [], 1
+    for parts in draw(st.lists(st.integers(1, 4), max_size=3)):
+        divisions.append(Division(draw(st.integers(0, len(shape) - 1)), parts, stride))
+        stride *= parts
+    return DividedKind("float32", shape, tuple(divisions))
+
+
+def _ranks(kind: DividedKind) -> range:
+    return range(prod(division.parts for division in kind.divisions))
+
+
+@given(divided_kinds())
+def test_the_boxes_are_those_of_torch(kind: DividedKind) -> None:
+    mesh_shape = [division.parts for division in kind.divisions]
+    placements = [Shard(division.dim) for division in kind.divisions]
+    for rank in _ranks(kind):
+        coordinate = [rank // d.stride % d.parts for d in kind.divisions]
+        sizes, offsets = _compute_local_shape_and_global_offset(
+            kind.shape, mesh_shape, coordinate, placements
+        )
+        found_offsets, found_sizes = kind.box_of(rank)
+        assert found_sizes == sizes
+        if prod(sizes):  # the place of an empty box has no meaning
+            assert found_offsets == offsets
+
+
+@given(divided_kinds())
+def test_the_boxes_cover_each_number_once(kind: DividedKind) -> None:
+    counts = np.zeros(kind.shape, dtype=int)
+    sizes = set()
+    for rank in _ranks(kind):
+        low, size = kind.box_of(rank)
+        counts[tuple(slice(a, a + b) for a, b in zip(low, size, strict=True))] += 1
+        sizes |= {size} if prod(size) else set()
+    assert (counts == 1).all()
+    assert kind.box_sizes() == sizes
+
+
+@given(divided_kinds(), st.data())
+def test_the_boxes_that_overlap_another_one_are_found(
+    kind: DividedKind, data: st.DataObject
+) -> None:
+    low = tuple(data.draw(st.integers(0, size)) for size in kind.shape)
+    sizes = tuple(
+        data.draw(st.integers(0, size - a)) for a, size in zip(low, kind.shape, strict=True)
+    )
+    found = [kind.box_at(parts) for parts in kind.overlapping(low, sizes)]
+
+    def common(box: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
+        pairs = zip(low, sizes, *box, strict=True)
+        return all(min(a + n, b + m) > max(a, b) for a, n, b, m in pairs)
+
+    expected = [box for rank in _ranks(kind) if common(box := kind.box_of(rank))]
+    assert sorted(found) == sorted(expected)
+
+
+def _divided_on_a_mesh() -> dict[str, tuple[Division, ...]]:
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", "tp"))
+    placements: dict[str, list[Placement]] = {
+        "columns": [Replicate(), Shard(0), Shard(1)],
+        "rows": [Replicate(), Shard(0), Shard(0)],
+        "whole": [Replicate(), Replicate(), Replicate()],
+    }
+    tensors = {
+        name: DTensor.from_local(
+            torch.empty(8 // (4 if name == "rows" else 2 if name == "columns" else 1), 4),
+            mesh,
+            placement,
+            run_check=False,
+        )
+        for name, placement in placements.items()
+    }
+    rank = dist.get_rank()
+    # A mesh of two ranks that are not neighbours on any axis of all ranks.
+    odd = DeviceMesh("cpu", [0, 3, 5]) if rank in (0, 3, 5) else None
+    if odd is not None:
+        uneven = DTensor.from_local(torch.empty(1, 4), odd, [Shard(0)], run_check=False)
+        with pytest.raises(CheckpointError, match="not evenly spaced"):
+            divided({"odd": uneven}, rank=rank)
+    partial = DTensor.from_local(torch.empty(1), mesh["tp"], [Partial()], run_check=False)
+    with pytest.raises(CheckpointError, match="it has no values to save"):
+        divided({"partial": partial}, rank=rank)
+    return {tensor.name: tensor.kind.divisions for tensor in divided(tensors, rank=rank)}
+
+
+def test_a_mesh_gives_the_same_divisions_on_each_of_its_ranks() -> None:
+    first, *others = run_ranks(8, _divided_on_a_mesh)
+    assert first == {
+        "columns": (Division(0, 2, 2), Division(1, 2, 1)),
+        "rows": (Division(0, 2, 2), Division(0, 2, 1)),
+        "whole": (),
+    }
+    assert all(other == first for other in others)

@@ -1,0 +1,155 @@
+"""Each chunk has one writer, which every rank finds alone, and the writers have even loads."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from itertools import pairwise, product
+
+import pytest
+
+from tests.trainer.checkpoint.chunks.states import stages_of
+from trainer.checkpoint.chunks.divided_tensor import TensorChunk
+from trainer.checkpoint.chunks.ownership import ALIGNED, Ownership, WriteShare
+from trainer.checkpoint.writer.save_plan import Writers, writing_ranks
+from trainer.storage.io_errors import digest
+from trainyard.spec.layout import Layout
+
+LAYOUTS = [
+    Layout(),
+    Layout(dp_replicate=4),
+    Layout(dp_shard=64),
+    Layout(dp_replicate=3, dp_shard=2, tp=2),
+    Layout(dp_replicate=2, dp_shard=2, cp=2, pp=2),
+    Layout(dp_replicate=4, dp_shard=8, tp=2, pp=2),
+]
+WRITERS: list[Writers] = ["all", "one_replica", 1, 3, 4, 8]
+
+
+def _ownership(layout: Layout, writers: Writers) -> Ownership:
+    ranks = writing_ranks(writers, layout, shared=False)
+    return Ownership(stages_of(layout), world_size=layout.world_size, writers=ranks)
+
+
+CASES = [
+    pytest.param(layout, writers, id=f"{layout}, {writers}")
+    for layout, writers in product(LAYOUTS, WRITERS)
+    if isinstance(writers, str) or writers <= layout.world_size
+]
+
+
+@pytest.mark.parametrize(("layout", "writers"), CASES)
+def test_each_chunk_is_written_once_by_a_rank_that_gets_it(
+    layout: Layout, writers: Writers
+) -> None:
+    ranks = range(layout.world_size)
+    writing = set(writing_ranks(writers, layout, shared=False))
+    # A new object for each rank, as in its process: the plans agree because the inputs do.
+    shares = [_ownership(layout, writers).share(rank) for rank in ranks]
+    kinds = _ownership(layout, writers).tensors
+    written = Counter(chunk for share in shares for chunk in share.written)
+    assert set(written.values()) == {1}
+    for stage, tensors in enumerate(stages_of(layout)):
+        size = layout.world_size // layout.pp
+        for tensor in tensors:
+            boxes = {tensor.kind.box_of(r) for r in range(stage * size, (stage + 1) * size)}
+            chunks = {TensorChunk(tensor.name, "float32", *box) for box in boxes if 0 not in box[1]}
+            assert chunks <= written.keys()
+            written -= Counter(chunks)
+    assert not +written
+    for rank, share in enumerate(shares):
+        assert rank in writing or not share.written
+        for chunk in share.own:
+            kind = kinds[chunk.name].kind
+            assert (chunk.offsets, chunk.sizes) == kind.box_of(rank)
+    _check_transfers(dict(enumerate(shares)))
+    numbers = sum(chunk.bytes for share in shares for chunk in share.written)
+    assert numbers == _ownership(layout, writers).numbers_bytes
+
+
+def _check_transfers(shares: dict[int, WriteShare]) -> None:
+    """Run all transfers, each when both ranks have reached it: none is left over."""
+    sends = {rank: deque(share.sends) for rank, share in shares.items()}
+    receives = {rank: deque(share.received) for rank, share in shares.items()}
+    while True:
+        ready = [
+            (rank, writer)
+            for rank, queue in sends.items()
+            if queue
+            for chunk, writer in [queue[0]]
+            if receives[writer] and receives[writer][0] == (chunk, rank)
+        ]
+        if not ready:
+            break
+        for rank, writer in ready:
+            sends[rank].popleft()
+            receives[writer].popleft()
+    assert not any(sends.values())
+    assert not any(receives.values())
+
+
+@pytest.mark.parametrize(("layout", "writers"), CASES)
+def test_a_chunk_is_found_where_its_writer_puts_it(layout: Layout, writers: Writers) -> None:
+    # A reader starts from nothing but the divisions.
+    ownership, reader = _ownership(layout, writers), _ownership(layout, writers)
+    for name, tensor in ownership.tensors.items():
+        shape = tensor.kind.shape
+        for parts in tensor.kind.overlapping((0,) * len(shape), shape):
+            place = reader.place(tensor, parts, _overhead)
+            assert place.offset % ALIGNED == 0
+            places = ownership.places(place.writer, _overhead)
+            assert places[name, tensor.kind.box_at(parts)[0]] == place
+    for rank in range(layout.world_size):
+        ends = sorted(ownership.places(rank, _overhead).values(), key=lambda place: place.offset)
+        assert all(low.offset + low.length <= high.offset for low, high in pairwise(ends))
+
+
+def _overhead(_dtype: str, sizes: tuple[int, ...]) -> int:
+    return 1000 + len(sizes)
+
+
+@pytest.mark.parametrize(
+    ("layout", "writers"),
+    [
+        (Layout(dp_shard=64), "all"),
+        (Layout(dp_replicate=8, dp_shard=8), "all"),
+        (Layout(dp_replicate=4, dp_shard=4, tp=4), "all"),
+        (Layout(dp_replicate=4, dp_shard=4, pp=4), "one_replica"),
+        (Layout(dp_shard=64), 8),
+        (Layout(dp_shard=64), 7),
+        (Layout(dp_replicate=4, dp_shard=48), 6),
+    ],
+    ids=str,
+)
+def test_the_writers_have_even_loads(layout: Layout, writers: Writers) -> None:
+    ranks = writing_ranks(writers, layout, shared=False)
+    stages = stages_of(layout, layers=32, rows=768)
+    ownership = Ownership(stages, world_size=layout.world_size, writers=ranks)
+    loads = [sum(chunk.bytes for chunk in ownership.share(rank).written) for rank in ranks]
+    assert max(loads) < 1.05 * sum(loads) / len(loads)
+
+
+@pytest.mark.parametrize(
+    ("layout", "writers", "expected"),
+    [
+        (Layout(dp_shard=64), "all", "0f995e0e2e5c8a4f15d621d1fdb8d6d8"),
+        (
+            Layout(dp_replicate=4, dp_shard=8, tp=2, pp=2),
+            "all",
+            "22c6b52af2ddcbe5c8f76c881ffa96e4",
+        ),
+        (Layout(dp_replicate=3, dp_shard=2, tp=2), 5, "dfc12c4ca672c4a6d5662c7c42fde688"),
+    ],
+    ids=str,
+)
+def test_the_rule_by_which_files_are_read_does_not_change(
+    layout: Layout, writers: Writers, expected: str
+) -> None:
+    """Another digest means that no checkpoint of version 1 can be read: see `INDEX_VERSION`."""
+    ownership = _ownership(layout, writers)
+    places = [
+        [name, offsets, place]
+        for rank in range(layout.world_size)
+        for (name, offsets), place in ownership.places(rank, _overhead).items()
+    ]
+    assert digest(json.dumps(places).encode()) == expected

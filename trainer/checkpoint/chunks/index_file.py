@@ -1,0 +1,218 @@
+"""`index.json`: the divisions and writers from which each chunk's place in its file follows.
+
+Its size follows from the number of tensors, not from that of ranks or chunks, and its content is
+the same for all saves of an attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from pydantic import Field, ValidationError
+
+from trainer.checkpoint.chunks.divided_tensor import (
+    DTYPES,
+    DividedKind,
+    DividedTensor,
+    Division,
+    Sizes,
+)
+from trainer.checkpoint.chunks.ownership import Ownership
+from trainer.checkpoint.tensors import frame_of
+from trainyard.base.model_base import RecordModel
+from trainyard.spec.layout import Layout
+
+INDEX_VERSION: Literal[1] = 1
+"""Version of the record, and of the rules of `DividedKind` and `Ownership` that it relies on."""
+SUFFIX = ".distcp"
+
+Count = Annotated[int, Field(ge=0, lt=2**62)]
+Number = Annotated[int, Field(ge=1, le=2**20)]
+
+
+class StoredChunk(NamedTuple):
+    """A chunk of a tensor in a file."""
+
+    file: str
+    """Name of the file."""
+    offset: int
+    """First byte in it."""
+    length: int
+    """Bytes, those of `torch.save`'s format included."""
+    offsets: Sizes
+    """First index in each dimension of the tensor."""
+    sizes: Sizes
+    """Numbers in each dimension."""
+
+
+class _Kind(RecordModel):
+    dtype: str
+    shape: tuple[Count, ...]
+    divisions: tuple[tuple[Count, Number, Number], ...] = ()
+    """Dimension, parts and stride of each."""
+    overheads: tuple[tuple[tuple[Count, ...], Annotated[int, Field(ge=0, lt=2**20)]], ...]
+    """Sizes of each kind of chunk, and the bytes of `torch.save`'s format around its numbers."""
+
+
+class _Record(RecordModel):
+    version: Literal[1]
+    world_size: Number
+    writers: tuple[Count, ...]
+    kinds: tuple[_Kind, ...]
+    stages: Annotated[tuple[tuple[tuple[str, Count], ...], ...], Field(min_length=1)]
+    """Name and number of the kind of each tensor, by pipeline stage."""
+
+
+class ChunkIndex:
+    """Where each chunk of a checkpoint is stored."""
+
+    def __init__(
+        self, ownership: Ownership, overheads: Mapping[tuple[str, Sizes], int] | None = None
+    ) -> None:
+        """Compute nothing yet.
+
+        Args:
+            ownership: who writes each chunk.
+            overheads: bytes around the numbers of a chunk, by type and sizes; those of this
+                version of torch when absent.
+        """
+        self.ownership = ownership
+        self._overheads = overheads
+
+    def overhead(self, dtype: str, sizes: Sizes) -> int:
+        """Return the bytes around the numbers of a chunk."""
+        if self._overheads is not None:
+            return self._overheads[dtype, sizes]
+        frame = frame_of(DTYPES[dtype], torch.Size(sizes))
+        return len(frame.head) + len(frame.tail)
+
+    def overlapping(self, name: str, offsets: Sizes, sizes: Sizes) -> Iterator[StoredChunk]:
+        """Yield the stored chunks that have numbers in common with a box of a tensor."""
+        tensor = self.ownership.tensors[name]
+        for parts in tensor.kind.overlapping(offsets, sizes):
+            place = self.ownership.place(tensor, parts, self.overhead)
+            yield StoredChunk(
+                file_name(place.writer), place.offset, place.length, *tensor.kind.box_at(parts)
+            )
+
+    def file_size(self, rank: int) -> int:
+        """Return the bytes of a rank's file; 0 for a rank that writes none."""
+        places = self.ownership.places(rank, self.overhead).values()
+        return max((place.offset + place.length for place in places), default=0)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file."""
+        ownership = self.ownership
+        kinds = list(dict.fromkeys(tensor.kind for tensor in ownership.tensors.values()))
+        numbers = {kind: number for number, kind in enumerate(kinds)}
+        record = _Record(
+            version=INDEX_VERSION,
+            world_size=ownership.world_size,
+            writers=ownership.writers,
+            kinds=tuple(
+                _Kind(
+                    dtype=kind.dtype,
+                    shape=kind.shape,
+                    divisions=tuple((d.dim, d.parts, d.stride) for d in kind.divisions),
+                    overheads=tuple(
+                        (sizes, self.overhead(kind.dtype, sizes))
+                        for sizes in sorted(kind.box_sizes())
+                    ),
+                )
+                for kind in kinds
+            ),
+            stages=tuple(
+                tuple(
+                    sorted(
+                        (tensor.name, numbers[tensor.kind])
+                        for tensors in stage.values()
+                        for tensor in tensors
+                    )
+                )
+                for stage in ownership.stages
+            ),
+        )
+        return record.model_dump_json().encode()
+
+
+def parse_index(content: bytes, layout: Layout) -> ChunkIndex:
+    """Return the index in these bytes, of a checkpoint that a layout wrote.
+
+    Nothing in it is trusted: each number is checked against its limits.
+
+    Raises:
+        ValueError: it is no index of that layout; the message names the fault.
+    """
+    try:
+        record = _Record.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "/".join(map(str, first["loc"]))
+        raise ValueError(f"{place}: {first['msg']}") from None
+    world_size = record.world_size
+    if (world_size, len(record.stages)) != (layout.world_size, layout.pp):
+        raise ValueError(
+            f"it is of {world_size} ranks in {len(record.stages)} stages, not {layout}"
+        )
+    ascending = all(low < high for low, high in pairwise(record.writers))
+    if not record.writers or not ascending or record.writers[-1] >= world_size:
+        raise ValueError(f"writers: no ascending list of ranks below {world_size}")
+    kinds = [_checked(kind, world_size // layout.pp) for kind in record.kinds]
+    overheads = {(k.dtype, sizes): bytes_ for k in record.kinds for sizes, bytes_ in k.overheads}
+    for kind in kinds:
+        for sizes in kind.box_sizes():
+            if (kind.dtype, sizes) not in overheads:
+                raise ValueError(f"kinds: no overhead of {kind.dtype} {sizes}")
+    stages = [_tensors(stage, kinds) for stage in record.stages]
+    ownership = Ownership(stages, world_size=world_size, writers=record.writers)
+    return ChunkIndex(ownership, overheads)
+
+
+def _tensors(stage: Sequence[tuple[str, int]], kinds: Sequence[DividedKind]) -> list[DividedTensor]:
+    if any(number >= len(kinds) for _, number in stage):
+        raise ValueError("stages: a tensor has none of the kinds")
+    if any(low >= high for (low, _), (high, _) in pairwise(stage)):
+        raise ValueError("stages: the names are not ascending")
+    return [DividedTensor(name, kinds[number]) for name, number in stage]
+
+
+def _checked(record: _Kind, stage_size: int) -> DividedKind:
+    """Return a kind whose chunks cover its shape, each held by a rank of the stage.
+
+    Raises:
+        ValueError: a type, dimension or division is none.
+    """
+    if record.dtype not in DTYPES:
+        raise ValueError(f"kinds: {record.dtype!r} is no type of numbers")
+    divisions = tuple(Division(*division) for division in record.divisions)
+    if any(division.dim >= len(record.shape) for division in divisions):
+        raise ValueError(f"kinds: a division of a dimension that {record.shape} lacks")
+    kind = DividedKind(record.dtype, record.shape, divisions)
+    # Digits that are independent: each combination is that of a rank of the stage.
+    digits = sorted(kind.digits, key=lambda digit: digit[1])
+    widths = [1, *(parts * stride for parts, stride in digits)]
+    strides = [*(stride for _, stride in digits), stage_size]
+    if any(stride % width for width, stride in zip(widths, strides, strict=True)):
+        raise ValueError(f"kinds: {record.divisions} divide no {stage_size} ranks")
+    return kind
+
+
+def file_name(rank: int) -> str:
+    """Return the name of the file that a rank writes, as DCP names it."""
+    return f"__{rank}_0{SUFFIX}"
+
+
+def rank_of_file(name: str) -> int | None:
+    """Return the rank that wrote a file; None for a file without tensors."""
+    number = name.removeprefix("__").removesuffix(f"_0{SUFFIX}")
+    return int(number) if number.isdecimal() and name == file_name(int(number)) else None
+
+
+def index_of(
+    stages: Sequence[Sequence[DividedTensor]], *, world_size: int, writers: Sequence[int]
+) -> ChunkIndex:
+    """Return the index of a save by this version of torch."""
+    return ChunkIndex(Ownership(stages, world_size=world_size, writers=writers))

@@ -1,0 +1,271 @@
+"""Which rank writes which chunk, and where in its file: a function of the divisions alone.
+
+Every rank computes its own part of the answer, without a list of all ranks. Files that are written
+stay readable only as long as this function gives the same answer: a change of its rule needs a new
+`INDEX_VERSION` (`index_file`), and the old rule stays for old files.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from trainer.checkpoint.chunks.divided_tensor import (
+    Digit,
+    DividedKind,
+    DividedTensor,
+    Sizes,
+    TensorChunk,
+    itemsize,
+)
+
+ALIGNED = 64
+"""Each chunk begins at a multiple of these bytes, a cache line.
+
+`torch.save` aligns the numbers to it within a chunk. Between equally aligned memory and file the
+system copies a fifth faster (reading, on an EPYC)."""
+
+WEIGHT = 1536
+"""Bytes that a chunk counts for in addition to its numbers, where writers get even loads."""
+
+SMALLEST_BLOCK = 32
+"""Fewest ranks that share out chunks which no writer holds: over fewer, uneven chunks add up."""
+
+Overhead = Callable[[str, Sizes], int]
+"""Bytes around the numbers of a chunk, by its type and sizes."""
+
+
+@dataclass(frozen=True)
+class WriteShare:
+    """What a rank writes and sends. Both ranks of a transfer have it at the same place in order."""
+
+    own: tuple[TensorChunk, ...] = ()
+    """Chunks that this rank holds and writes, first in its file."""
+    received: tuple[tuple[TensorChunk, int], ...] = ()
+    """Chunks that this rank writes after these, and the rank that holds and sends each."""
+    sends: tuple[tuple[TensorChunk, int], ...] = ()
+    """Chunks that this rank holds and another one writes, and that rank."""
+
+    @property
+    def written(self) -> list[TensorChunk]:
+        """Chunks in the order of the file."""
+        return [*self.own, *(chunk for chunk, _ in self.received)]
+
+
+class ChunkPlace(NamedTuple):
+    """Where a chunk is stored."""
+
+    writer: int
+    """Rank in the name of the file."""
+    offset: int
+    """First byte."""
+    length: int
+    """Bytes, those around the numbers included."""
+
+
+class Ownership:
+    """The chunks of all ranks. A method costs time for the ranks that it is about, not for all.
+
+    Ranks that hold the same chunks, one in each replica, share them out: the largest first, to the
+    writer among them with the least bytes. All scalars go to the first writer, so that a load opens
+    one file for them. Chunks that no writer holds are sent: each block of ranks with the same
+    number of writers shares out what its other ranks hold.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Sequence[DividedTensor]],
+        *,
+        world_size: int,
+        writers: Sequence[int],
+    ) -> None:
+        """Compute nothing yet.
+
+        Args:
+            stages: the tensors of each pipeline stage, sorted by name; all ranks of a stage hold
+                them. A name in two stages belongs to the first.
+            world_size: ranks in all; stage n has the n-th even part of them.
+            writers: ranks that write, ascending.
+        """
+        self._given = [tuple(stage) for stage in stages]
+        self.world_size = world_size
+        self.writers = tuple(writers)
+        self.tensors: dict[str, DividedTensor] = {}
+        """All tensors by name."""
+        self.stages: list[dict[tuple[Digit, ...], list[DividedTensor]]] = []
+        """The tensors of each stage, by the digits that select a chunk of them."""
+        self._stage_of: dict[str, int] = {}
+        for number, stage in enumerate(stages):
+            by_digits: dict[tuple[Digit, ...], list[DividedTensor]] = {}
+            for tensor in stage:
+                if self.tensors.setdefault(tensor.name, tensor) is tensor:
+                    self._stage_of[tensor.name] = number
+                    by_digits.setdefault(tensor.kind.digits, []).append(tensor)
+            self.stages.append(by_digits)
+        self._stage_size = world_size // len(stages)
+        self._writes = np.zeros(world_size, dtype=bool)
+        self._writes[list(writers)] = True
+        self._holders: dict[tuple[int, tuple[Digit, ...]], dict[str, int]] = {}
+        self._blocks: dict[int, dict[int, WriteShare]] = {}
+        self._places: dict[int, dict[tuple[str, Sizes], ChunkPlace]] = {}
+
+    def divides(self, stages: Sequence[Sequence[DividedTensor]]) -> bool:
+        """Return whether these are the tensors of all stages, divided alike."""
+        return self._given == [tuple(stage) for stage in stages]
+
+    @property
+    def numbers_bytes(self) -> int:
+        """Bytes of the numbers of all tensors, which all writers together write once."""
+        return sum(_bytes(kind, kind.shape) for kind in (t.kind for t in self.tensors.values()))
+
+    def share(self, rank: int) -> WriteShare:
+        """Return what a rank writes and sends."""
+        if self._sends:
+            return self._block(rank // self._block_size)[rank]
+        return WriteShare(own=tuple(self._held(rank)))
+
+    def place(
+        self, tensor: DividedTensor, parts: Mapping[Digit, int], overhead: Overhead
+    ) -> ChunkPlace:
+        """Return where the chunk is stored that digits select."""
+        first = self._stage_of[tensor.name] * self._stage_size
+        rank = first + sum(part * stride for (_, stride), part in parts.items())
+        holder = self._chosen(tensor.kind.digits, rank)[tensor.name]
+        writer = holder
+        if not self._writes[holder]:
+            writer = next(w for chunk, w in self.share(holder).sends if chunk.name == tensor.name)
+        offsets, _ = tensor.kind.box_of(rank)
+        return self.places(writer, overhead)[tensor.name, offsets]
+
+    def places(self, writer: int, overhead: Overhead) -> dict[tuple[str, Sizes], ChunkPlace]:
+        """Return the place of each chunk in a writer's file, by tensor and offsets."""
+        if writer not in self._places:
+            end = 0
+            found = {}
+            for chunk in self.share(writer).written:
+                start = end + -end % ALIGNED
+                length = chunk.bytes + overhead(chunk.dtype, chunk.sizes)
+                found[chunk.name, chunk.offsets] = ChunkPlace(writer, start, length)
+                end = start + length
+            self._places[writer] = found
+        return self._places[writer]
+
+    def _held(self, rank: int) -> list[TensorChunk]:
+        """Return the chunks that a rank writes or sends, scalars first: many ranks read those."""
+        found = []
+        for digits, tensors in self.stages[rank // self._stage_size].items():
+            chosen = self._chosen(digits, rank)
+            boxes: dict[DividedKind, tuple[Sizes, Sizes]] = {}
+            for name, kind in ((t.name, t.kind) for t in tensors):
+                if chosen.get(name) == rank:
+                    if kind not in boxes:
+                        boxes[kind] = kind.box_of(rank)
+                    found.append(TensorChunk(name, kind.dtype, *boxes[kind]))
+        return sorted(found, key=lambda chunk: (len(chunk.sizes) > 0, chunk.name))
+
+    def _chosen(self, digits: tuple[Digit, ...], rank: int) -> dict[str, int]:
+        """Return who writes or sends each chunk that these digits of a rank select, by tensor.
+
+        Empty chunks are left out.
+        """
+        stage = rank // self._stage_size
+        first = stage * self._stage_size + sum(rank // s % p * s for p, s in digits)
+        if (first, digits) not in self._holders:
+            ranks = np.arange(stage * self._stage_size, (stage + 1) * self._stage_size)
+            for parts, stride in digits:
+                ranks = ranks[ranks // stride % parts == rank // stride % parts]
+            writing = ranks[self._writes[ranks]]
+            candidates = (writing if len(writing) else ranks).tolist()
+            self._holders[first, digits] = _shared_out(self.stages[stage][digits], rank, candidates)
+        return self._holders[first, digits]
+
+    @cached_property
+    def _sends(self) -> bool:
+        """Whether no writer holds some chunk."""
+        for number, stage in enumerate(self.stages):
+            ranks = np.arange(number * self._stage_size, (number + 1) * self._stage_size)
+            for digits in stage:
+                group = sum((ranks // s % p * s for p, s in digits), np.zeros_like(ranks))
+                if len(np.unique(group[self._writes[ranks]])) < prod(p for p, _ in digits):
+                    return True
+        return False
+
+    @cached_property
+    def _block_size(self) -> int:
+        """Ranks of a block: as few as have an even share of the writers, but `SMALLEST_BLOCK`."""
+        common = gcd(self.world_size, len(self.writers))
+        for blocks in range(min(common, self.world_size // SMALLEST_BLOCK), 1, -1):
+            if common % blocks == 0:
+                counts = self._writes.reshape(blocks, -1).sum(axis=1)
+                if (counts == counts[0]).all():
+                    return self.world_size // blocks
+        return self.world_size
+
+    def _block(self, number: int) -> dict[int, WriteShare]:
+        if number not in self._blocks:
+            first = number * self._block_size
+            held = {rank: self._held(rank) for rank in range(first, first + self._block_size)}
+            self._blocks[number] = _routed(held, [r for r in held if self._writes[r]])
+        return self._blocks[number]
+
+
+def _shared_out(
+    tensors: Sequence[DividedTensor], rank: int, candidates: Sequence[int]
+) -> dict[str, int]:
+    """Return one of the candidates for the chunk of each tensor that a rank holds."""
+    chosen: dict[str, int] = {}
+    sized = []
+    sizes: dict[DividedKind, int] = {}
+    for tensor in tensors:
+        kind = tensor.kind
+        if kind not in sizes:
+            sizes[kind] = _bytes(kind, kind.box_of(rank)[1])
+        if not kind.shape:
+            chosen[tensor.name] = candidates[0]
+        elif sizes[kind]:
+            sized.append((-sizes[kind], tensor.name))
+    loads = [(0, candidate) for candidate in candidates]  # a heap: ascending
+    for size, name in sorted(sized):
+        load, candidate = loads[0]
+        chosen[name] = candidate
+        heapq.heapreplace(loads, (load - size + WEIGHT, candidate))
+    return chosen
+
+
+def _routed(
+    held: Mapping[int, Sequence[TensorChunk]], writers: Sequence[int]
+) -> dict[int, WriteShare]:
+    """Return the shares of the ranks of a block, in which only some write."""
+    loads = [(sum(map(_weight, held[writer])), writer) for writer in writers]
+    heapq.heapify(loads)
+    received: dict[int, list[tuple[TensorChunk, int]]] = {rank: [] for rank in held}
+    sends: dict[int, list[tuple[TensorChunk, int]]] = {rank: [] for rank in held}
+    others = [(chunk, rank) for rank in held.keys() - set(writers) for chunk in held[rank]]
+    # One order for all ranks of the block, so that no two ranks wait for each other.
+    for chunk, rank in sorted(others, key=lambda c: (-_weight(c[0]), c[1], c[0].name)):
+        load, writer = heapq.heappop(loads)
+        received[writer].append((chunk, rank))
+        sends[rank].append((chunk, writer))
+        heapq.heappush(loads, (load + _weight(chunk), writer))
+    return {
+        rank: WriteShare(
+            own=tuple(chunks) if rank in writers else (),
+            received=tuple(received[rank]),
+            sends=tuple(sends[rank]),
+        )
+        for rank, chunks in held.items()
+    }
+
+
+def _weight(chunk: TensorChunk) -> int:
+    return chunk.bytes + WEIGHT
+
+
+def _bytes(kind: DividedKind, sizes: Sizes) -> int:
+    return prod(sizes) * itemsize(kind.dtype)

@@ -1,0 +1,53 @@
+"""`python -m trainer dcp-metadata CHECKPOINT`: writes the index that `dcp.load` needs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.checkpoint.chunks.dcp_metadata import chunk_count, dcp_metadata
+from trainer.checkpoint.manifest import read_manifest
+from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
+from trainer.checkpoint.reader.stored_tensors import TensorsOfIndex
+from trainer.checkpoint.save_folder import write_durably
+from trainer.errors import CheckpointError
+from trainyard.protocol.manifest import DCP_METADATA
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command; return 0 if the file is there, 2 for a checkpoint that is rejected."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer dcp-metadata",
+        description="Write the .metadata of a checkpoint that is committed without one, so that "
+        "torch.distributed.checkpoint.load reads its folder.",
+    )
+    parser.add_argument("checkpoint", type=Path, help="folder of a committed checkpoint")
+    folder = parser.parse_args(words).checkpoint
+    try:
+        print(write_metadata(folder))  # noqa: T201 -- the answer of a command
+    except CheckpointError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
+def write_metadata(folder: Path) -> str:
+    """Write `.metadata` into the folder of a checkpoint; return what was done.
+
+    The manifest does not list the file: all other programs ignore it, and a deletion removes it.
+
+    Raises:
+        CheckpointError: the checkpoint is not committed or damaged, or the storage refuses.
+    """
+    manifest = read_manifest(folder)
+    path = folder / DCP_METADATA
+    if any(file.path == DCP_METADATA for file in manifest.files):
+        return f"{path} is a part of the checkpoint already"
+    reader = CheckedReader(folder)
+    reader.look(point_at(manifest, folder))
+    assert isinstance(reader.stored, TensorsOfIndex)
+    index = reader.stored.index
+    write_durably(path, dcp_metadata(index))
+    return f"{path}: {chunk_count(index):,} chunks, {path.stat().st_size:,} bytes"
