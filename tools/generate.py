@@ -9,6 +9,7 @@ from pathlib import Path
 
 from server.app.factory import openapi_text
 from tools.spec_docs import environment_markdown, job_schema_text, spec_markdown
+from tools.strategy_docs import strategy_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/environment.md": environment_markdown,
     "docs/spec.md": spec_markdown,
+    "docs/strategy.md": strategy_markdown,
     "tests/library/spec/job.schema.json": job_schema_text,
     "web/openapi.json": openapi_text,
 }

@@ -48,6 +48,8 @@ def draw_plan(plan: Plan | ProgramPlan) -> RenderableType:
             ("speed", _speed(plan.speed)),
             ("checkpoint", f"{formats.size(plan.checkpoint_bytes)} each, up to "
              f"{plan.checkpoints_kept:,} kept: {formats.size(plan.checkpoints_bytes)}"),
+            ("strategy", f"for this size {'+'.join(plan.strategy.axes)}, as preset "
+             f"{plan.strategy.preset}.toml"),
             (f"auto on {plan.device}", formats.auto(plan.auto)),
         ]
     )  # fmt: skip

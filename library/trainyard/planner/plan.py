@@ -20,6 +20,7 @@ from trainyard.planner.pipeline_cost import microbatches_that_fit
 from trainyard.planner.program_plan import plan_program, program_options
 from trainyard.planner.results import Plan, ProgramPlan, ResumeOption
 from trainyard.planner.speed.prediction import Predictor
+from trainyard.planner.strategy import strategy_of
 from trainyard.spec.auto import auto_values, expected_device, explicit, resolved
 from trainyard.spec.checkpoint_rules import most_kept
 from trainyard.spec.ignored_fields import WARNING_RULES
@@ -80,6 +81,7 @@ def plan(
         **dict(chosen),
         device=device,
         auto=auto,
+        strategy=strategy_of(spec),
         steps=steps,
         tokens_per_step=spec.tokens_per_step,
         total_tokens=steps * spec.tokens_per_step,

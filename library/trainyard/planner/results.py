@@ -157,6 +157,19 @@ class ResumeOption(RecordModel):
     """Why no layout is legal; absent when one is."""
 
 
+class Strategy(RecordModel):
+    """Parallel axes for a size of model, with a preset to start from."""
+
+    preset: str
+    """File of `examples/presets` without its ending."""
+    axes: tuple[str, ...]
+    """Axes above 1, outermost first."""
+    advice: str
+    """What to set, in words."""
+    why: str
+    """Reason."""
+
+
 class ProgramPlan(RecordModel):
     """The plan of a job that runs a program, of which only its slots are known before it runs."""
 
@@ -200,6 +213,8 @@ class Plan(RecordModel):
     """Expected kind of slot: that of the spec, else GPUs, unless all nodes have CPUs only."""
     auto: AutoValues
     """Value of each field that is `auto` on such slots; an attempt uses its own slots."""
+    strategy: Strategy
+    """Axes with which to start for a model of this size, whatever the spec has."""
     batch: BatchPlan
     """How the global batch is split."""
     pipeline: PipelinePlan | None

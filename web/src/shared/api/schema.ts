@@ -11806,6 +11806,8 @@ export interface components {
             auto: {
                 [key: string]: boolean | number | string;
             };
+            /** @description Axes with which to start for a model of this size, whatever the spec has. */
+            strategy: components["schemas"]["Strategy"];
             /** @description How the global batch is split. */
             batch: components["schemas"]["BatchPlan"];
             /** @description Its stages; absent without pipeline parallelism. */
@@ -14884,6 +14886,32 @@ export interface components {
              * @description All of it but the times, as a sentence.
              */
             words: string;
+        };
+        /**
+         * Strategy
+         * @description Parallel axes for a size of model, with a preset to start from.
+         */
+        Strategy: {
+            /**
+             * Preset
+             * @description File of `examples/presets` without its ending.
+             */
+            preset: string;
+            /**
+             * Axes
+             * @description Axes above 1, outermost first.
+             */
+            axes: string[];
+            /**
+             * Advice
+             * @description What to set, in words.
+             */
+            advice: string;
+            /**
+             * Why
+             * @description Reason.
+             */
+            why: string;
         };
         StreamItem: components["schemas"]["EventView"] | components["schemas"]["NoticeView"];
         /**
