@@ -13,6 +13,7 @@ import sys
 PROGRAMS = (
     "control_plane.submit_to_first_step",
     "control_plane.stream_latency",
+    "control_plane.stream_clients",
     "control_plane.ingest",
     "control_plane.ingest.against_trackers",
     "control_plane.jobs_list",

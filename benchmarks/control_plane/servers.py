@@ -129,11 +129,11 @@ def store(kind: str) -> Iterator[Store]:
 
 
 @contextmanager
-def served(opened: Store) -> Iterator[Process]:
-    """Serve the API in a process of its own."""
+def served(opened: Store, **settings: str) -> Iterator[Process]:
+    """Serve the API in a process of its own; settings are given without `TRAINYARD_`."""
     port = any_free_port(HOST)
     url = f"http://{HOST}:{port}"
-    with server_process(opened, "api", PORT=str(port)) as (process, log):
+    with server_process(opened, "api", PORT=str(port), **settings) as (process, log):
         wait_until_it_answers(f"{url}/healthz", process, log)
         yield Process(url, process.pid)
 

@@ -77,7 +77,7 @@ async def _send_all(lanes: Sequence[Lane], for_seconds: float) -> Sent:
 async def _run(lane: Lane, due: float, end: float, sent: Sent) -> None:
     seconds = sent.seconds.setdefault(lane.kind, [])
     refused = sent.refused.setdefault(lane.kind, [])
-    connection = _Connection(lane)
+    connection = Connection(lane)
     for body in lane.bodies:
         await asyncio.sleep(due - time.perf_counter())
         if time.perf_counter() >= end:
@@ -92,7 +92,7 @@ async def _run(lane: Lane, due: float, end: float, sent: Sent) -> None:
     connection.close()
 
 
-class _Connection:
+class Connection:
     """The connection of one lane; the server closes those that are idle."""
 
     def __init__(self, lane: Lane) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
@@ -32,7 +34,8 @@ async def _one_slow_one_quick(context: Context, tail: Tail) -> None:
     quick = follow(context, tail, last_event_id=None, job_id=None)
     for stream in (slow, quick):
         assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
-    waiting = asyncio.ensure_future(anext(slow))  # it waits once, takes one, and then no more
+    quick = frames(quick)
+    waiting = asyncio.ensure_future(anext(slow))  # it waits once, takes what came, and then no more
     await asyncio.to_thread(append_many, context, 10)
     assert (await waiting).startswith(b"id: 1\n")
     for number in range(1, 11):
@@ -44,9 +47,8 @@ async def _one_slow_one_quick(context: Context, tail: Tail) -> None:
             assert (await anext(quick)).startswith(b"id: %d\n" % (heard + 1))
             heard += 1
     assert tail.clients == 2
-    left = [frame async for frame in slow]
-    assert left[-1] == b"event: reset\nid: %d\ndata: {}\n\n" % heard
-    assert len(left) == 10  # the nine that it had taken, and the reset
+    left = [content async for content in slow]
+    assert left == [b"event: reset\nid: %d\ndata: {}\n\n" % heard]
     assert tail.clients == 1
     await quick.aclose()
     assert tail.clients == 0
@@ -79,6 +81,7 @@ async def _reads_from(context: Context, tail: Tail, position: int) -> None:
     stream = follow(context, tail, last_event_id=None, job_id=None)
     begin = [await anext(stream) for _ in range(2)]
     assert begin == [b"retry: 1000\n\n", b"id: %d\n\n" % position]
+    stream = frames(stream)
     await asyncio.to_thread(append_many, context, 2)
     for number in (1, 2):
         assert (await anext(stream)).startswith(b"id: %d\n" % (position + number))
@@ -98,6 +101,7 @@ async def _reads_many_notices(context: Context, tail: Tail) -> None:
     jobs = [f"{number:026d}" for number in range(QUEUE + 1)]
     stream = follow(context, tail, last_event_id=None, job_id=None)
     assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
+    stream = frames(stream)
     await asyncio.to_thread(wait_for, context, jobs, "needs 1 slot")
     read = [await anext(stream) for _ in jobs]
     # The notices of one transaction have no order.
@@ -110,13 +114,43 @@ def test_of_each_notice_the_newest_waits_after_what_it_overtook() -> None:
         subscription = Subscription(position=0, job_id="a")
         first = StreamMessage(None, ("a", "waiting", ""), "a", b"old")
         other = StreamMessage(None, ("b", "waiting", ""), "b", b"another job's")
-        subscription.hand_over([first, other])
-        subscription.hand_over([StreamMessage(1, 1, "a", b"event")])
-        subscription.hand_over([replace(first, content=b"new")])
-        await asyncio.sleep(0)  # each is added by the loop
+        subscription.add([first, other])
+        subscription.add([StreamMessage(1, 1, "a", b"event")])
+        subscription.add([replace(first, content=b"new")])
         return [message.content for message in await subscription.take()]
 
     assert asyncio.run(received()) == [b"event", b"new"]
+
+
+def test_what_came_since_the_last_look_is_one_write_to_each_client(context: Context) -> None:
+    async def writes() -> list[list[bytes]]:
+        streams = [follow(context, tail, last_event_id=None, job_id=None) for _ in range(50)]
+        for stream in streams:
+            assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
+        await asyncio.to_thread(append_many, context, 20)
+        got = [[await anext(stream)] for stream in streams]
+        for contents, stream in zip(got, streams, strict=True):
+            while b"".join(contents).count(b"data: ") < 20:
+                contents.append(await anext(stream))
+            await stream.aclose()
+        return got
+
+    tail = Tail(context)
+    tail.start()
+    try:
+        got = asyncio.run(writes())
+    finally:
+        tail.stop()
+    assert {b"".join(contents) for contents in got} == {b"".join(got[0])}
+    assert max(map(len, got)) < 20
+
+
+async def frames(stream: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield each frame of a stream, several of which may come at once."""
+    async with aclosing(stream):
+        async for content in stream:
+            for frame in content.removesuffix(b"\n\n").split(b"\n\n"):
+                yield frame + b"\n\n"
 
 
 def wait_for(context: Context, jobs: list[str], reason: str) -> None:
