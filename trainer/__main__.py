@@ -1,6 +1,6 @@
 """Command line: `torchrun ... -m trainer <run>` trains an attempt.
 
-python -m trainer check <run>                           checks a run before its ranks start
+python -m trainer check <run> [--alongside]             checks a run as its ranks start
 python -m trainer export <checkpoint> --to <folder>     writes the weights in the hub's format
 python -m trainer compare <run> <checkpoint>            compares a checkpoint with a run's model
 python -m trainer dcp-metadata <checkpoint>             writes the index that `dcp.load` needs
@@ -17,11 +17,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from trainer.check import check_run
 from trainer.errors import LaunchError, RunError
 from trainer.metrics.rank_position import write_position_when_asked
-from trainer.metrics.run_writer import RunWriter
+from trainer.metrics.run_writer import RunWriter, write_check_error
 from trainer.process import (
     die_with_parent,
     importing_without_collector,
@@ -32,14 +33,31 @@ from trainer.process import (
 from trainer.run import add_root_argument, forget_check, open_run, refuse_used
 from trainyard.base.file_limit import raise_file_limit
 from trainyard.run.directory import Phase, RunDirectory
-from trainyard.run.failures import FailureReason
+from trainyard.run.failures import Failure, FailureReason
 
 INTERRUPTED = 130  # a shell's exit code after Ctrl-C: 128 + SIGINT
 
 logger = logging.getLogger("trainer")
 
-# Only `_train` and some commands import torch, which takes seconds: the first heartbeat and the
+# Only `preload` and some commands import torch, which takes seconds: the first heartbeat and the
 # checks do not wait for it.
+
+
+def preload() -> None:
+    """Import what every rank imports; a process that forks ranks calls it once, before.
+
+    The variables that torch reads at its import have their values by then.
+    """
+    prefer_growing_segments(os.environ)
+    with importing_without_collector():
+        import torch._dynamo  # noqa: F401 (else the first step imports it, with the collector on)
+
+        import trainer.loop.train  # noqa: F401
+
+
+def enter() -> NoReturn:
+    """Run the command line in `sys.argv`, and end this process with its exit code."""
+    leave(main())
 
 
 def main() -> int:
@@ -78,6 +96,11 @@ def _launch(words: Sequence[str]) -> int:
         logger.setLevel(logging.DEBUG)
     directory = RunDirectory(arguments.run.resolve())
     writer = RunWriter(directory, rank=rank, local_rank=local_rank)
+    if checking and arguments.alongside:
+        return _recorded(
+            lambda: check_run(arguments.run, roots=roots),
+            record=lambda error: write_check_error(directory, error),
+        )
     try:
         if checking:
             forget_check(directory)
@@ -86,15 +109,15 @@ def _launch(words: Sequence[str]) -> int:
         logger.error("%s", error)
         return 1
     if checking:
-        return _recorded(writer, lambda: check_run(arguments.run, roots=roots))
-    return _recorded(writer, lambda: _train(arguments.run, roots, writer))
+        return _recorded(lambda: check_run(arguments.run, roots=roots), record=writer.fail)
+    return _recorded(lambda: _train(arguments.run, roots, writer), record=writer.fail)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
         usage="torchrun --nproc-per-node=N -m trainer RUN [--root NAME=PATH] [--verbose]\n"
-        "       python -m trainer check RUN [--root NAME=PATH]\n"
+        "       python -m trainer check RUN [--root NAME=PATH] [--alongside]\n"
         "       python -m trainer export CHECKPOINT --to FOLDER\n"
         "       python -m trainer compare RUN CHECKPOINT [--root NAME=PATH]\n"
         "       python -m trainer dcp-metadata CHECKPOINT",
@@ -105,6 +128,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--verbose", action="store_true", help="log each phase of a save on every rank"
     )
+    parser.add_argument(
+        "--alongside",
+        action="store_true",
+        help="with check: the ranks of the run start meanwhile; an error goes to check_error.json",
+    )
     return parser
 
 
@@ -114,7 +142,7 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _recorded(writer: RunWriter, action: Callable[[], None]) -> int:
+def _recorded(action: Callable[[], None], *, record: Callable[[BaseException], Failure]) -> int:
     """Run `action`; its error goes to the log and into the run directory. Return the exit code."""
     try:
         action()
@@ -122,16 +150,16 @@ def _recorded(writer: RunWriter, action: Callable[[], None]) -> int:
         return INTERRUPTED
     except RunError as error:  # the message is enough for the log; the record has the traceback
         logger.error("%s: %s", error.reason.value, error)
-        return _failed(writer, error)
+        return _failed(error, record)
     except BaseException as error:  # DCP's CheckpointException is no `Exception`
         logger.exception("the run failed")
-        return _failed(writer, error)
+        return _failed(error, record)
     return 0
 
 
-def _failed(writer: RunWriter, error: BaseException) -> int:
+def _failed(error: BaseException, record: Callable[[BaseException], Failure]) -> int:
     try:
-        failure = writer.fail(error)
+        failure = record(error)
     except OSError:
         logger.exception("the failure could not be recorded")
     else:
@@ -152,15 +180,12 @@ def _train(folder: Path, roots: Mapping[str, str], writer: RunWriter) -> None:
     # Without torchrun this process is the only rank, whatever `resources.world_size` is.
     run = open_run(folder, world_size=int(os.environ.get("WORLD_SIZE", "1")), roots=roots)
     os.environ.update(run.spec.env)  # before the import of torch, which reads it
-    prefer_growing_segments(os.environ)
-    with importing_without_collector():
-        import torch._dynamo  # noqa: F401 (else the first step imports it, with the collector on)
-
-        from trainer.loop.train import train
+    preload()
+    from trainer.loop.train import train
 
     outcome = train(run, writer)
     logger.info("%s at step %d", outcome.outcome, outcome.step)
 
 
 if __name__ == "__main__":
-    leave(main())
+    enter()

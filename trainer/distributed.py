@@ -27,6 +27,9 @@ FLIGHT_RECORDER = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_NCCL_ENABLE_TIMING": "1",  # durations of collectives, by events
 }
+LISTENER = "TRAINYARD_STORE_FD"
+"""Variable with the descriptor of rank 0 that listens on `MASTER_PORT`, where no torchrun serves
+the store; ranks that have no such descriptor ignore the value."""
 SAVING_TIMEOUT_SECONDS = 3600.0
 """Timeout of the CPU group, on which ranks wait while others read and write files."""
 STARTING_SECONDS = 600.0
@@ -62,9 +65,10 @@ def joined(
     hang_seconds: float,
     flight_recorder: Path | None = None,
 ) -> Iterator[Ranks]:
-    """Join the process group of torchrun's environment; destroy it after all ranks have finished.
+    """Join the process group of the launch; destroy it after all ranks have finished.
 
-    Without that environment the process is the only rank. After an error the group is not
+    The ranks meet by torchrun's environment, or at a port on which rank 0 listens already.
+    Without either the process is the only rank. After an error the group is not
     destroyed, which would wait for ranks that may never arrive.
 
     Args:
@@ -85,7 +89,16 @@ def joined(
     timeout = collective_timeout(hang_seconds)
     saving_timeout = timedelta(seconds=max(hang_seconds, SAVING_TIMEOUT_SECONDS))
     device_id = local if local.type == "cuda" else None
-    if "RANK" in os.environ:
+    if LISTENER in os.environ:
+        dist.init_process_group(
+            backend,
+            store=_store_at_listener(timeout),
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=timeout,
+            device_id=device_id,
+        )
+    elif "RANK" in os.environ:
         dist.init_process_group(backend, timeout=timeout, device_id=device_id)
     else:
         store = dist.HashStore()
@@ -100,6 +113,22 @@ def joined(
     )
     dist.barrier()  # else a rank could close connections that another one still needs
     dist.destroy_process_group()
+
+
+def _store_at_listener(timeout: timedelta) -> dist.Store:
+    """Return the store of a launch without torchrun: rank 0 serves it on an open listener.
+
+    The port is bound before any rank runs, so no other process can take it.
+    """
+    rank, listener = int(os.environ["RANK"]), int(os.environ[LISTENER])
+    return dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        int(os.environ["WORLD_SIZE"]),
+        is_master=rank == 0,
+        timeout=timeout,
+        master_listen_fd=listener if rank == 0 else None,
+    )
 
 
 def collective_timeout(hang_seconds: float) -> timedelta:

@@ -15,6 +15,8 @@ from trainyard.run.records import DIFF_LIMIT_BYTES, Provenance
 
 GIT_SECONDS = 20
 SOURCE = Path(__file__).resolve().parent
+LAUNCH = "TRAINYARD_LAUNCH"
+"""Variable by which the supervisor names how it started the ranks."""
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
@@ -39,6 +41,7 @@ def provenance(source: Path = SOURCE) -> Provenance:
         platform=platform.platform(),
         cpu_count=len(os.sched_getaffinity(0)),
         gpus=tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())),
+        launch=os.environ.get(LAUNCH),
     )
 
 

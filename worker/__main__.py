@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 logger = logging.getLogger("worker")
@@ -22,7 +23,9 @@ def main() -> int:
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every report
     if arguments.command == "supervise":
-        return _supervise(arguments.run, arguments.lock)
+        return _supervise(arguments.run, arguments.lock, arguments.why_cold)
+    if arguments.command == "idle":
+        return _idle(arguments)
     if arguments.command == "operation":
         return _operation(arguments.folder)
     if arguments.command == "init":
@@ -43,6 +46,12 @@ def _parser() -> argparse.ArgumentParser:
     supervise = commands.add_parser("supervise", help="own one torchrun (started by the worker)")
     supervise.add_argument("run", type=Path, help="run directory")
     supervise.add_argument("--lock", type=int, required=True, help="file descriptor of the lock")
+    supervise.add_argument("--why-cold", default="", help="why its ranks cannot be forked")
+    idle = commands.add_parser("idle", help="wait for a launch (started by the worker)")
+    idle.add_argument("data_dir", type=Path, help="data folder of the node")
+    idle.add_argument("node", help="name of the node")
+    for name in ("worker-pid", "worker-start", "threads", "status"):
+        idle.add_argument(f"--{name}", type=int, required=True)
     operation = commands.add_parser(
         "operation", help="own the command of an operation (started by the worker)"
     )
@@ -78,14 +87,30 @@ def _pilot(command: str) -> int:
         return 2
 
 
-def _supervise(folder: Path, lock_fd: int) -> int:
+def _supervise(folder: Path, lock_fd: int, why_cold: str) -> int:
     """Detach, then supervise the attempt until it is over."""
     _detach()
     from worker.launchers.program_launcher import launcher_for
     from worker.supervisor.supervise import run_detached
 
-    run_detached(folder.resolve(), lock_fd, launcher_for)
+    run_detached(folder.resolve(), lock_fd, partial(launcher_for, why_cold=why_cold))
     return 0
+
+
+def _idle(arguments: argparse.Namespace) -> int:
+    """Detach, then wait for a launch."""
+    _detach()
+    from worker.node.node_store import NodeStore
+    from worker.warm.idle import IdleSettings, run_idle
+
+    settings = IdleSettings(
+        node=arguments.node,
+        worker_pid=arguments.worker_pid,
+        worker_start=arguments.worker_start,
+        threads=arguments.threads,
+        status=arguments.status,
+    )
+    return run_idle(NodeStore(arguments.data_dir), settings)
 
 
 def _detach() -> None:

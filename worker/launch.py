@@ -22,6 +22,7 @@ from worker.node.hardware.samples import sample_disk
 from worker.node.node_store import AttemptLock, LaunchRecord, LocalNode, WorkerRun
 from worker.node.process_identity import own_identity
 from worker.node.users import RankUser
+from worker.warm.hand_over import hand_over
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +71,19 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
             user = node.run_as.free(taken) if node.run_as is not None else None
             run = prepare_run(node, message.attempt_id, reply, user=user)
             lock.lead_to(run)
-        start_supervisor(run, lock)
+        _supervise(node, run, lock, reply)
     return True
+
+
+def _supervise(node: LocalNode, run: WorkerRun, lock: AttemptLock, claim: ClaimReply) -> None:
+    """Give the launch to the idle supervisor, or start another one where none takes it."""
+    if claim.spec.program is not None or claim.spec.model.factory is not None:
+        start_supervisor(run, lock)  # what no forkserver has imported
+        return
+    why = hand_over(node.store, run, lock)
+    if why is not None:
+        logger.info("a cold launch: %s", why)
+        start_supervisor(run, lock, why_cold=why)
 
 
 def _report_full(node: LocalNode, attempt_id: str, claim: ClaimReply, api: WorkerApi) -> None:
@@ -164,14 +176,20 @@ def _environment(node: LocalNode, claim: ClaimReply) -> dict[str, str]:
     }
 
 
-def start_supervisor(run: WorkerRun, lock: AttemptLock) -> None:
+def start_supervisor(run: WorkerRun, lock: AttemptLock, *, why_cold: str | None = None) -> None:
     """Start the supervisor of a run directory, detached; it inherits the attempt's lock.
 
     The command forks and its first process ends at once (`worker.__main__`), so that the supervisor
     is a child of the machine's first process, which reaps it, and outlives this worker.
+
+    Args:
+        run: the run directory.
+        lock: lock of the attempt.
+        why_cold: why no idle supervisor has taken the launch, for the provenance of the attempt.
     """
+    reason = [] if why_cold is None else [f"--why-cold={why_cold}"]
     detach(
-        ["supervise", str(run.root), f"--lock={lock.fd}"],
+        ["supervise", str(run.root), f"--lock={lock.fd}", *reason],
         log=run.supervisor_log,
         folder=run.root,
         pass_fds=[lock.fd],

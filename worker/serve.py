@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from worker.pilot.allocation import EndWatch, find_pilot
 from worker.registration import register
 from worker.settings import Settings
 from worker.supervisor.preemption import read_notice
+from worker.upkeep.idle_keeper import IdleKeeper
 from worker.upkeep.roots import identify_roots
 from worker.upkeep.run_cleaner import RunCleaner
 
@@ -116,16 +119,29 @@ def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerI
     if heart.refusal is not None:
         raise heart.refusal
     heart.start()
-    cleaner = RunCleaner(store, node.name, days=settings.run_days)
-    cleaner.start()
-    _take_messages(settings, node)
-    cleaner.stop()
+    with _upkeep(settings, node):
+        _take_messages(settings, node)
     heart.stop()
     heart.join()
     if heart.refusal is not None:
         raise heart.refusal
     if read_notice(notices) is not None:
         heart.beat()  # it may be the last that the server hears of this node
+
+
+@contextmanager
+def _upkeep(settings: Settings, node: LocalNode) -> Iterator[None]:
+    """Remove old run directories, and keep an idle supervisor, while the block runs."""
+    threads: list[RunCleaner | IdleKeeper] = [
+        RunCleaner(node.store, node.name, days=settings.run_days)
+    ]
+    if settings.warm:
+        threads.append(IdleKeeper(node))
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.stop()
 
 
 def _take_messages(settings: Settings, node: LocalNode) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.worker.fake_server import FakeAttempt, FakeServer
-from tests.worker.launchers.process_launcher import PROCESSES, TORCHRUN
+from tests.worker.launchers.process_launcher import PROCESSES, STAND_IN, TORCHRUN
 from tests.worker.node.hardware.fake_nvml import FakeNvml, compile_library
 from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
@@ -33,7 +33,6 @@ from worker.node.process_tree import MARKER, NODE_MARKER
 from worker.node.users import RankUser
 
 HERE = Path(__file__).parent
-STAND_IN = (sys.executable, str(HERE / "stand_in.py"))
 SECONDS = 90.0  # the machine may be busy; what takes less is measured where it matters
 NODE = "node-1"
 TEXT = "".join(f"line {i}: {i * i % 97} sheep jumped over {i % 13} fences\n" for i in range(600))

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from trainer.metrics.run_writer import RunWriter
 from trainer.process import show_stacks_when_asked
@@ -26,8 +27,22 @@ def main() -> None:
         check(behaviour)
         return
     run, rank = Path(words[0]), int(os.environ["RANK"])
+    behaviour = "sleep" if behaviour in ("check_fails", "check_lasts") else behaviour
     say(f"rank {rank} of {os.environ['WORLD_SIZE']} begins")
     BEHAVIOURS[behaviour](run, rank)
+
+
+def preload() -> None:
+    """As the trainer's, for the forkserver, which calls `enter` in each process that it forks."""
+
+
+def enter() -> NoReturn:
+    """Run what `sys.argv` names, as the last act of this process."""
+    try:
+        main()
+    except SystemExit as end:
+        os._exit(int(end.code or 0))
+    os._exit(0)
 
 
 def check(behaviour: str) -> None:
@@ -158,6 +173,7 @@ def pry(run: Path, rank: int) -> None:
         except OSError as error:
             say(type(error).__name__)
     say(f"uid {os.getuid()} groups {os.getgroups()} home {os.access(Path.home(), os.W_OK)}")
+    pry_into_processes()
     (run / "events.jsonl").symlink_to(node / "node.token")
     if os.fork() == 0:
         os.setsid()
@@ -165,6 +181,28 @@ def pry(run: Path, rank: int) -> None:
             os.execve("/bin/sleep", ["sleep", "600"], {})
         os._exit(0)
     finish(run, "succeeded", 3)
+
+
+def pry_into_processes() -> None:
+    """Say what this process has kept of those before it, and what it can read of them."""
+    fields = Path("/proc/self/status").read_text().splitlines()
+    rights = [line.split()[1] for line in fields if line.startswith(("CapPrm", "CapEff", "CapInh"))]
+    say(f"rights {sum(int(right, 16) for right in rights)}")
+    with contextlib.suppress(PermissionError):
+        os.setuid(0)
+        say("root again")
+    supervisor = Path("/proc", str(os.getppid()))  # or a process between, of the same user
+    while supervisor.stat().st_uid == os.getuid():
+        stat = (supervisor / "stat").read_text()
+        supervisor = Path("/proc", stat[stat.rindex(")") + 2 :].split()[1])
+    for name in ("environ", "mem", "maps"):
+        try:
+            say(f"{name} of the supervisor: {(supervisor / name).open('rb').read(1)!r}")
+        except OSError as error:
+            say(f"{name} of the supervisor: {type(error).__name__}")
+    opened = [path for path in Path("/proc/self/fd").iterdir() if int(path.name) > 2]
+    kinds = [str(path.readlink()).partition(":")[0] for path in opened if path.is_symlink()]
+    say(f"opened {kinds}")
 
 
 def fail_silently(run: Path, rank: int) -> None:

@@ -123,6 +123,13 @@ class RunWriter:
         return own
 
 
+def write_check_error(directory: RunDirectory, error: BaseException) -> Failure:
+    """Write the failure of a check whose ranks start meanwhile, and may fail as well; return it."""
+    failure = failure_of(error, rank=None, step=None)
+    replace_record(directory.check_error, failure)
+    return failure
+
+
 def failure_of(error: BaseException, *, rank: int | None, step: int | None) -> Failure:
     """Return the typed failure of an exception."""
     text = "".join(traceback.format_exception(error))

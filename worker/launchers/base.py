@@ -212,16 +212,27 @@ class Launcher(Protocol):
     did not call `start`: one that reports for a supervisor that died.
     """
 
+    @property
+    def checks_alongside(self) -> bool:
+        """Whether `start` starts the check too, so that it runs while the ranks start."""
+
     def prepare(self) -> Sequence[str] | Failure:
         """Check what the launcher itself needs of the node, before any process of the share starts.
 
         Returns:
-            The command that checks the input before any rank starts, empty without one; or why the
-            share cannot be launched here.
+            The command that checks the input, empty without one; or why the share cannot be
+            launched here.
         """
 
-    def start(self) -> None:
-        """Start the ranks of this node; called once, after the check.
+    def start(self, *, check: Sequence[str] = ()) -> int | None:
+        """Start the ranks of this node; called once.
+
+        Args:
+            check: with `checks_alongside`, the command that `prepare` returned; else it has run.
+
+        Returns:
+            The process of this check, a child of this one, with its output in the log of the node's
+            first rank; None without one.
 
         Raises:
             OSError: the system refuses to start a process.

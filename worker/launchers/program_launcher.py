@@ -51,9 +51,14 @@ TORCH_REMEDY = Remedy(
 )
 
 
-def launcher_for(share: Share) -> Launcher:
-    """Return the launcher of what a share runs: the built-in trainer, or a program."""
-    return ProgramLauncher(share) if share.runs_program else TorchrunLauncher(share)
+def launcher_for(share: Share, *, why_cold: str = "") -> Launcher:
+    """Return the launcher of what a share runs: the built-in trainer, or a program.
+
+    Args:
+        share: the node's share of the attempt.
+        why_cold: why the ranks of the trainer are not forked, for their provenance.
+    """
+    return ProgramLauncher(share) if share.runs_program else TorchrunLauncher(share, why=why_cold)
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,7 @@ class Interpreter:
 class ProgramLauncher(TorchrunLauncher):
     """Starts a program behind the rank wrapper, in its folder and its environment."""
 
+    checks_alongside = False
     node_at_fault = False
 
     def __init__(self, share: Share) -> None:
@@ -124,8 +130,9 @@ class ProgramLauncher(TorchrunLauncher):
         except (OSError, ValueError) as error:
             return self._unfit(error)
 
-    def start(self) -> None:
-        """Start torchrun, or the one process of the node."""
+    def start(self, *, check: Sequence[str] = ()) -> None:
+        """Start torchrun, or the one process of the node; its check has run before."""
+        assert not check, "an image is loaded before its ranks start"
         share, environment = self._share, self._environment
         if (container := self._container) is not None:
             try:

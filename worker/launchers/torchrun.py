@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 RENDEZVOUS_SECONDS = 300
 """Time within which all nodes of an attempt must have come."""
+LAUNCH = "TRAINYARD_LAUNCH"
+"""Variable by which ranks know how they began; the trainer records it."""
+WARM, COLD = "warm", "cold"
 RECORD_SECONDS = 2.0
 """Time for a rank wrapper to record the exit of its rank; afterwards the exit counts as unseen."""
 
@@ -37,35 +40,46 @@ RECORD_SECONDS = 2.0
 class TorchrunLauncher:
     """One torchrun for the ranks of a node."""
 
+    checks_alongside = True
     node_at_fault = True
     """Whether the node is at fault when torchrun ends by itself."""
 
-    def __init__(self, share: Share, *, trainer: Sequence[str] = TRAINER) -> None:
+    def __init__(self, share: Share, *, trainer: Sequence[str] = TRAINER, why: str = "") -> None:
         """Describe the launch; nothing starts.
 
         Args:
             share: the node's share of the attempt.
             trainer: command of a rank; the run directory is appended.
+            why: why the ranks are not forked, for their provenance.
         """
         self._share = share
         self._trainer = trainer
         self._watch = RankWatch(share.run, share.ranks)
         self._pid: int | None = None
+        self.manner = f"{COLD}: {why}" if why else COLD
+        """How the ranks begin, and why so, for their provenance."""
 
     def prepare(self) -> list[str] | Failure:
         """Return the trainer's own check of spec, storage and input, unless the port is taken."""
-        return taken_port(self._share) or [*self._trainer, "check", str(self._share.run.root)]
+        check = [*self._trainer, "check", str(self._share.run.root), "--alongside"]
+        return taken_port(self._share) or check
 
-    def start(self) -> None:
-        """Start torchrun."""
+    def start(self, *, check: Sequence[str] = ()) -> int | None:
+        """Start the check and torchrun; return the pid of the check."""
+        share, checking = self._share, None
+        environment = share.environment | {LAUNCH: self.manner}
+        if check:
+            log = share.run.log(share.ranks[0])
+            checking = share.processes.spawn(check, environment=environment, output=log)
         self._pid = self._share.processes.spawn(
             torchrun_command(self._share, [*self._trainer, str(self._share.run.root)]),
-            environment=self._share.environment,
+            environment=environment,
             output=self._share.run.launcher_log,
             # Slurm sends it to every process of a step, which then have its KillWait. The
             # supervisor orders the ranks to save; torchrun would end them first.
             ignored=[signal.SIGTERM],
         )
+        return checking
 
     def observe(self) -> Observation:
         """Return what torchrun's status and the files of the rank wrappers show."""

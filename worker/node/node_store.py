@@ -7,6 +7,7 @@
 <data_dir>/server.pem          certificates that are trusted for it, where the worker names some
 <data_dir>/leaving             why this node is drained, written by `worker.init`
 <data_dir>/deadline            until when a notice leaves the processes, where that is known
+<data_dir>/idle.sock, idle.log  where the idle supervisor waits for a launch, and what it prints
 <data_dir>/cache/              token caches, shared by all attempts
 <data_dir>/packs/               packs of code, by digest
 <data_dir>/kernels/             archives of compiled kernels, which ranks only read
@@ -175,6 +176,11 @@ class NodeStore:
     def kernels(self) -> Path:
         """Folder of the archives of compiled kernels, which ranks only read."""
         return self.data_dir / "kernels"
+
+    @property
+    def idle_log(self) -> Path:
+        """Output of the idle supervisor and of its forkserver."""
+        return self.data_dir / "idle.log"
 
     @property
     def leaving(self) -> Path:

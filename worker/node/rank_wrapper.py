@@ -21,10 +21,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 38, 47  # linux/prctl.h
 PR_CAP_AMBIENT_CLEAR_ALL = 4
+CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 LAUNCHER_PID = "TRAINYARD_LAUNCHER_PID"
 CGROUP = "TRAINYARD_CGROUP"
 ENVIRONMENT = "TRAINYARD_ENVIRONMENT_FD"
@@ -41,7 +43,7 @@ def main(words: list[str]) -> int:
     rank, folder = more or ("-", "-")
     return run_rank(
         Path(subject),
-        command,
+        lambda: execute(command),
         rank=int(os.environ["RANK"] if rank == "-" else rank),
         folder=None if folder == "-" else folder,
     )
@@ -79,16 +81,21 @@ def become(uid: int, *groups: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     # A worker that is not root keeps its capabilities as ambient ones, which a change between users
     # other than root leaves in place; without them the next exec has none.
+    # A forked rank has no next exec, so all of them go at once.
+    header, sets = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    if libc.capset(header, sets):
+        raise OSError(ctypes.get_errno(), "capset")
     for words in ((PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL), (PR_SET_NO_NEW_PRIVS, 1)):
         if libc.prctl(*words, 0, 0, 0):
             raise OSError(ctypes.get_errno(), f"prctl{words}")
     os.umask(0o007)  # what it writes to storage belongs to the common group
 
 
-def run_rank(run: Path, command: list[str], *, rank: int, folder: str | None = None) -> int:
+def run_rank(run: Path, begin: Callable[[], int], *, rank: int, folder: str | None = None) -> int:
     """Run a rank to its end; returns its exit code, or 128 plus the number of its signal.
 
-    Once a stop is ordered it returns 0: the record has the true end.
+    `begin` turns a new process into the rank; where it returns, its result is the exit code. Once a
+    stop is ordered this returns 0: the record has the true end.
     """
     launcher = int(os.environ.pop(LAUNCHER_PID))
     if launcher != os.getpid():  # without torchrun, `tie` has become this very process
@@ -102,7 +109,7 @@ def run_rank(run: Path, command: list[str], *, rank: int, folder: str | None = N
     wrapper = os.getpid()
     pid = os.fork()
     if pid == 0:
-        become_rank(wrapper, log, may_start, command, folder)
+        become_rank(wrapper, log, may_start, begin, folder)
     write_record(run / "ranks" / f"{rank}.start", {"pid": pid, "start_time": start_time(pid)})
     os.write(start, b"1")  # after the record: no rank runs unrecorded
     _, status = os.waitpid(pid, 0)
@@ -119,7 +126,7 @@ def run_rank(run: Path, command: list[str], *, rank: int, folder: str | None = N
 
 
 def become_rank(
-    wrapper: int, log: int, may_start: int, command: list[str], folder: str | None
+    wrapper: int, log: int, may_start: int, begin: Callable[[], int], folder: str | None
 ) -> None:
     """Become the rank, once the wrapper has recorded its pid."""
     try:
@@ -130,7 +137,7 @@ def become_rank(
         os.read(may_start, 1)
         if folder is not None:
             os.chdir(folder)
-        os._exit(execute(command))
+        os._exit(begin())
     except OSError as error:
         os.write(2, f"{folder}: {error.strerror}\n".encode())
     finally:

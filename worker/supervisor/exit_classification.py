@@ -94,11 +94,11 @@ def last_words(
     error = read_record(run.error, Failure, owner=run.writer)
     return (
         read_record(run.outcome, Outcome, owner=run.writer),
-        None if error is None else _without_claims(error, of_program=of_program),
+        None if error is None else without_claims(error, of_program=of_program),
     )
 
 
-def _without_claims(error: Failure, *, of_program: bool) -> Failure:
+def without_claims(error: Failure, *, of_program: bool) -> Failure:
     """Return the error of a rank without what only the worker or the server finds out."""
     plain = replace(
         error, node=None, node_at_fault=False, free_retry=False, environment=None, signal=None

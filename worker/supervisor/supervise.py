@@ -29,10 +29,10 @@ from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerR
 from worker.node.process_identity import own_identity
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
 from worker.node.users import RankUser
-from worker.supervisor.device_check import unusable_devices, without_devices
 from worker.supervisor.event_tail import event_tail_of
 from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.hang import HangWatch, PositionWatch, request_stacks
+from worker.supervisor.launch_check import InputCheck, unusable_devices, without_devices
 from worker.supervisor.orders import Orders, StopOfProgram
 from worker.supervisor.orphan_report import report_orphan
 from worker.supervisor.reporter import Reporter
@@ -45,7 +45,6 @@ GRACE_SECONDS = 3.0
 """Time that the others get to write their errors after the first abnormal end."""
 LEAVING_SECONDS = 10.0
 """Time that the launcher gets to end after its ranks."""
-CHECK_SECONDS = 600.0
 LONG_LOOK_SECONDS, SHORT_LOOK_SECONDS = 0.25, 0.02
 
 
@@ -122,7 +121,8 @@ class Supervisor:
             self._make_logs()
             if self._disk is not None:
                 self._disk.start()
-            fault = self._check() or self._train()
+            check = self._prepare()
+            fault = check if isinstance(check, Failure) else self._launch_ranks(check)
         except Exception as error:
             logger.exception("supervising failed")
             message = f"the supervisor failed: {error!r}"
@@ -207,56 +207,57 @@ class Supervisor:
             self._disk.stop()
             self._disk.make_room(self._spool.paths, self._run.records(self._share.ranks))
 
-    # ---- the check ------------------------------------------------------------------------------
+    # ---- the checks -----------------------------------------------------------------------------
 
-    def _check(self) -> Failure | None:
-        """Check the launch, then the input, before any rank starts; return what is wrong."""
+    def _prepare(self) -> Sequence[str] | Failure:
+        """Check the launch; return the command that checks the input, or what is wrong."""
         # Here and not in a launcher: no launcher can omit it.
         if not self._launch.allow_code and (refused := code_of(self._spec)):
             return self._fault(FailureReason.NOT_ALLOWED, refused)
         if unusable := unusable_devices(self._launch):
             self._reporter.withhold(unusable)
             return without_devices(self._launch.node, unusable)
-        command = self._launcher.prepare()
-        if isinstance(command, Failure):
-            return command
-        if not command:
-            return None
-        return self._run_check(command)
+        return self._launcher.prepare()
 
-    def _run_check(self, command: Sequence[str]) -> Failure | None:
-        reason, what = FailureReason.DATA_ERROR, "check of spec and input"
-        if self._share.runs_program:
-            reason, what = FailureReason.LAUNCH_ERROR, "loading of the image"
-        log, processes = self._run.log(self._share.ranks[0]), self._share.processes
-        pid = processes.spawn(command, environment=self._share.environment, output=log)
-        deadline = time.monotonic() + CHECK_SECONDS
-        pidfd = os.pidfd_open(pid)
-        try:
-            while processes.status(pid) is None and not self._orders.leave:
-                if (too_much := self._excess()) is not None:
-                    return too_much
-                if time.monotonic() > deadline:
-                    return self._fault(reason, f"the {what} took longer than {CHECK_SECONDS:.0f} s")
-                _sleep(LONG_LOOK_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[pidfd])
-        finally:
-            os.close(pidfd)
-        status = processes.status(pid)
-        if not status or self._orders.leave:
-            return None
-        _, error = last_words(self._run)
-        if error is not None:
-            return replace(error, rank=None, node=self._launch.node)
-        return self._fault(reason, f"the {what} ended with status {status}", output=tail(log))
-
-    # ---- the ranks ------------------------------------------------------------------------------
-
-    def _train(self) -> Failure | None:
-        """Run the ranks until they end or must be ended; return the supervisor's own findings."""
+    def _launch_ranks(self, command: Sequence[str]) -> Failure | None:
+        """Run check and ranks, one after the other or at once; return the own findings."""
+        alongside = self._launcher.checks_alongside
+        if command and not alongside and (wrong := self._check_before(command)):
+            return wrong
         if self._orders.leave:
             return None
         self._began_at = time.monotonic()
-        self._launcher.start()
+        pid = self._launcher.start(check=command if alongside else ())
+        if pid is None:
+            return self._train(None)
+        check = InputCheck(self._share, pid)
+        try:
+            fault = self._train(check)
+            # What it refuses is the cause, also where the ranks have met it first.
+            while not (check.over or self._orders.leave_now):
+                _sleep(LONG_LOOK_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[check.pidfd])
+            return check.failure() or fault
+        finally:
+            check.close()
+
+    def _check_before(self, command: Sequence[str]) -> Failure | None:
+        """Run the check to its end; return what is wrong, unless the attempt leaves."""
+        log, processes = self._run.log(self._share.ranks[0]), self._share.processes
+        pid = processes.spawn(command, environment=self._share.environment, output=log)
+        check = InputCheck(self._share, pid)
+        try:
+            while not check.over and not self._orders.leave:
+                if (too_much := self._excess()) is not None:
+                    return too_much
+                _sleep(LONG_LOOK_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[check.pidfd])
+        finally:
+            check.close()
+        return None if self._orders.leave else check.failure()
+
+    # ---- the ranks ------------------------------------------------------------------------------
+
+    def _train(self, check: InputCheck | None) -> Failure | None:
+        """Watch the ranks until they end or must be ended; return the supervisor's own findings."""
         self._hang_watch.restart()
         leaving, stacks_requested = _Leaving(), False
         while not self._orders.leave_now:
@@ -270,17 +271,18 @@ class Supervisor:
             over = self._stop.is_over(seen) if self._stop and self._orders.leave else None
             if leaving.is_over(seen) if over is None else over:
                 break
-            if (too_much := self._excess()) is not None:
-                return too_much
+            if wrong := self._excess() or (check.failure() if check else None):
+                return wrong
             if not seen.failed:
                 silence = self._hang_watch.silence()
                 self._positions.follow(seen, suspected=self._hang_watch.suspected)
                 if silence is not None:
                     return self._hang(silence, seen)
+            checking = () if check is None or check.over else (check.pidfd,)
             _sleep(
                 LONG_LOOK_SECONDS if seen.settled else SHORT_LOOK_SECONDS,
                 wake_fd=self._orders.wake_fd,
-                pidfds=(*seen.pidfds.values(), *self._shells.pidfds),
+                pidfds=(*seen.pidfds.values(), *self._shells.pidfds, *checking),
             )
         return self._launch_failure()
 

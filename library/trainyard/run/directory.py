@@ -56,6 +56,8 @@ class RunDirectory:
     """How the trainer ended, an `Outcome`."""
     error = Entry("error.json")
     """The `Failure` of the first failing rank of this node."""
+    check_error = Entry("check_error.json")
+    """The `Failure` of the check of this node, where it runs while the ranks start."""
     provenance = Entry("provenance.json")
     """What this node runs: the `Provenance`, written once at the start."""
     tensorboard = Entry("tensorboard")

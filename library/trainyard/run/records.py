@@ -157,6 +157,9 @@ class Provenance(JsonRecord):
     """CPU cores that the trainer may use."""
     gpus: Annotated[tuple[ShortText, ...], Bounds(max_length=1024)]
     """Names of the GPUs that it sees, by index."""
+    launch: ShortText | None = None
+    """How the ranks began: `warm`, forked from a process that had imported torch, or `cold` with
+    the reason; absent without a supervisor."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from trainyard.run.records import RankExit
 from worker.launchers.base import Launcher, LauncherFactory, Observation, Share
 from worker.launchers.program_launcher import launcher_for
 from worker.launchers.torchrun import TorchrunLauncher
+from worker.launchers.warm.fork_client import PRELOADED, Forkserver
+from worker.launchers.warm.warm_launcher import WarmLauncher
+from worker.node.process_tree import become_subreaper
 
-PROCESSES, TORCHRUN, PROGRAM = "processes", "torchrun", "program"
+STAND_IN = (sys.executable, str(Path(__file__).parents[1] / "stand_in.py"))
+STAND_IN_MODULE = "tests.worker.stand_in"
+
+PROCESSES, TORCHRUN, PROGRAM, WARM = "processes", "torchrun", "program", "warm"
 
 
 class ProcessLauncher:
@@ -27,10 +35,13 @@ class ProcessLauncher:
         self._pidfds: dict[int, int] = {}
         self._exits: dict[int, RankExit] = {}
 
+    checks_alongside = False
+
     def prepare(self) -> list[str]:
         return [*self._trainer, "check", str(self._share.run.root)]
 
-    def start(self) -> None:
+    def start(self, *, check: Sequence[str] = ()) -> None:
+        assert not check
         share = self._share
         world = {"WORLD_SIZE": str(sum(share.sizes))}
         for local, rank in enumerate(share.ranks):
@@ -67,9 +78,34 @@ class ProcessLauncher:
         self._share.processes.end()
 
 
+class PreloadingLauncher(WarmLauncher):
+    """Starts its forkserver with the ranks; an idle supervisor has started one before."""
+
+    def __init__(self, share: Share, *, trainer: Sequence[str]) -> None:
+        self._of_stand_in = tuple(trainer[: len(STAND_IN)]) == STAND_IN
+        if self._of_stand_in:  # as `python -m` the words of the command are those of the module
+            trainer = (sys.executable, "-m", STAND_IN_MODULE, *trainer[len(STAND_IN) :])
+        super().__init__(share, cast("Forkserver", None), trainer=trainer)
+
+    def start(self, *, check: Sequence[str] = ()) -> int | None:
+        become_subreaper()
+        module = STAND_IN_MODULE if self._of_stand_in else PRELOADED
+        launch = self._share.launch
+        threads = int(launch.environment["OMP_NUM_THREADS"])
+        log = self._share.run.root / "forkserver.log"
+        self._forkserver = Forkserver.start(
+            node=launch.node, log=log, threads=threads, module=module
+        )
+        self._forkserver.await_ready()
+        pid = super().start(check=check)
+        assert self._wrappers is not None, f"cold: {self._cold.manner}"
+        return pid
+
+
 LAUNCHERS: dict[str, Callable[..., Launcher]] = {
     PROCESSES: ProcessLauncher,
     TORCHRUN: TorchrunLauncher,
+    WARM: PreloadingLauncher,
 }
 
 

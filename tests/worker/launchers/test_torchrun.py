@@ -147,7 +147,7 @@ def without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_ipv6")
 def test_the_port_is_checked_on_a_host_without_ipv6(run: WorkerRun, held: str) -> None:
     assert isinstance(prepared(run, held), Failure)
-    assert prepared(run, "127.0.0.1:0")[-2:] == ["check", str(run.root)]
+    assert prepared(run, "127.0.0.1:0")[-3:] == ["check", str(run.root), "--alongside"]
 
 
 def test_only_a_holder_of_the_port_refuses_a_launch(

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.other_users import needs_root, packages
-from tests.worker.conftest import HERE, STAND_IN, Attempt, Place, environment, make_place, wait_for
+from tests.worker.conftest import HERE, Attempt, Place, environment, make_place, wait_for
 from tests.worker.fake_server import FakeServer, FakeShell
-from tests.worker.launchers.process_launcher import TORCHRUN
+from tests.worker.launchers.process_launcher import STAND_IN, TORCHRUN, WARM
 from tests.worker.node.conftest import alive
 from trainyard.base.ids import make_id
 from trainyard.protocol.shell_sessions.messages import ShellOrder, Terminal
@@ -53,14 +53,14 @@ class Launched:
     lock: AttemptLock
     user: RankUser
 
-    def supervise(self, python: str, behaviour: str) -> None:
+    def supervise(self, python: str, behaviour: str, *, launcher: str = TORCHRUN) -> None:
         """Start the supervisor, with a stand-in for the trainer."""
         run = self.attempt.run
         with self.lock, run.supervisor_log.open("wb") as log:
             self.attempt.supervisor = subprocess.Popen(
                 [
                     *(python, str(HERE / "run_detached.py"), str(run.root)),
-                    *(str(self.lock.fd), TORCHRUN, python, STAND_IN[1], behaviour),
+                    *(str(self.lock.fd), launcher, python, STAND_IN[1], behaviour),
                 ],
                 pass_fds=[self.lock.fd],
                 stdout=log,
@@ -88,8 +88,9 @@ def launched(open_place: Place) -> Launched:
 
 
 @needs_root
+@pytest.mark.parametrize("launcher", [TORCHRUN, WARM])
 def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
-    open_place: Place, launched: Launched, python: str
+    open_place: Place, launched: Launched, python: str, launcher: str
 ) -> None:
     attempt, run, user = launched.attempt, launched.attempt.run, launched.user
     with open_place.node.users() as taken:
@@ -99,7 +100,7 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
     modes = {path.name: path.stat().st_mode & 0o7777 for path in run.root.iterdir()}
     assert (run.root.stat().st_mode & 0o7777, run.root.stat().st_gid) == (0o1770, user.uid)
     assert (modes["spec.json"], modes["supervisor.secret"]) == (0o640, 0o600)
-    launched.supervise(python, "pry")
+    launched.supervise(python, "pry", launcher=launcher)
     record = attempt.exit()
     said = attempt.log().splitlines()
     assert record.outcome == "succeeded", (said, run.supervisor_log.read_text())
@@ -107,6 +108,12 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
     assert "supervisor.secret: PermissionError" in said
     assert "spec.json: '{\\n '" in said
     assert "removed" not in said
+    # Neither rights nor descriptors of the process that forked it, nor its supervisor's memory.
+    assert "rights 0" in said
+    assert "root again" not in said
+    for name in ("environ", "mem", "maps"):
+        assert f"{name} of the supervisor: PermissionError" in said
+    assert f"opened {['socket'] if launcher == WARM else []}" in said, "where the ranks meet"
     assert any(line.startswith("uid 61921 groups [") and "home True" in line for line in said)
     assert "events" not in attempt.seen.files, "a link to the token is not served"
     assert alive(user.uid) == [], "the daemon of the rank has ended"

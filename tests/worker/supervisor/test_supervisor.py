@@ -16,7 +16,7 @@ import pytest
 from tests.exploits import COUSINS, shell_by_warnings
 from tests.worker.conftest import LONG, Attempt, Place, make_place, wait_for
 from tests.worker.fake_server import FakeServer
-from tests.worker.launchers.process_launcher import PROCESSES, TORCHRUN
+from tests.worker.launchers.process_launcher import PROCESSES, TORCHRUN, WARM
 from tests.worker.stand_in import DAEMON
 from trainyard.protocol.states import DesiredState
 from trainyard.run.directory import Phase
@@ -111,7 +111,7 @@ def test_an_exit_code_without_a_word_is_named(place: Place) -> None:
     assert failure.node == "node-1"
 
 
-def test_what_the_check_finds_is_the_failure_before_any_rank_begins(place: Place) -> None:
+def test_what_the_check_finds_is_the_failure_and_no_rank_has_saved(place: Place) -> None:
     (place.folder / "data" / "text.txt").write_text("")
     attempt = place.start()
     record = attempt.exit()
@@ -119,9 +119,8 @@ def test_what_the_check_finds_is_the_failure_before_any_rank_begins(place: Place
     assert record.failure.reason == "data_error"
     assert "text.txt" in record.failure.message
     assert record.failure.rank is None
-    assert record.ranks == ()
-    assert not attempt.run.launcher_log.exists()
     assert "text.txt is empty" in attempt.log(0)
+    assert not list((place.folder / "checkpoints").rglob("COMMITTED"))
 
 
 def test_a_node_runs_code_of_a_job_only_where_its_settings_allow_it(place: Place) -> None:
@@ -211,12 +210,15 @@ def test_success_counts_whatever_the_teardown_did(place: Place) -> None:
     assert {end.signal for end in record.ranks} == {"SIGABRT"}
 
 
-def test_ranks_get_the_job_environment_and_no_secret(place: Place) -> None:
+@pytest.mark.parametrize(("launcher", "more"), [(TORCHRUN, set()), (WARM, {"TRAINYARD_STORE_FD"})])
+def test_ranks_get_the_job_environment_and_no_secret(
+    place: Place, launcher: str, more: set[str]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINYARD_BROKER_URL", "redis://:password@127.0.0.1/0")
         patch.setenv("TRAINYARD_JOIN_TOKEN", "join")
         spec = {"env": {"NCCL_DEBUG": "INFO"}}
-        attempt = place.start(ranks=1, stand_in="succeed", launcher=TORCHRUN, spec=spec)
+        attempt = place.start(ranks=1, stand_in="succeed", launcher=launcher, spec=spec)
     assert attempt.exit().outcome == "succeeded"
     line = next(line for line in attempt.log().splitlines() if line.startswith("{"))
     environment = json.loads(line)
@@ -225,7 +227,9 @@ def test_ranks_get_the_job_environment_and_no_secret(place: Place) -> None:
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert {name for name in environment if name.startswith("TRAINYARD_")} == {
         "TRAINYARD_ATTEMPT_ID",
+        "TRAINYARD_LAUNCH",
         "TRAINYARD_NODE",
+        *more,
     }
     assert attempt.seen.claim.attempt_token not in line
 

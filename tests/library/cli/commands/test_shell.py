@@ -23,9 +23,9 @@ from server.database.engine import Database
 from server.settings import Settings
 from tests.library.conftest import PresentClock, Run, serving
 from tests.server.harness import Harness, Supervisor
-from tests.worker.conftest import STAND_IN, make_place, processes_of, wait_for
+from tests.worker.conftest import make_place, processes_of, wait_for
 from tests.worker.fake_server import FakeServer
-from tests.worker.launchers.process_launcher import PROCESSES
+from tests.worker.launchers.process_launcher import PROCESSES, STAND_IN
 from trainyard.client.sdk import Client
 from worker.launch import prepare_run
 from worker.node.node_store import WorkerRun

@@ -18,6 +18,7 @@ const SHOWN: readonly (readonly [key: string, name: string])[] = [
   ["platform", "Platform"],
   ["cpu_count", "CPU cores"],
   ["gpus", "GPUs"],
+  ["launch", "Launch"],
 ];
 
 /** The facts that are known, the ones that matter most first. */

@@ -1,0 +1,9 @@
+"""What a forkserver must not fork after: a module whose import leaves a file open."""
+
+import os
+
+LEFT: list[int] = []
+
+
+def preload() -> None:
+    LEFT.append(os.open("/etc/passwd", os.O_RDONLY))

@@ -1,0 +1,134 @@
+"""Which processes a forkserver refuses to fork after, and what its end leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.worker.conftest import wait_for
+from tests.worker.launchers.process_launcher import STAND_IN_MODULE
+from worker.launchers.warm.code_digest import digest_of_code
+from worker.launchers.warm.fork_client import UNMARKED, Forkserver, ForkserverError
+from worker.launchers.warm.forkserver import ForkedLaunch, ForkedProcess
+from worker.node.process_identity import process_stat
+from worker.node.process_tree import MARKER, NODE_MARKER, reap
+
+HERE = "tests.worker.launchers.warm"
+ID = "1" * len(UNMARKED)
+
+Start = Callable[..., Forkserver]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
+    started = []
+
+    def begin(module: str = STAND_IN_MODULE, *, threads: int = 1) -> Forkserver:
+        log = tmp_path / "forkserver.log"
+        server = Forkserver.start(node="node-1", log=log, threads=threads, module=module)
+        started.append(server)
+        return server
+
+    yield begin
+    for server in started:
+        server.end()
+        wait_for(partial(gone, server.pid), "end of the forkserver")
+
+
+def gone(pid: int) -> bool:
+    reap()
+    stat = process_stat(pid)
+    return stat is None or stat.ended
+
+
+def request(folder: Path, *words: str, marks: dict[str, str] | None = None) -> ForkedLaunch:
+    return ForkedLaunch(
+        run=str(folder),
+        supervisor=os.getpid(),
+        processes=[ForkedProcess(list(words), str(folder / "output.log"))],
+        environment={"RANK": "0", "PATH": os.environ["PATH"]},
+        marks=marks or {MARKER: ID, NODE_MARKER: "node-1"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "message"), [("threaded", "has 2 threads"), ("leaking", "left /etc/passwd open")]
+)
+def test_it_forks_nothing_after_imports_that_leave_something(
+    start: Start, module: str, message: str
+) -> None:
+    with pytest.raises(ForkserverError, match=message):
+        start(f"{HERE}.{module}").await_ready()
+
+
+def test_a_module_that_cannot_be_imported_ends_it(start: Start) -> None:
+    with pytest.raises(ForkserverError, match="has ended"):
+        start(f"{HERE}.missing").await_ready()
+
+
+def test_the_imports_of_the_trainer_leave_one_thread_whatever_the_threads_of_a_rank(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # the node's own number comes first
+    server = start("trainer.__main__", threads=4)
+    server.await_ready()
+    assert server.environment["OMP_NUM_THREADS"] == "4"
+
+
+def test_a_forkserver_that_was_killed_forks_nothing(start: Start, tmp_path: Path) -> None:
+    server = start()
+    server.await_ready()
+    os.kill(server.pid, signal.SIGKILL)
+    with pytest.raises(ForkserverError, match=r"has ended|cannot be reached"):
+        server.fork(request(tmp_path, "succeed", "check", str(tmp_path)))
+
+
+def test_a_child_without_its_marks_does_not_begin(start: Start, tmp_path: Path) -> None:
+    server = start()
+    server.await_ready()
+    short = {MARKER: "short", NODE_MARKER: "node-1"}
+    (pid,) = server.fork(request(tmp_path, "succeed", "check", str(tmp_path), marks=short))
+    wait_for(lambda: gone(pid), "end of the child")
+    assert "has no value of 5 bytes" in (tmp_path / "output.log").read_text()
+
+
+def test_no_child_begins_before_the_forkserver_has_ended(start: Start, tmp_path: Path) -> None:
+    """Its parent is this process then, which sees its end and with which it ends."""
+    reader = os.fork()
+    if reader == 0:  # a supervisor of its own: no subreaper, so that children become init's
+        try:
+            server = start()
+            server.await_ready()
+            server.fork(request(tmp_path, "check_lasts", "check", str(tmp_path)))
+            time.sleep(1)
+        finally:
+            os._exit(0)
+    os.waitpid(reader, 0)
+    output = tmp_path / "output.log"
+    assert output.read_text() == "", "a child of another process ends in silence"
+
+
+def test_the_digest_of_the_code_changes_with_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "trainer"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "trainer", None)
+    monkeypatch.delitem(sys.modules, "trainer")
+    before = digest_of_code()
+    assert digest_of_code() == before
+    (package / "loop.py").write_text("steps = 1\n")
+    changed = digest_of_code()
+    assert changed != before
+    (tmp_path / "torch-9.9.dist-info").mkdir()
+    assert digest_of_code() != changed

@@ -1,0 +1,7 @@
+"""What a forkserver must not fork after: a module whose import leaves a thread."""
+
+import threading
+
+
+def preload() -> None:
+    threading.Thread(target=threading.Event().wait, name="left").start()

@@ -1,0 +1,16 @@
+"""What the forkserver of a test imports in place of the trainer: ranks that soon succeed."""
+
+import sys
+from typing import NoReturn
+
+from tests.worker import stand_in
+
+
+def preload() -> None:
+    """Import nothing more."""
+
+
+def enter() -> NoReturn:
+    """Run the stand-in as a rank that succeeds, or a check that finds nothing wrong."""
+    sys.argv[1:1] = ["succeed"]
+    stand_in.enter()

@@ -1,0 +1,44 @@
+"""A digest of the code that a forkserver has imported, to find changes on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGES: tuple[str, ...] = ("trainer", "trainyard", "worker")
+INSTALLED = "*.dist-info"
+"""Folders in which installed distributions have their name and version."""
+
+
+def digest_of_code() -> str:
+    """Return the digest of the programs' source and of the installed distributions.
+
+    It takes some 10 ms: the source is read whole, a distribution counts by its name, version and
+    the time of its installation.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(_sources()):
+        digest.update(f"{path}\0".encode())
+        digest.update(path.read_bytes())
+    for path in sorted(_distributions()):
+        digest.update(f"{path}\0{path.stat().st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def _sources() -> Iterator[Path]:
+    for name in PACKAGES:
+        spec = find_spec(name)  # which imports none of the package
+        for folder in () if spec is None else spec.submodule_search_locations or ():
+            yield from Path(folder).rglob("*.py")
+
+
+def _distributions() -> Iterator[Path]:
+    for folder in {Path(entry) for entry in sys.path if entry}:
+        if folder.is_dir():
+            yield from folder.glob(INSTALLED)

@@ -1,0 +1,269 @@
+"""The process that has imported torch and forks the ranks of one launch, then ends.
+
+`python -P -m worker.launchers.warm.forkserver FD MODULE` calls `MODULE.preload()`, writes to the
+socket FD whether it may fork, and waits for one request. Each process that it forks closes all
+descriptors but its own, becomes the user of the ranks, waits at a gate until this process has
+ended, so that the supervisor has become its parent, and calls `MODULE.enter()` with the request's
+words in `sys.argv`; a rank does so behind the code of the rank wrapper.
+
+It holds no secret: it starts before any claim, without the worker's own variables.
+"""
+
+# Imports nothing but the standard library, the rank wrapper and MODULE.
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from worker.node.rank_wrapper import CANNOT_START, LAUNCHER_PID, become, die_with, run_rank
+
+PR_SET_DUMPABLE = 4  # linux/prctl.h
+MESSAGE_BYTES = 1024 * 1024
+"""Most bytes of a message: the variables of one launch, a few KiB of each rank."""
+STANDARD = range(3)
+LISTENER, ADDRESS, PORT = "TRAINYARD_STORE_FD", "MASTER_ADDR", "MASTER_PORT"
+"""Variables by which the ranks meet; the trainer reads them."""
+LOOPBACK = "127.0.0.1"
+GPU_FILES = ("/dev/nvidia", "libcuda.so")
+"""Names in the memory map of a process that has initialised something on a GPU."""
+ORPHAN_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class ForkedProcess:
+    """A process that is forked."""
+
+    words: list[str]
+    """Arguments of the command line."""
+    log: str
+    """File to which both its outputs are appended; those of its wrapper, where it is a rank."""
+    rank: int | None = None
+    """Global rank; None for a process without a wrapper."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Its variables in addition to the common ones."""
+
+
+@dataclass(frozen=True)
+class ForkedLaunch:
+    """All processes of one launch."""
+
+    run: str
+    """Run directory."""
+    supervisor: int
+    """Pid of the process that becomes their parent, and with which they end."""
+    processes: list[ForkedProcess]
+    environment: dict[str, str]
+    """Their variables; none of those of this process remain."""
+    marks: dict[str, str]
+    """Variables that `/proc/<pid>/environ` shows, of the length that they have here."""
+    user: str | None = None
+    """`uid:gid:gid...` of their user; that of this process when absent."""
+    cgroup: str | None = None
+    """Cgroup that they join."""
+
+    def to_json(self) -> bytes:
+        """Return the message."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def of_json(cls, message: bytes) -> Self:
+        """Return the request of a message."""
+        fields: dict[str, Any] = json.loads(message)
+        fields["processes"] = [ForkedProcess(**one) for one in fields["processes"]]
+        return cls(**fields)
+
+
+def main() -> None:
+    """Import, answer, fork once, and end."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    _close_all_but({*STANDARD, control.fileno()})  # what whoever started the worker left open
+    module = importlib.import_module(sys.argv[2])
+    module.preload()
+    _answer(control, error=why_unfit() or _further_descriptors(control.fileno()))
+    message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
+    if not message:
+        return  # the supervisor has ended, or needs no fork
+    request, (gate,) = ForkedLaunch.of_json(message), descriptors
+    if why := why_unfit():  # a thread may have started since
+        _answer(control, error=why)
+        return
+    pids = fork_all(request, module, gate=gate)
+    _answer(control, pids=pids)
+    os._exit(0)  # without finalizers: the children have them to themselves
+
+
+def _answer(control: socket.socket, **fields: object) -> None:
+    control.send(json.dumps(fields).encode())
+
+
+def why_unfit() -> str | None:
+    """Return why this process must not fork ranks: threads, or anything on a GPU.
+
+    A fork copies the calling thread alone, and locks as the others hold them; a CUDA context cannot
+    be used by a child.
+    """
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    threads = int(status.partition("\nThreads:")[2].split()[0])
+    if threads != 1:
+        return f"the forkserver has {threads} threads"
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    if found := [name for name in GPU_FILES if name in maps]:
+        return f"the forkserver has {found[0]} in its memory map"
+    return None
+
+
+def _further_descriptors(control: int) -> str | None:
+    """Return which descriptors an import has left open; its code could use them in a rank."""
+    known = {*STANDARD, control}
+    left = [path for path in Path("/proc/self/fd").iterdir() if int(path.name) not in known]
+    named = [str(path.readlink()) for path in left if path.is_symlink()]  # not that of the listing
+    return f"imports left {', '.join(named)} open" if named else None
+
+
+def fork_all(request: ForkedLaunch, module: Any, *, gate: int) -> list[int]:
+    """Fork the processes of a request; return their pids, in its order."""
+    meeting: dict[str, str] = {}
+    with socket.socket() as listener:
+        # Bound here: no other process can take the port before rank 0 serves the store on it.
+        listener.bind((LOOPBACK, 0))
+        listener.listen(socket.SOMAXCONN)
+        meeting = {
+            ADDRESS: LOOPBACK,
+            PORT: str(listener.getsockname()[1]),
+            LISTENER: str(listener.fileno()),
+        }
+        pids = []
+        for process in request.processes:
+            pid = os.fork()
+            if pid == 0:
+                own = {gate} | ({listener.fileno()} if process.rank == 0 else set())
+                _become(request, process, module, gate=gate, own=own, meeting=meeting)
+            pids.append(pid)
+    return pids
+
+
+def _become(
+    request: ForkedLaunch,
+    process: ForkedProcess,
+    module: Any,
+    *,
+    gate: int,
+    own: set[int],
+    meeting: dict[str, str],
+) -> NoReturn:
+    """Become a process of a request.
+
+    The order is that of `rank_wrapper.tie`: the cgroup as the worker's user, then the user of the
+    ranks, for good, and only then the variables that the job chose.
+    """
+    try:
+        forkserver = os.getppid()
+        _close_all_but({*STANDARD, *own})
+        os.setsid()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        log = os.open(process.log, flags, 0o644)
+        for output in (1, 2):
+            os.dup2(log, output)
+        os.close(log)
+        if request.cgroup is not None:
+            Path(request.cgroup, "cgroup.procs").write_text("0", encoding="ascii")
+        if request.user is not None:
+            become(*map(int, request.user.split(":")))
+            # After an exec a process belongs to its user; after a change of user it would not, and
+            # even its own /proc/self were closed to it. It holds nothing of the worker.
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        for name, value in request.marks.items():
+            _show(name, value)
+        os.environ.clear()
+        os.environ.update(request.environment | process.environment)
+        if process.rank is not None:
+            os.environ.update(meeting)
+        os.environ[LAUNCHER_PID] = str(request.supervisor)
+        if os.read(gate, 1) == b"":
+            os._exit(CANNOT_START)  # the supervisor has ended, or launches in another way
+        os.close(gate)
+        _await_parent(request.supervisor, instead_of=forkserver)
+        own -= {gate}
+        if process.rank is None:
+            die_with(request.supervisor)
+            _enter(module, process.words, own)
+        os._exit(
+            run_rank(
+                Path(request.run),
+                lambda: _enter(module, process.words, own),
+                rank=process.rank,
+            )
+        )
+    except BaseException:  # noqa: BLE001 (a child never returns into the forkserver)
+        traceback.print_exc()
+    finally:
+        os._exit(CANNOT_START)
+
+
+def _await_parent(supervisor: int, *, instead_of: int) -> None:
+    """Wait until the supervisor is the parent; end where another process is.
+
+    It opens the gate after the end of this forkserver, so that hardly any time passes here.
+    """
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while os.getppid() == instead_of and time.monotonic() < deadline:
+        time.sleep(0.001)
+    if os.getppid() != supervisor:
+        os._exit(CANNOT_START)
+
+
+def _enter(module: Any, words: list[str], own: set[int]) -> NoReturn:
+    """Run the program of a rank in this process, as a new interpreter would."""
+    try:
+        _close_all_but({*STANDARD, *own})
+        for number in (signal.SIGTERM, signal.SIGHUP):  # which the wrapper ignores
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.pop(LAUNCHER_PID, None)
+        sys.argv = [module.__name__, *words]
+        module.enter()
+    except SystemExit as error:  # of the command line
+        os._exit(error.code if isinstance(error.code, int) else 1)
+    except BaseException:  # noqa: BLE001 (as above)
+        traceback.print_exc()
+    finally:
+        os._exit(CANNOT_START)
+
+
+def _close_all_but(kept: set[int]) -> None:
+    """Close every other descriptor."""
+    first = 0
+    for descriptor in sorted(kept):
+        if first < descriptor:  # Python takes an empty range that begins at 0 for all of them
+            os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+def _show(name: str, value: str) -> None:
+    """Put a variable in the place of its former value, which `/proc/<pid>/environ` shows.
+
+    The kernel shows the memory in which the variables lay when the program began. So whoever looks
+    for the processes of an attempt by its marks finds forked ones, and their children.
+    """
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    address, content = libc.getenv(name.encode()), os.fsencode(value)
+    if not address or len(ctypes.string_at(address)) != len(content):
+        raise ValueError(f"{name} has no value of {len(content)} bytes here")
+    ctypes.memmove(address, content, len(content))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Launches the ranks of the built-in trainer on one node by forks, else by torchrun."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from trainyard.run.failures import Failure, FailureReason
+from worker.launchers.base import Observation, Share
+from worker.launchers.rank_environment import TRAINER
+from worker.launchers.torchrun import COLD, LAUNCH, WARM, RankWatch, TorchrunLauncher
+from worker.launchers.warm.fork_client import UNMARKED, Forkserver, ForkserverError
+from worker.launchers.warm.forkserver import ForkedLaunch, ForkedProcess
+from worker.node.cgroup import make_cgroup
+from worker.node.files import tail
+from worker.node.process_tree import MARKER, NODE_MARKER
+
+logger = logging.getLogger(__name__)
+
+AFTER_IMPORT = re.compile(
+    r"CUDA_VISIBLE_DEVICES|CUDA_(CACHE|DEVICE|FORCE|LAUNCH|MODULE)_\w+|CUBLAS_WORKSPACE_CONFIG"
+    r"|NCCL_\w+|TORCH_NCCL_\w+|(GLOO|TP)_SOCKET_IFNAME|TORCH_GLOO_LAZY_INIT"
+    r"|TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR|TORCH_ELASTIC_WORKER_IDENTICAL|HOME|USER|LOGNAME"
+)
+"""Variables that no import reads: NCCL and gloo read theirs when a group is made, CUDA when it is
+first used, compilers when they compile. A launch with another value of any other variable is cold."""
+
+
+class WarmLauncher:
+    """The ranks of one node, forked behind the rank wrapper; torchrun where they cannot be."""
+
+    checks_alongside = True
+
+    def __init__(
+        self, share: Share, forkserver: Forkserver, *, trainer: Sequence[str] = TRAINER
+    ) -> None:
+        """Describe the launch; nothing starts.
+
+        Args:
+            share: the node's share of the attempt.
+            forkserver: a forkserver of this process that has imported the trainer.
+            trainer: command of a rank: `python -m` a module, and perhaps more words.
+        """
+        self._share = share
+        self._forkserver = forkserver
+        self._watch = RankWatch(share.run, share.ranks)
+        self._trainer = trainer
+        self._cold = TorchrunLauncher(share, trainer=trainer)
+        self._wrappers: list[int] | None = None
+
+    def prepare(self) -> list[str] | Failure:
+        """Return the trainer's own check of spec, storage and input, unless the port is taken."""
+        return self._cold.prepare()
+
+    def start(self, *, check: Sequence[str] = ()) -> int | None:
+        """Fork the check and the ranks; return the pid of the check."""
+        why = why_cold(self._share, self._forkserver.environment)
+        if why is None:
+            try:
+                return self._fork(check)
+            except ForkserverError as error:
+                why = str(error)
+        logger.warning("a cold launch: %s", why)
+        self._forkserver.end()
+        self._cold.manner = f"{COLD}: {why}"
+        return self._cold.start(check=check)
+
+    def observe(self) -> Observation:
+        """Return what the ends of the wrappers and their files show."""
+        if self._wrappers is None:
+            return self._cold.observe()
+        # The ends first: no rank begins after its wrapper has ended.
+        ends = [self._share.processes.status(pid) for pid in self._wrappers]
+        seen = self._watch.look()
+        if None in ends:
+            return seen
+        failure = None
+        if not seen.started:
+            failure = Failure(
+                reason=FailureReason.LAUNCH_ERROR,
+                message=f"the ranks' wrappers ended (status {ends}) before any rank began",
+                node=self._share.launch.node,
+                traceback=tail(self._share.run.launcher_log) or None,
+                node_at_fault=True,
+            )
+        return replace(seen, ended=True, failure=failure)
+
+    def stop(self) -> None:
+        """End the forkserver, the ranks and everything that they started."""
+        self._share.processes.end()
+
+    def _fork(self, check: Sequence[str]) -> int | None:
+        share, launch, run = self._share, self._share.launch, self._share.run
+        skipped = len(TRAINER)  # what a new interpreter would need to find the module
+        words = [*self._trainer[skipped:], str(run.root)]
+        processes = [
+            ForkedProcess(words, str(run.launcher_log), rank, _of_rank(local, rank, share))
+            for local, rank in enumerate(share.ranks)
+        ]
+        if check:  # first: it is the shorter one
+            log = str(run.log(share.ranks[0]))
+            processes.insert(0, ForkedProcess([*check[skipped:]], log))
+        marks = {MARKER: launch.attempt_id, NODE_MARKER: launch.node}
+        cgroup = make_cgroup(launch.attempt_id, node=launch.node)
+        request = ForkedLaunch(
+            run=str(run.root),
+            supervisor=os.getpid(),
+            processes=processes,
+            environment=share.environment | marks | {LAUNCH: WARM},
+            marks=marks,
+            user=launch.user.word if launch.user else None,
+            cgroup=None if cgroup is None else str(cgroup),
+        )
+        pids = self._forkserver.fork(request)
+        self._wrappers = pids[bool(check) :]
+        return pids[0] if check else None
+
+
+def why_cold(share: Share, imported: Mapping[str, str]) -> str | None:
+    """Return why the ranks of a share cannot be forked from a process with these variables."""
+    if share.nodes > 1:
+        return "ranks on several nodes meet by torchrun"
+    if share.spec.model.factory is not None:
+        return "the job brings a model of its own"
+    if len(share.launch.attempt_id) != len(UNMARKED):
+        return f"the attempt's id {share.launch.attempt_id!r} has another length than ids have"
+    wanted = share.environment
+    differing = {
+        name for name in wanted.keys() | imported.keys() if wanted.get(name) != imported.get(name)
+    }
+    read = sorted(name for name in differing if not AFTER_IMPORT.fullmatch(name))
+    if read:
+        return f"imports may read {', '.join(read)}, which the launch changes"
+    return None
+
+
+def _of_rank(local: int, rank: int, share: Share) -> dict[str, str]:
+    """Return the variables of a rank that torchrun would set, apart from where they meet."""
+    ranks = str(len(share.ranks))
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": str(sum(share.sizes)),
+        "LOCAL_WORLD_SIZE": ranks,
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        # As torchrun sets it: an error of a collective ends the rank.
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": share.environment.get(
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"
+        ),
+    }

@@ -1,0 +1,105 @@
+"""The checks of a launch: its devices are there and free, and the launcher's check of the input."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from trainyard.protocol.node_samples import DRIVER_SILENT, unlisted
+from trainyard.run.failures import Failure, FailureReason
+from worker.launchers.base import Share, put_back
+from worker.node.files import read_record, tail
+from worker.node.hardware.accelerators import sample_once
+from worker.node.hardware.foreign import without_own
+from worker.node.node_store import LaunchRecord, NodeStore
+from worker.supervisor.exit_classification import without_claims
+
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 30.0
+"""Time in which the driver has to answer; the worker holds it open, so that it is not cold."""
+CHECK_SECONDS = 600.0
+REMEDY = (
+    "None is needed: the slots are withheld until their devices can be used, and the next attempt "
+    "uses others."
+)
+
+
+def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
+    """Return why devices of a share cannot take its ranks, by UUID; empty where all of them can.
+
+    The server places by the last heartbeat, which is some seconds old.
+    """
+    given = [uuid for uuid in launch.environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid]
+    if not given:
+        return {}
+    supervisors = NodeStore(Path(launch.data_dir)).supervisors
+    try:
+        samples = without_own(sample_once(seconds=ANSWER_SECONDS), supervisors)
+    except Exception:
+        # Values that no sample can hold are a fault of the driver too, and none of the ranks.
+        logger.exception("%s", DRIVER_SILENT)
+        return dict.fromkeys(given, DRIVER_SILENT)
+    found = {sample.uuid: sample.why_unusable for sample in samples}
+    reasons = {uuid: found.get(uuid, unlisted(uuid)) for uuid in given}
+    return {uuid: reason for uuid, reason in reasons.items() if reason is not None}
+
+
+def without_devices(node: str, unusable: Mapping[str, str]) -> Failure:
+    """Return the failure of a launch whose devices cannot take its ranks."""
+    named = "; ".join(f"{uuid}: {reason}" for uuid, reason in unusable.items())
+    return put_back(node, f"ranks cannot start on {node}: {named}", remedy=REMEDY)
+
+
+class InputCheck:
+    """The process that checks spec and input, or loads an image, of one launch."""
+
+    def __init__(self, share: Share, pid: int) -> None:
+        """Watch a child of this process."""
+        self._share = share
+        self._pid = pid
+        self._began_at = time.monotonic()
+        self.pidfd = os.pidfd_open(pid)
+        """Readable when it has ended; valid until `close`."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, or takes too long."""
+        return self._status is not None or self._is_late
+
+    def failure(self) -> Failure | None:
+        """Return why the ranks cannot run; None while nothing is wrong."""
+        reason, what = FailureReason.DATA_ERROR, "check of spec and input"
+        if self._share.runs_program:
+            reason, what = FailureReason.LAUNCH_ERROR, "loading of the image"
+        node, run, status = self._share.launch.node, self._share.run, self._status
+        if status is None and self._is_late:
+            message = f"the {what} took longer than {CHECK_SECONDS:.0f} s"
+            return Failure(reason=reason, message=message, node=node)
+        if not status:
+            return None
+        error = read_record(run.check_error, Failure, owner=run.writer)
+        if error is not None:
+            return replace(without_claims(error, of_program=False), rank=None, node=node)
+        return Failure(
+            reason=reason,
+            message=f"the {what} ended with status {status}",
+            node=node,
+            traceback=tail(run.log(self._share.ranks[0])) or None,
+        )
+
+    def close(self) -> None:
+        """Forget the process, which the process tree reaps and ends."""
+        os.close(self.pidfd)
+
+    @property
+    def _status(self) -> int | None:
+        return self._share.processes.status(self._pid)
+
+    @property
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._began_at > CHECK_SECONDS

@@ -1,0 +1,145 @@
+"""Gives a claimed launch to the idle supervisor of the node.
+
+The launch connects to the supervisor's socket. The supervisor offers itself, or refuses; the launch
+answers with the run directory and the descriptor of the attempt's lock; the supervisor accepts. It
+touches nothing of the attempt before the answer, and holds the lock from then on. Whichever side
+ends in between, the lock is free or held by the other, and what never wrote its identity launched
+nothing: a launch that is not accepted starts a supervisor of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from worker.node.node_store import AttemptLock, NodeStore, WorkerRun
+from worker.node.process_identity import open_started_at
+
+logger = logging.getLogger(__name__)
+
+SOCKET = "idle.sock"
+"""Name of the socket in the data folder."""
+MESSAGE_BYTES = 64 * 1024
+OFFER_SECONDS = 2.0
+"""Time for an idle supervisor to offer itself: it compares digests of the code, in some 10 ms."""
+ACCEPT_SECONDS = 5.0
+
+
+def hand_over(store: NodeStore, run: WorkerRun, lock: AttemptLock) -> str | None:
+    """Give a launch to the idle supervisor; return why none has taken it, and None if one has.
+
+    The caller holds the lock on: a supervisor that has taken the launch has it too.
+    """
+    try:
+        with _connected(store) as connection:
+            offer = _receive(connection, OFFER_SECONDS)
+            if (why := offer.get("refusal")) is not None:
+                return str(why)
+            _send(connection, {"run": str(run.root)}, descriptor=lock.fd)
+            try:
+                _receive(connection, ACCEPT_SECONDS)
+            except TimeoutError:
+                _end(offer)
+                return "the idle supervisor did not take the launch"
+    except (OSError, ValueError, EOFError) as error:
+        logger.debug("%r", error)
+        return "no idle supervisor is ready"
+    return None
+
+
+def offered(connection: socket.socket, *, identity: Mapping[str, int]) -> tuple[Path, int] | None:
+    """Offer a launch the process that calls this; return what the launch gives, else None.
+
+    Returns:
+        The run directory, and a descriptor of the attempt's lock.
+    """
+    try:
+        _send(connection, identity)
+        message = _receive_with_lock(connection)
+        if message is None:
+            return None
+    except (OSError, ValueError) as error:
+        logger.warning("a launch left: %r", error)
+        return None
+    if message is not None:
+        # Taken in any case: a launch that has ended meanwhile starts no supervisor any more.
+        with contextlib.suppress(OSError):
+            _send(connection, {"taken": True})
+    return message
+
+
+def refuse(connection: socket.socket, why: str) -> None:
+    """Refuse the launch of a connection."""
+    with contextlib.suppress(OSError):
+        _send(connection, {"refusal": why})
+
+
+@contextlib.contextmanager
+def in_folder(store: NodeStore) -> Iterator[str]:
+    """Yield a path of the socket that is short enough for an address, however deep the folder."""
+    folder = os.open(store.data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{SOCKET}"
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def _connected(store: NodeStore) -> Iterator[socket.socket]:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
+        in_folder(store) as path,
+    ):
+        connection.settimeout(OFFER_SECONDS)
+        connection.connect(path)
+        yield connection
+
+
+def _send(
+    connection: socket.socket, fields: Mapping[str, object], *, descriptor: int | None = None
+) -> None:
+    rights = [] if descriptor is None else [descriptor]
+    socket.send_fds(connection, [json.dumps(fields).encode()], rights)
+
+
+def _receive(connection: socket.socket, seconds: float) -> dict[str, Any]:
+    connection.settimeout(seconds)
+    message = connection.recv(MESSAGE_BYTES)
+    if not message:
+        raise EOFError
+    fields: dict[str, Any] = json.loads(message)
+    return fields
+
+
+def _receive_with_lock(connection: socket.socket) -> tuple[Path, int] | None:
+    connection.settimeout(ACCEPT_SECONDS)
+    message, descriptors, _, _ = socket.recv_fds(
+        connection, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+    )
+    if not message:
+        return None
+    (lock,) = descriptors
+    return Path(json.loads(message)["run"]), lock
+
+
+def _end(offer: Mapping[str, Any]) -> None:
+    """End a supervisor that may still take the launch, and return when it has ended."""
+    pidfd = open_started_at(int(offer["pid"]), int(offer["start_time"]))
+    if pidfd is None:
+        return
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll()
+    finally:
+        os.close(pidfd)
