@@ -305,10 +305,8 @@ class Supervisor:
         if error is not None and error.reason == FailureReason.HANG:
             request_stacks(seen)
 
-    def _fault(self, reason: FailureReason, message: str, *, output: str = "") -> Failure:
-        return Failure(
-            reason=reason, message=message, node=self._launch.node, traceback=output or None
-        )
+    def _fault(self, reason: FailureReason, message: str) -> Failure:
+        return Failure(reason=reason, message=message, node=self._launch.node)
 
 
 def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:

@@ -26,7 +26,8 @@ AFTER_IMPORT = re.compile(
     r"|TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR|TORCH_ELASTIC_WORKER_IDENTICAL|HOME|USER|LOGNAME"
 )
 """Variables that no import reads: NCCL and gloo read theirs when a group is made, CUDA when it is
-first used, compilers when they compile. A launch with another value of any other variable is cold."""
+first used, and compilers when they compile. With another value of any other variable a launch is
+cold."""
 
 
 class WarmLauncher:
