@@ -12,6 +12,7 @@ import sys
 
 PROGRAMS = (
     "control_plane.submit_to_first_step",
+    "control_plane.launch_times",
     "control_plane.stream_latency",
     "control_plane.stream_clients",
     "control_plane.ingest",

@@ -35,6 +35,8 @@ class Running:
     folders: Folders
     up: subprocess.Popen[bytes]
     """The process that restarts the others."""
+    is_warm: bool = True
+    """Whether its worker keeps an idle supervisor."""
 
     def run(self, job: JobView) -> WorkerRun:
         """Return the run directory of the first attempt of a job."""
@@ -106,7 +108,8 @@ def stack(*, slots: int | None = None, **settings: str) -> Iterator[Running]:
             )
         try:
             with _connected(folders, up) as yard:
-                yield Running(yard, folders, up)
+                warm = environment.get("TRAINYARD_WARM", "true") == "true"
+                yield Running(yard, folders, up, is_warm=warm)
         finally:
             subprocess.run(
                 [*command, "down", *place], env=environment, stdout=subprocess.DEVNULL, check=False

@@ -133,7 +133,7 @@ TEXTS: list[tuple[JsonRecord, str]] = [
         PROVENANCE,
         '{"git_commit":null,"git_diff":"d","git_diff_truncated":false,"packages":{"a":"1"},'
         '"python":"3","torch":"2","cuda":null,"cuda_driver":null,"nccl":null,"host":"h",'
-        '"platform":"p","cpu_count":2,"gpus":["g"]}',
+        '"platform":"p","cpu_count":2,"gpus":["g"],"launch":null}',
     ),
 ]
 
