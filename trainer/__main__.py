@@ -151,7 +151,7 @@ def _recorded(action: Callable[[], None], *, record: Callable[[BaseException], F
     except RunError as error:  # the message is enough for the log; the record has the traceback
         logger.error("%s: %s", error.reason.value, error)
         return _failed(error, record)
-    except BaseException as error:  # DCP's CheckpointException is no `Exception`
+    except BaseException as error:  # whatever ends the run is recorded
         logger.exception("the run failed")
         return _failed(error, record)
     return 0

@@ -113,7 +113,7 @@ def test_a_checkpoint_from_its_save_to_its_deletion(
     assert (looked.ok, looked.loaded_on, looked.tensors) == (True, 1, 24)
 
     gone = do(bucket, tmp_path, OperationKind.DELETE, saved)
-    assert (gone.outcome, gone.files) == ("succeeded", 5)
+    assert (gone.outcome, gone.files) == ("succeeded", 6)
     assert [path.key for path in bucket.beneath()] == [".trainyard-root", f"{JOB}/{FENCE}/1"]
     assert do(bucket, tmp_path, OperationKind.DELETE, saved, whole_job=True).files == 0
     assert [path.key for path in bucket.beneath()] == [".trainyard-root"]

@@ -317,7 +317,7 @@ class CheckpointManager:
                 manifest = self._writer.run(save, tensors, dtype=dtype, started=started)
                 self._observer.committed(manifest)
                 reached(Point.REPORTED, self._writer.folder)
-            except BaseException as error:  # noqa: BLE001 -- DCP's own exception is no `Exception`
+            except BaseException as error:  # noqa: BLE001 -- the future must end
                 save.staged.set()
                 save.set_exception(error)
             else:
