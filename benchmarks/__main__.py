@@ -17,6 +17,7 @@ PROGRAMS = (
     "control_plane.stream_clients",
     "control_plane.ingest",
     "control_plane.ingest.against_trackers",
+    "control_plane.ingest.growth",
     "control_plane.jobs_list",
     "control_plane.charts",
     "control_plane.goodput",

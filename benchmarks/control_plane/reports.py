@@ -29,6 +29,7 @@ class ReportMaker:
 
     def __init__(self, running: Running, *, seed: int) -> None:
         self._running = running
+        self._chance = random.Random(seed)
         self._lines = metric_lines(seed)
         self._identity = Identity(boot_id="boot", pid_namespace="1", pid=1, start_time=1)
         self._step = 0
@@ -49,7 +50,7 @@ class ReportMaker:
             self._step = metrics[-1]["step"]
         contents = {
             "metrics": _json_lines(metrics),
-            "log:0": b"".join(b"%079d\n" % self._step for _ in range(log_lines)),
+            "log:0": b"".join(self._log_line(number) for number in range(log_lines)),
             "events": _json_lines(self._comparison() if compares else ()),
         }
         report = Report(
@@ -60,6 +61,11 @@ class ReportMaker:
             chunks=tuple(self.chunk(file, new) for file, new in contents.items() if new),
         )
         return report.model_dump_json().encode()
+
+    def _log_line(self, number: int) -> bytes:
+        """Return a line of 80 bytes that packs as numbers in text do."""
+        chance = self._chance.getrandbits(128)
+        return b"step %012d line %012d %043d\n" % (self._step, number, chance)
 
     def _comparison(self) -> list[dict[str, Any]]:
         now = {"time": time.time(), "step": self._step}

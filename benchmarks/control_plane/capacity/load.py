@@ -55,10 +55,11 @@ def send_from_another_process(lanes: Sequence[Lane], *, for_seconds: float) -> S
         for_seconds: time after which no request begins.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_send, list(lanes), for_seconds).result()
+        return pool.submit(send_here, list(lanes), for_seconds).result()
 
 
-def _send(lanes: Sequence[Lane], for_seconds: float) -> Sent:
+def send_here(lanes: Sequence[Lane], for_seconds: float) -> Sent:
+    """Send from this process, as `send_from_another_process` does it."""
     return asyncio.run(_send_all(lanes, for_seconds))
 
 
