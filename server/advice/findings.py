@@ -54,6 +54,8 @@ class RecentSteps:
     """Median over ranks of the time in collectives."""
     peak_share: float | None = None
     """Peak of the device's memory as a share of all of it; None where either is not known."""
+    recompiled: float = 0.0
+    """Seconds of compilation in all of these steps, without those of the start."""
     allocation_retries: float = 0.0
     """How often the allocator emptied its cache to find memory, in all of these steps."""
 
@@ -258,6 +260,25 @@ def _compilation(observed: Observed) -> Iterator[AdviceFinding]:
     )
 
 
+def _recompilation(observed: Observed) -> Iterator[AdviceFinding]:
+    recent = observed.recent
+    if recent is None or recent.step <= 0:
+        return
+    share = min(recent.recompiled / (recent.step * recent.steps), 1.0)
+    if share < LEAST_SHARE:
+        return
+    yield AdviceFinding(
+        hindrance=Hindrance.RECOMPILATION,
+        words=f"Blocks were compiled again in recent steps, for {share:.0%} of their time.",
+        share=share,
+        evidence=(Evidence(name="compile/seconds", value=recent.recompiled, unit="s"),),
+        field="env.TORCH_LOGS",
+        remedy='Set env.TORCH_LOGS to "recompiles": the log then names the guard that failed. '
+        "Shapes that change from step to step are the usual cause.",
+        gain=gain_of(share),
+    )
+
+
 def _validation(observed: Observed) -> Iterator[AdviceFinding]:
     share = observed.share(TimeCategory.VALIDATION)
     if share < LEAST_VALIDATION or observed.spec.program is not None:
@@ -345,7 +366,7 @@ def _full_memory(observed: Observed) -> Iterator[AdviceFinding]:
 
 RULES: tuple[Callable[[Observed], Iterator[AdviceFinding]], ...] = (
     *(_data_wait, _collectives, _straggler, _saves, _lost_steps, _compilation),
-    *(_validation, _startup, _small_micro_batches, _full_memory),
+    *(_recompilation, _validation, _startup, _small_micro_batches, _full_memory),
 )
 
 

@@ -14,7 +14,7 @@ from server.context import Context
 from server.database.metric_and_log_tables import metric_series
 from server.database.tables import attempt_nodes, jobs, nodes
 from server.goodput.queries import JobRecords, records_of
-from server.goodput.step_sums import DATA, STEP, RecordedSteps, store_step_sums
+from server.goodput.step_sums import COMPILE, DATA, STEP, RecordedSteps, store_step_sums
 from server.goodput.what_if import save_interval_what_if
 from server.metrics.points import MOST_SUMMED, Floats
 from server.metrics.series import Values, read_values
@@ -25,13 +25,15 @@ from trainyard.spec.job import JobSpec
 
 RECENT = 1_000
 """Steps that the means of recent steps cover at most."""
+WARM_STEPS = 20
+"""Steps of an attempt in which compilation is part of its start."""
 OWN, OWN_MOST, WAIT = (
     "ranks/own_seconds_median",
     "ranks/own_seconds_max",
     "ranks/wait_seconds_median",
 )
 PEAK, RETRIES = "memory/peak_reserved_gib", "memory/allocation_retries"
-READ = (STEP, DATA, OWN, OWN_MOST, WAIT, PEAK, RETRIES)
+READ = (STEP, DATA, COMPILE, OWN, OWN_MOST, WAIT, PEAK, RETRIES)
 
 
 def advice(context: Context, job_id: str) -> AdviceView:
@@ -106,6 +108,7 @@ def _recent(connection: Connection, records: JobRecords) -> RecentSteps | None:
         own_most=_mean(values, OWN_MOST),
         wait=_mean(values, WAIT),
         peak_share=peak * 2**30 / memory if peak and memory else None,
+        recompiled=_sum_from(values.get(COMPILE), newest.start_step + WARM_STEPS),
         allocation_retries=_growth(retries[1]) if retries else 0.0,
     )
 
@@ -137,6 +140,15 @@ def _last(values: Mapping[str, Values], name: str) -> float | None:
     numbers = values[name][1]
     amounts = numbers[(numbers >= 0) & (numbers < MOST_SUMMED)]
     return float(amounts[-1]) if len(amounts) else None
+
+
+def _sum_from(values: Values | None, step: int) -> float:
+    """Return the sum of the durations of a series after a step."""
+    if values is None:
+        return 0.0
+    steps, seconds = values
+    counted = (steps > step) & (seconds > 0) & (seconds < MOST_SUMMED)
+    return float(seconds[counted].sum())
 
 
 def _growth(counts: Floats) -> float:

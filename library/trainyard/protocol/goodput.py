@@ -252,6 +252,7 @@ class Hindrance(StrEnum):
     SAVES = "saves"
     LOST_STEPS = "lost_steps"
     COMPILATION = "compilation"
+    RECOMPILATION = "recompilation"
     VALIDATION = "validation"
     STARTUP = "startup"
     SMALL_MICRO_BATCHES = "small_micro_batches"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from server.advice.observed import RECENT, advice
+from server.advice.observed import RECENT, WARM_STEPS, advice
 from server.context import Context
 from server.errors import NotFoundError
-from server.goodput.step_sums import DATA, STEP
+from server.goodput.step_sums import COMPILE, DATA, STEP
 from server.metrics.points import Points
 from server.metrics.store import store_points
 from tests.server.harness import Harness
@@ -75,6 +75,17 @@ def test_the_memory_of_the_device_is_compared_with_the_peak(
     record(harness, context, job_id, {"memory/allocation_retries": [0.0, 0.0, 2.0, 3.0, 0.0, 1.0]})
     retried = {each.hindrance: each for each in advice(context, job_id).findings}
     assert retried[Hindrance.FULL_MEMORY].evidence[0].value == 4
+
+
+def test_compilation_after_the_start_counts_as_recompilation(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, _ = harness.running(step=0)
+    compiled = [40.0] * WARM_STEPS + [0.2] * 80
+    record(harness, context, job_id, {STEP: [1.0] * 100, COMPILE: compiled})
+    found = {each.hindrance: each for each in advice(context, job_id).findings}
+    assert found[Hindrance.RECOMPILATION].evidence[0].value == pytest.approx(16.0)
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -3.0, 1e308])

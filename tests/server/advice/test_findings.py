@@ -127,6 +127,14 @@ def test_time_without_slots_is_no_part_of_the_whole() -> None:
     assert only(observed(waits)).share == pytest.approx(5 / 105)
 
 
+def test_recompilation_in_recent_steps() -> None:
+    found = only(observed(recent=recent(recompiled=50.0)))
+    assert (found.hindrance, found.field) == (Hindrance.RECOMPILATION, "env.TORCH_LOGS")
+    assert found.share == pytest.approx(0.1)  # of 500 steps of a second
+    assert found.gain == pytest.approx(1 / 0.9 - 1)
+    assert findings_of(observed(recent=recent(recompiled=10.0))) == ()
+
+
 def test_small_micro_batches_with_memory_to_spare() -> None:
     batches: dict[str, Any] = {"training": {"global_batch_size": 16, "micro_batch_size": 4}}
     found = only(observed(recent=recent(peak_share=0.3), **batches))

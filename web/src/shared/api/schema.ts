@@ -7420,7 +7420,7 @@ export interface components {
          * @description What takes time from training; docs/advice.md has the rule of each.
          * @enum {string}
          */
-        Hindrance: "data_wait" | "collectives" | "straggler" | "saves" | "lost_steps" | "compilation" | "validation" | "startup" | "small_micro_batches" | "full_memory";
+        Hindrance: "data_wait" | "collectives" | "straggler" | "saves" | "lost_steps" | "compilation" | "recompilation" | "validation" | "startup" | "small_micro_batches" | "full_memory";
         /**
          * HistogramView
          * @description Values, folded to bins of equal width.
@@ -23747,7 +23747,7 @@ export const hardwareCalibrationDeviceValues: ReadonlyArray<FlattenedDeepRequire
 export const hardwareInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["device"]> = ["cpu", "cuda"];
 export const hardwareInputIsolationValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["isolation"]> = ["user", "namespace", "none"];
 export const heartbeatAnswersValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Heartbeat"]["answers"]> = ["stop", "save", "profile", "memory_snapshot"];
-export const hindranceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hindrance"]> = ["data_wait", "collectives", "straggler", "saves", "lost_steps", "compilation", "validation", "startup", "small_micro_batches", "full_memory"];
+export const hindranceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hindrance"]> = ["data_wait", "collectives", "straggler", "saves", "lost_steps", "compilation", "recompilation", "validation", "startup", "small_micro_batches", "full_memory"];
 export const importRequestStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ImportRequest"]["state"]> = ["succeeded", "failed", "stopped", "cancelled"];
 export const importedToolValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Imported"]["tool"]> = ["wandb", "mlflow", "tensorboard"];
 export const importedRunToolValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ImportedRun"]["tool"]> = ["wandb", "mlflow", "tensorboard"];
