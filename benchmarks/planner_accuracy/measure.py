@@ -31,7 +31,7 @@ PRELOAD = ["torch._dynamo", "trainer.parallel.pipeline", "benchmarks.planner_acc
 WARM_STEPS, LEAST_STEPS, MOST_STEPS = 2, 3, 20
 SECONDS = 1.5
 """Time that the measured steps of a configuration take, about."""
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 600.0
 RESULT_SECONDS = 60.0
 
 _context = multiprocessing.get_context("forkserver")
