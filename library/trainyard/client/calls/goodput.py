@@ -7,6 +7,7 @@ from datetime import date
 from trainyard.client.transport import QueryValue, Transport
 from trainyard.protocol.goodput import (
     AdviceView,
+    CalibrationsView,
     ClusterGoodputView,
     GoodputView,
     SaveIntervalWhatIf,
@@ -22,6 +23,10 @@ class GoodputCalls:
     def goodput(self, job_id: str) -> GoodputView:
         """Return the wall time of a job by category."""
         return self.transport.get(GoodputView, f"/jobs/{job_id}/goodput")
+
+    def calibrations(self) -> CalibrationsView:
+        """Return what finished runs taught of each kind of hardware, with the errors."""
+        return self.transport.get(CalibrationsView, "/calibrations")
 
     def advice(self, job_id: str) -> AdviceView:
         """Return what slows a job by its own records, the costliest finding first."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+from sqlalchemy import insert
+
+from server.database.slot_tables import calibrations
 from server.goodput.step_sums import DATA, STEP
 from tests.library.conftest import Run, Yard
 from tests.server.advice.test_advice import record
+from trainyard.planner.speed.rates import prior_rates
 
 
 def test_a_paragraph_for_each_finding(yard: Yard, run: Run) -> None:
@@ -23,3 +27,16 @@ def test_a_paragraph_for_each_finding(yard: Yard, run: Run) -> None:
     assert view["findings"][0]["hindrance"] == "data_wait"
     with yard.connect() as client:
         assert client.advice(job_id).model_dump(mode="json") == view
+
+
+def test_the_sdk_reads_what_runs_taught(yard: Yard) -> None:
+    with yard.connect() as client:
+        assert client.calibrations().calibrations == ()
+        kind = {"device": "cpu", "device_name": "a processor"}
+        fitted = prior_rates("cpu", "a processor")
+        now = yard.harness.clock.now()
+        with yard.harness.context.database.write() as connection:
+            row = {**kind, "fitted": fitted, "fitted_at": now}
+            connection.execute(insert(calibrations).values(row))
+        (found,) = client.calibrations().calibrations
+    assert (found.device, found.calibration) == ("cpu", fitted)
