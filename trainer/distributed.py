@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from trainer.errors import CheckpointError, LaunchError, RunError
+from trainer.process import run_on_node_of
 from trainer.provenance import cuda_driver
 from trainer.run import device_kind
 
@@ -162,6 +163,21 @@ def _local_device(kind: Literal["auto", "cpu", "cuda"]) -> torch.device:
         )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def run_near(device: torch.device) -> None:
+    """Restrict the threads of this process to the CPUs near a GPU; does nothing on a CPU.
+
+    torchrun has the same for its ranks, by numactl, which not every node has.
+    """
+    if device.type != "cuda":
+        return
+    properties: Any = torch.cuda.get_device_properties(device)
+    domain, bus, number = (
+        getattr(properties, f"pci_{name}_id") for name in ("domain", "bus", "device")
+    )
+    cpus = run_on_node_of(f"{domain:04x}:{bus:02x}:{number:02x}.0")
+    logger.info("%s: %d CPUs", device, len(cpus))
 
 
 def _no_usable_gpu(kind: str, messages: Sequence[str]) -> str:

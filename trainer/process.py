@@ -1,4 +1,4 @@
-"""The process of a rank: signals, end with its parent, and control of the garbage collector.
+"""The process of a rank: signals, end with its parent, CPUs, and control of the garbage collector.
 
 An automatic collection walks every object at a different time on each rank, while the other ranks
 wait in the next collective. Here collections run after the same steps on all ranks, and skip the
@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from trainyard.run.control_files import order_stop
@@ -88,6 +89,40 @@ def prefer_growing_segments(environment: MutableMapping[str, str]) -> None:
     """
     if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # the former name of the variable
         environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+
+
+def run_on_node_of(pci_address: str, *, system: Path = Path("/sys")) -> frozenset[int]:
+    """Restrict all threads to the CPUs of a device's NUMA node; return those of the process now.
+
+    Memory of another node is slower, and so are copies between it and the device. Nothing changes
+    on a machine with one node, where the node is unknown, or where this process may use none of its
+    CPUs.
+
+    Args:
+        pci_address: of the device, as in `0000:dc:00.0`.
+        system: where sysfs is mounted.
+    """
+    allowed = frozenset(os.sched_getaffinity(0))
+    nodes = system / "devices" / "system" / "node"
+    try:
+        number = int((system / "bus" / "pci" / "devices" / pci_address / "numa_node").read_text())
+        near = allowed & cpus_in((nodes / f"node{number}" / "cpulist").read_text())
+    except OSError:  # with one node the number is often -1
+        return allowed
+    if not near:
+        return allowed
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread.name), near)
+    return near
+
+
+def cpus_in(text: str) -> frozenset[int]:
+    """Return the CPUs of a list of sysfs, as in `0-3,8`."""
+    ranges = [part.partition("-") for part in text.strip().split(",") if part]
+    return frozenset(
+        cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)
+    )
 
 
 def leave(code: int) -> NoReturn:

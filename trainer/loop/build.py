@@ -12,7 +12,7 @@ import torch.utils.deterministic
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainer.distributed import Ranks, collective_timeout
+from trainer.distributed import Ranks, collective_timeout, run_near
 from trainer.hugging_face.load import load_initial_weights
 from trainer.loop.optimizer import ShardAdamW, build_optimizer, materialize_state
 from trainer.loop.step import ForwardBackward, MicroBatchLoop
@@ -65,6 +65,7 @@ def assemble(
         draws: whether weights are drawn; without, they are undefined until all are loaded.
     """
     spec = spec.on_layout(layout)
+    run_near(device)  # not before: the node's tokens are cached by all its CPUs
     # On the meta device up to `allocate`: no rank ever holds the whole model.
     model = build_model(spec, roots)
     refuse_uneven_layers(model, spec)
