@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table, select
 
 from server.attempts.launch import effective_spec
 from server.attempts.lineage import NEVER
-from server.calibration.store import HardwareKind, learn
+from server.calibration.store import EndedRun, HardwareKind, learn
 from server.context import Context
 from server.database.metric_and_log_tables import metric_series
 from server.database.rows import TypedRow
@@ -42,7 +42,8 @@ PAUSE = timedelta(seconds=15)
 AFTER_END = timedelta(seconds=30)
 """Time after the end of an attempt for which its last records may still arrive."""
 AT_ONCE = 10
-"""Attempts that one call measures, each in some milliseconds: placements wait for it."""
+"""Attempts that one call measures, each in some milliseconds; a fit for each kind of their hardware
+takes 0.2 s. Placements wait for it."""
 FAILED_PAUSE = timedelta(days=1)
 
 
@@ -85,37 +86,43 @@ class CalibrationKeeper:
             if self._after is None:
                 self._after = _newest(connection, now)
             due = _due(connection, self._after, now - AFTER_END)
+        measured: dict[HardwareKind, list[EndedRun]] = {}
         for row in due:
             with self._isolation.turn(row.id, f"the measured steps of attempt {row.id}"):
-                self._measure(row, now)
-            self._after = row.ended_at, row.id
+                if (found := self._measured(row)) is not None:
+                    measured.setdefault(found[0], []).append(found[1])
+        for kind, runs in measured.items():
+            with (
+                self._isolation.turn(kind.device_name, f"what {kind.device_name} teaches"),
+                self._context.database.write() as connection,
+            ):
+                learn(connection, kind, runs, now=now)
+        if due:
+            self._after = due[-1].ended_at, due[-1].id
 
-    def _measure(self, row: _EndedAttempt, now: datetime) -> None:
+    def _measured(self, row: _EndedAttempt) -> tuple[HardwareKind, EndedRun] | None:
+        """Return what an attempt measures, and of which hardware; None with too few steps."""
         with self._context.database.read() as connection:
             spec = effective_spec(connection, row.id)
             place = _place(connection, row.id)
             if place is None or spec.program is not None or spec.model.factory is not None:
-                return
+                return None
             out_of_memory = (
                 row.failure is not None and row.failure.reason == FailureReason.OUT_OF_MEMORY
             )
-            values = _values(connection, row.id, place.node.device)
-            run = measured_run(spec, row.layout, place.node, values)
-        if run is None and not out_of_memory:
-            return
-        if out_of_memory:  # its peak is what there was, not what it needs
-            run = _run(spec, row.layout, place.node, out_of_memory=True)
-        assert run is not None
-        found = MeasuredRun(**{**vars(run), "available_bytes": place.available or None})
-        with self._context.database.write() as connection:
-            learn(
-                connection,
-                HardwareKind(place.node.device, place.node.name),
-                attempt_id=row.id,
-                run=found,
-                ended_at=row.ended_at,
-                now=now,
+            run = (
+                # Its peak is what there was, not what it needs.
+                _run(spec, row.layout, place.node, out_of_memory=True)
+                if out_of_memory
+                else measured_run(
+                    spec, row.layout, place.node, _values(connection, row.id, place.node.device)
+                )
             )
+        if run is None:
+            return None
+        kind = HardwareKind(place.node.device, place.node.name)
+        run = replace(run, available_bytes=place.available or None)
+        return kind, EndedRun(row.id, row.ended_at, run)
 
 
 def measured_run(

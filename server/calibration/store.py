@@ -5,7 +5,7 @@ Both outlive the jobs. A row that a later version wrote counts as absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeVar
@@ -45,28 +45,32 @@ class HardwareKind:
         return cls(hardware.device, hardware.device_name)
 
 
+@dataclass(frozen=True)
+class EndedRun:
+    """An attempt that has ended, and what its records measure."""
+
+    attempt_id: str
+    ended_at: datetime
+    run: MeasuredRun
+
+
 def learn(
-    connection: Connection,
-    kind: HardwareKind,
-    *,
-    attempt_id: str,
-    run: MeasuredRun,
-    ended_at: datetime,
-    now: datetime,
+    connection: Connection, kind: HardwareKind, ended: Sequence[EndedRun], *, now: datetime
 ) -> None:
-    """Store a run, forget the oldest ones, and fit the coefficients anew.
+    """Store runs, forget the oldest ones, and fit the coefficients anew, once for all of them.
 
     Args:
         connection: a writing transaction.
-        kind: the hardware of the run.
-        attempt_id: the attempt that ran; a repeat stores nothing.
-        run: what was measured.
-        ended_at: its end.
+        kind: the hardware of the runs.
+        ended: the runs; one that is stored already changes nothing.
         now: the present time.
     """
     key = {"device": kind.device, "device_name": kind.device_name}
-    row = {"attempt_id": attempt_id, **key, "ended_at": ended_at, "run": run}
-    if not insert_absent(connection, measured_runs, [row]):
+    rows = [
+        {"attempt_id": each.attempt_id, **key, "ended_at": each.ended_at, "run": each.run}
+        for each in ended
+    ]
+    if not insert_absent(connection, measured_runs, rows):
         return
     runs = measured_runs.c
     newest = connection.execute(
