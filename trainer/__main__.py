@@ -46,8 +46,16 @@ logger = logging.getLogger("trainer")
 def preload() -> None:
     """Import what every rank imports; a process that forks ranks calls it once, before.
 
-    The variables that torch reads at its import have their values by then.
+    The packages are read as well, which the first rank of a node records.
     """
+    _import_torch()
+    from trainer.provenance import installed_packages
+
+    installed_packages()
+
+
+def _import_torch() -> None:
+    """Import torch and the trainer; the variables that torch reads then have their values."""
     prefer_growing_segments(os.environ)
     with importing_without_collector():
         import torch._dynamo  # noqa: F401 (else the first step imports it, with the collector on)
@@ -180,7 +188,7 @@ def _train(folder: Path, roots: Mapping[str, str], writer: RunWriter) -> None:
     # Without torchrun this process is the only rank, whatever `resources.world_size` is.
     run = open_run(folder, world_size=int(os.environ.get("WORLD_SIZE", "1")), roots=roots)
     os.environ.update(run.spec.env)  # before the import of torch, which reads it
-    preload()
+    _import_torch()
     from trainer.loop.train import train
 
     outcome = train(run, writer)
