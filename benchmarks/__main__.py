@@ -36,6 +36,7 @@ PROGRAMS = (
     "run_log",
     "run_log.outage",
     "checkpoints",
+    "checkpoint_plans",
     "control_plane.commit_to_catalog",
 )
 

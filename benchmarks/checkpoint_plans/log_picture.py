@@ -1,0 +1,79 @@
+"""Draws curves on two logarithmic axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+WIDTH, HEIGHT = 860, 420
+LEFT, RIGHT, TOP, BOTTOM = 72, 170, 56, 56
+# Okabe and Ito's palette, which colour-blind people can distinguish.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#000000", "#999999")
+
+Curve = Sequence[tuple[int, float]]
+
+
+def log_picture(curves: Mapping[str, Curve], *, caption: str) -> str:
+    """Return an SVG of seconds over ranks, each curve with its name at the right.
+
+    Raises:
+        ValueError: there is no point.
+    """
+    points = [point for curve in curves.values() for point in curve]
+    if not points:
+        raise ValueError("a picture needs points")
+    x_axis = _Axis([x for x, _ in points], (LEFT, WIDTH - RIGHT), base=2)
+    y_axis = _Axis([y for _, y in points], (HEIGHT - BOTTOM, TOP), base=10)
+    parts = [f'<text x="{LEFT}" y="28" font-size="16" fill="#1c2430">{escape(caption)}</text>']
+    parts += [
+        _text(x_axis.at(mark), HEIGHT - BOTTOM + 20, f"{mark:g}", "middle") for mark in x_axis.marks
+    ]
+    for mark in y_axis.marks:
+        y = y_axis.at(mark)
+        parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#eceff3"/>')
+        parts.append(_text(LEFT - 8, y + 4, f"{mark:g} s", "end"))
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "ranks", "middle"))
+    for number, (name, curve) in enumerate(curves.items()):
+        parts += _curve(name, sorted(curve), (x_axis, y_axis), number)
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'font-family="system-ui, sans-serif" font-size="13" role="img">\n'
+        f"<title>{escape(caption)}</title>\n"
+        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#ffffff"/>\n{body}\n</svg>\n'
+    )
+
+
+class _Axis:
+    """Maps values to pixels by their logarithm, from one power of the base to another."""
+
+    def __init__(self, values: Sequence[float], pixels: tuple[int, int], *, base: int) -> None:
+        self._low = math.floor(math.log(min(values), base))
+        self._high = max(math.ceil(math.log(max(values), base)), self._low + 1)
+        self._pixels, self._base = pixels, base
+        self.marks = [float(base) ** power for power in range(self._low, self._high + 1)]
+
+    def at(self, value: float) -> float:
+        share = (math.log(value, self._base) - self._low) / (self._high - self._low)
+        return self._pixels[0] + share * (self._pixels[1] - self._pixels[0])
+
+
+def _curve(name: str, curve: Curve, axes: tuple[_Axis, _Axis], number: int) -> list[str]:
+    colour = COLOURS[number % len(COLOURS)]
+    places = [(axes[0].at(x), axes[1].at(y)) for x, y in curve]
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
+    y = TOP + 20 * number
+    return [
+        f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>',
+        *dots,
+        f'<rect x="{WIDTH - RIGHT + 16}" y="{y - 8}" width="14" height="6" fill="{colour}"/>',
+        _text(WIDTH - RIGHT + 36, y, name, "start"),
+    ]
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="#5b6675">{escape(text)}</text>'
+    )

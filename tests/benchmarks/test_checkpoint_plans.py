@@ -1,0 +1,33 @@
+"""The benchmark of checkpoint plans runs small, and reaches its targets there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.checkpoint_plans.__main__ import main
+from benchmarks.checkpoint_plans.log_picture import log_picture
+
+
+def test_a_small_model_on_four_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check", "--to", str(tmp_path)]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["benchmark"].removeprefix("checkpoint_plans_") for line in lines} == {
+        *("first_plan", "later_plan", "resume_plan", "resharding_plan"),
+        *("commit", "evenness", "first_plan_of_dcp"),
+    }
+    assert all(line["figure"] > 0 and line["ranks"] == 4 for line in lines)
+    # DCP's planner receives a list of each rank, and ours one of each stage.
+    (gathered, *_) = (line["gathered_bytes"] for line in lines if "gathered_bytes" in line)
+    (named, *_) = (line["named_bytes"] for line in lines if "named_bytes" in line)
+    assert gathered > 4 * named
+    picture = (tmp_path / "checkpoint-plans.svg").read_text()
+    assert all(name in picture for name in ("debug FSDP", "debug HSDP", "debug DCP"))
+
+
+def test_a_picture_needs_points() -> None:
+    with pytest.raises(ValueError, match="a picture needs points"):
+        log_picture({}, caption="none")
+    assert "1024" in log_picture({"one": [(8, 0.01), (1024, 2.0)]}, caption="some")
