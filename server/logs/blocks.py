@@ -17,6 +17,18 @@ ERROR = re.compile(
     r"|\bKilled\b|\bAborted\b|Segmentation fault|Fatal Python error|\bSIG(KILL|SEGV|ABRT|BUS)\b"
 )
 """Pattern of a line that reports an error."""
+PARTS_OF_ERRORS = (
+    "Traceback",
+    "Error:",
+    "Exception:",
+    " error",
+    "Killed",
+    "Aborted",
+    "Segmentation",
+    "Fatal",
+    "SIG",
+)
+"""One of them is in whatever `ERROR` matches; to search for all takes a tenth of its time."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,9 @@ def blocks_of(first_line: int, lines: Sequence[str]) -> list[PackedBlock]:
 
 def first_error(lines: Sequence[str]) -> int | None:
     """Return the index of the first line that looks like an error."""
+    text = "\n".join(lines)
+    if not any(part in text for part in PARTS_OF_ERRORS):
+        return None
     return next((index for index, line in enumerate(lines) if ERROR.search(line)), None)
 
 

@@ -15,6 +15,7 @@ from server.database.metric_and_log_tables import logs as log_table
 from server.errors import InvalidRequestError, NotFoundError
 from server.logs import pages
 from server.logs.blocks import (
+    ERROR,
     LINE_BYTES,
     Partial,
     blocks_of,
@@ -103,6 +104,17 @@ def test_blocks_hold_all_lines_in_order() -> None:
 )
 def test_errors_are_found(line: str) -> None:
     assert first_error(["fine", "step 1 error rate 0.1", line, line]) == 2
+    assert first_error(["fine", line]) == 1
+
+
+def test_every_kind_of_error_has_one_of_the_parts_that_are_searched_first() -> None:
+    signals = [f"SIG{name}" for name in ("KILL", "SEGV", "ABRT", "BUS")]
+    plain = ERROR.pattern.replace("\\b", "").replace("\\(", "(").replace("\\)", ")")
+    kinds = [*plain.replace("SIG(KILL|SEGV|ABRT|BUS)", signals[0]).split("|"), *signals[1:]]
+    assert len(kinds) == 13
+    for kind in kinds:
+        assert ERROR.search(kind), kind
+        assert first_error(["fine", kind]) == 1
 
 
 # ---- storing and paging ------------------------------------------------------------------------
