@@ -10,11 +10,11 @@ from __future__ import annotations
 import multiprocessing
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import numpy as np
@@ -28,8 +28,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from trainer.data.batches import MicroBatch
-from trainer.loop.optimizer import build_optimizer, materialize_state
+from trainer.loop.optimizer import ShardAdamW, build_optimizer, materialize_state
 from trainer.loop.step import ForwardBackward, MicroBatchLoop, TrainStep
+from trainer.models.base import Model
 from trainer.models.families import build_model
 from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize
@@ -39,6 +40,7 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import CompileSection
 from trainyard.training.batch_partition import BatchPartition
 
+Result = TypeVar("Result")
 PRELOAD = ["torch._dynamo", "trainer.parallel.pipeline", "benchmarks.one_rank"]
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 NO_PAYLOAD = ("barrier", "waittensor", "wraptensor", "recv")
@@ -182,24 +184,55 @@ def costs_of_a_step(cases: Sequence[tuple[JobSpec, int]]) -> list[StepCost]:
     """
     if any(spec.layout().cp > 1 for spec, _ in cases):
         raise ValueError("cp > 1 cannot be counted without the other ranks")
+    return in_processes(_cost_in_process, cases)
+
+
+def in_processes(count: Callable[..., Result], cases: Sequence[tuple[Any, ...]]) -> list[Result]:
+    """Return what a function gives for each case, each in a process of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     # Two at once: what they keep of the graph of Llama 8B takes half a GiB.
     with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
-        return list(pool.map(_cost_in_process, *zip(*cases, strict=True)))
+        return list(pool.map(count, *zip(*cases, strict=True)))
 
 
 def _cost_in_process(spec: JobSpec, rank: int) -> StepCost:
-    torch.set_num_threads(1)
-    layout = spec.layout()
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
     axes = spec.parallelism.model_copy(update={"async_tp": False})
     plain = spec.model_copy(update={"compile": CompileSection(enabled=False), "parallelism": axes})
-    return _cost(plain.on_layout(layout), layout)
+    with fake_step(plain, rank) as step:
+        step(1)  # unwatched: sharding is worked out in it, on tensors of full size
+        live, collectives = LiveBytes(map(_local, step.held())), Collectives()
+        with live.watching(), collectives:
+            step(2)
+    return StepCost(dict(sorted(collectives.sent.items())), live.peak)
 
 
-def _cost(spec: JobSpec, layout: Layout) -> StepCost:
-    device = torch.device("cpu")
+@dataclass(frozen=True)
+class FakeStep:
+    """A step of one rank on fake tensors."""
+
+    model: Model
+    optimizer: ShardAdamW
+    train: TrainStep
+    batches: list[MicroBatch]
+
+    def __call__(self, number: int) -> None:
+        """Run step `number`."""
+        self.train(number, self.batches)
+
+    def held(self) -> list[torch.Tensor]:
+        """Return the tensors that outlive a step."""
+        state = [t for s in self.optimizer.state.values() for t in s.values()]
+        return [*self.model.parameters(), *self.model.buffers(), *state]
+
+
+@contextmanager
+def fake_step(spec: JobSpec, rank: int) -> Iterator[FakeStep]:
+    """Make the process one rank of the layout, of which the others are not there."""
+    torch.set_num_threads(1)
+    layout, device = spec.layout(), torch.device("cpu")
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
+    spec = spec.on_layout(layout)
     model = build_model(spec)
     mesh = build_mesh(layout, "cpu")
     stages = parallelize(model, mesh, spec, layout)
@@ -218,14 +251,7 @@ def _cost(spec: JobSpec, layout: Layout) -> StepCost:
             engine = Pipeline(stages, group, spec, layout, device)
             undone.enter_context(_stages_agree())
         train = TrainStep(engine, optimizer, spec, stages=group)
-        batches = micro_batches(spec, layout)
-        train(1, batches)  # unwatched: sharding is worked out in it, on tensors of full size
-        state = [t for s in optimizer.state.values() for t in s.values()]
-        held = [*model.parameters(), *model.buffers(), *state]
-        live, collectives = LiveBytes(map(_local, held)), Collectives()
-        with live.watching(), collectives:
-            train(2, batches)
-    return StepCost(dict(sorted(collectives.sent.items())), live.peak)
+        yield FakeStep(model, optimizer, train, micro_batches(spec, layout))
 
 
 def _stages_agree() -> AbstractContextManager[object]:

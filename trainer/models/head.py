@@ -92,7 +92,7 @@ class TokenLoss(nn.Module):
 
         The logits may be overwritten; their gradient has their type.
         """
-        if logits_CV.is_cuda:
+        if has_kernels(logits_CV):
             log_sums_C, label_logits_C = self.sums_and_logits(logits_CV, labels_C)
             losses_C = (log_sums_C - label_logits_C).masked_fill(labels_C == NO_LABEL, 0)
             if gradients:
@@ -114,7 +114,7 @@ class TokenLoss(nn.Module):
         self, x_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, *, gradients: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return the loss, and with `gradients` its gradients by `x_TD` and `weight_VD`."""
-        size = self.tokens_per_chunk(weight_VD.shape[0], fused=x_TD.is_cuda)
+        size = self.tokens_per_chunk(weight_VD.shape[0], fused=has_kernels(x_TD))
         chunks = list(zip(x_TD.split(size), labels_T.split(size), strict=True))
         loss = x_TD.new_zeros((), dtype=torch.float32)
         grad_x_TD = torch.empty_like(x_TD) if gradients else None
@@ -162,6 +162,11 @@ class _ChunkedLoss(torch.autograd.Function):
             return None, grad_x_TD * grad.to(grad_x_TD.dtype), grad_weight_VD * grad, None
         # A second backward raises an error: autograd finds saved tensors that have changed.
         return None, grad_x_TD.mul_(grad), grad_weight_VD.mul_(grad), None
+
+
+def has_kernels(tensor: Tensor) -> bool:
+    """Return whether the kernels of `fused_loss` run where a tensor lies."""
+    return tensor.is_cuda
 
 
 def fused_loss() -> Any:

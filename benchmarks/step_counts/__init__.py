@@ -1,0 +1,1 @@
+"""Counts of one training step, ours and those of torchtitan."""

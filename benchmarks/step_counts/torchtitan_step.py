@@ -1,0 +1,113 @@
+"""Counts a step of torchtitan's own trainer; its interpreter has none of our packages.
+
+    PYTHONPATH=ROOT titan/bin/python -m benchmarks.step_counts.torchtitan_step WORDS
+
+ROOT is that of this repository, WORDS are arguments of `count` as JSON. Prints the counts as the
+last line, JSON as well. Other ranks are a fake process group, memory fake tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from benchmarks.step_counts.counter import StepCounter
+
+ON_CPU = Path(__file__).parents[2] / "examples" / "programs" / "torchtitan" / "on_cpu.py"
+LOG_EVERY = 10
+
+
+def count(
+    ranks: int, options: list[str], *, layers: int, sequences: int, seq_len: int
+) -> dict[str, Any]:
+    """Return the counts of a step of Llama 8B and its operations, on rank 0.
+
+    Args:
+        ranks: of the layout.
+        options: of torchtitan, with the layout.
+        layers: blocks of the model.
+        sequences: of the rank in a step.
+        seq_len: tokens of each.
+    """
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
+    runpy.run_path(str(ON_CPU))
+    config_module = importlib.import_module("torchtitan.config")
+    config = config_module.ConfigManager().parse_args(
+        [
+            "--model.name=llama3",
+            "--model.flavor=8B",
+            f"--metrics.log_freq={LOG_EVERY}",
+            f"--training.local_batch_size={sequences}",
+            f"--training.seq_len={seq_len}",
+            *options,
+        ]
+    )
+    shapes = importlib.import_module("torchtitan.models.llama3").llama3_args
+    shapes["8B"] = dataclasses.replace(shapes["8B"], n_layers=layers)
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        with StepCounter():  # not printed
+            trainer = _trainer_class()(config)
+        trainer.device = torch.device("cpu")  # with an index, it is another one to fake tensors
+        tokens = torch.zeros(sequences, seq_len, dtype=torch.int64)
+
+        def step(number: int) -> None:
+            trainer.step = number
+            trainer.train_step(iter([({"input": tokens}, tokens)]))
+
+        with StepCounter():  # not printed: sharding is worked out in it
+            step(LOG_EVERY + 1)
+        counter = StepCounter()
+        to = torch.Tensor.to
+
+        def to_and_count(tensor: torch.Tensor, *words: Any, **keywords: Any) -> torch.Tensor:
+            # Inputs and their number alone are integers; floats lie where they are moved to.
+            moved = any(isinstance(word, torch.device) for word in words)
+            if moved and tensor.dtype == torch.int64:
+                counter.count_copy_to_device(tensor)
+            return to(tensor, *words, **keywords)
+
+        with counter, mock.patch.object(torch.Tensor, "to", to_and_count):
+            step(LOG_EVERY + 2)
+    return {"counts": counter.counts, "operations": counter.operations}
+
+
+def _trainer_class() -> Any:
+    """Return torchtitan's trainer without data, and with meshes of real tensors."""
+    module = importlib.import_module("torchtitan.train")
+    get_train_spec = module.train_spec_module.get_train_spec
+
+    def without_data(name: str) -> Any:
+        return dataclasses.replace(
+            get_train_spec(name), build_tokenizer_fn=None, build_dataloader_fn=None
+        )
+
+    module.train_spec_module.get_train_spec = without_data
+    # On a CPU it draws until the values of a tensor fit, and fake ones never do.
+    torch.nn.init.trunc_normal_ = lambda tensor, *_args, **_keywords: tensor
+
+    class Trainer(module.Trainer):  # type: ignore[misc,name-defined]
+        def init_distributed(self) -> Any:
+            with unset_fake_temporarily():
+                dims = super().init_distributed()
+                dims.build_mesh()
+            return dims
+
+    return Trainer
+
+
+if __name__ == "__main__":
+    print(json.dumps(count(**json.loads(sys.argv[1]))))
