@@ -2566,6 +2566,11 @@ export interface components {
              * @description Folder of this node's token caches; `<run>/cache` when absent.
              */
             cache_dir: string | null;
+            /**
+             * Kernel Cache
+             * @description Folder of this node's archives of compiled kernels; absent for a job that brings code.
+             */
+            kernel_cache: string | null;
         };
         /**
          * AttemptState
@@ -9055,7 +9060,7 @@ export interface components {
             save_seconds: number;
             /**
              * Files
-             * @description Every data file, `.metadata` included.
+             * @description Every data file and the indexes.
              */
             files: components["schemas"]["ManifestFile"][];
             /**
