@@ -46,10 +46,11 @@ def test_no_endpoint_works_on_the_event_loop(app: FastAPI) -> None:
         for route in iter_route_contexts(app.routes)
         if inspect.iscoroutinefunction(route.endpoint)
     }
-    # `/goodput` awaits the thread of the cluster ledger, heartbeats, claims and submissions that of
-    # their group, `/packs` and artifacts the body, the others news.
+    # `/goodput` awaits the thread of the cluster ledger; heartbeats, reports, claims, submissions
+    # await that of their group, `/packs` and artifacts the body, the others news.
     assert on_the_loop == {
         *("/api/v1/workers/heartbeat", "/api/v1/workers/attempts/{attempt_id}/claim"),
+        "/api/v1/workers/attempts/{attempt_id}/report",
         "/api/v1/jobs",
         *("/healthz", "/api/v1/stream", "/api/v1/goodput", "/api/v1/workers/messages"),
         "/api/v1/packs",
