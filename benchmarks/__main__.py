@@ -30,6 +30,7 @@ PROGRAMS = (
     "trainer_overhead",
     "start.first_step",
     "reshard",
+    "step_counts",
     "planner_accuracy",
     "strategies",
     "data",
