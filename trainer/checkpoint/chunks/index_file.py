@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from trainer.checkpoint.chunks.divided_tensor import (
     DTYPES,
+    Digit,
     DividedKind,
     DividedTensor,
     Division,
@@ -81,6 +82,7 @@ class ChunkIndex:
         """
         self.ownership = ownership
         self._overheads = overheads
+        self._overlaps: dict[tuple[DividedKind, Sizes, Sizes], list[dict[Digit, int]]] = {}
 
     def overhead(self, dtype: str, sizes: Sizes) -> int:
         """Return the bytes around the numbers of a chunk."""
@@ -92,7 +94,11 @@ class ChunkIndex:
     def overlapping(self, name: str, offsets: Sizes, sizes: Sizes) -> Iterator[StoredChunk]:
         """Yield the stored chunks that have numbers in common with a box of a tensor."""
         tensor = self.ownership.tensors[name]
-        for parts in tensor.kind.overlapping(offsets, sizes):
+        # Weights and moments of all layers are divided alike: few of them differ.
+        key = (tensor.kind, offsets, sizes)
+        if key not in self._overlaps:
+            self._overlaps[key] = list(tensor.kind.overlapping(offsets, sizes))
+        for parts in self._overlaps[key]:
             place = self.ownership.place(tensor, parts, self.overhead)
             yield StoredChunk(
                 file_name(place.writer), place.offset, place.length, *tensor.kind.box_at(parts)
