@@ -10,7 +10,6 @@ import math
 
 from trainyard.axes import AXES, MESH_AXES
 from trainyard.axes.base import Traffic, TrafficFacts
-from trainyard.axes.pp import stages_of
 from trainyard.planner.activations import (
     BYTES,
     activations_of_a_block,
@@ -54,6 +53,7 @@ def step_work(spec: JobSpec, layout: Layout, partition: BatchPartition, node: No
     """
     pipeline = plan_pipeline(spec, layout, partition)
     rounds = partition.rounds if pipeline is None else pipeline.runs * pipeline.microbatches
+    stages = 1 if pipeline is None else len(pipeline.layers) // layout.pp
     ranks = [_Rank(spec, layout, partition, part, rounds) for part in parts_of(spec, layout)]
     busiest = max(ranks, key=lambda rank: rank.flops)
     bubble = 0.0 if pipeline is None else pipeline.bubble_share
@@ -63,9 +63,10 @@ def step_work(spec: JobSpec, layout: Layout, partition: BatchPartition, node: No
     stretch = max(1 / (1 - bubble), crowding * mean / busiest.flops)
     quantities = {name: amount * stretch for name, amount in busiest.computed().items()}
     hidden: dict[Quantity, float] = {}
-    sends = max(ranks, key=lambda rank: sum(each.sent_bytes for _, each in rank.traffic()))
+    sent = [rank.traffic(stages) for rank in ranks]
+    most = max(sent, key=lambda traffic: sum(each.sent_bytes for _, each in traffic))
     messages = COLLECTIVES_OF_A_STEP if layout.world_size > 1 else 0.0
-    for axis, traffic in sends.traffic():
+    for axis, traffic in most:
         link: Quantity = "network_bytes" if _leaves_node(axis, layout, node) else "node_bytes"
         into = hidden if traffic.overlaps and node.device == "cuda" else quantities
         into[link] = into.get(link, 0.0) + traffic.sent_bytes * crowding
@@ -145,12 +146,11 @@ class _Rank:
         weight, state = self.spec.training.weight_dtype, self.spec.optimizer.state_dtype
         return counted / shards * (4 * BYTES[weight] + 4 * BYTES[state])
 
-    def traffic(self) -> list[tuple[str, Traffic]]:
-        """Return what the rank sends for each axis."""
+    def traffic(self, stages: int) -> list[tuple[str, Traffic]]:
+        """Return what the rank, which has so many stages of a pipeline, sends for each axis."""
         spec, layout, a = self.spec, self.layout, self.shape
         counted = count_parameters(a)
         heads = self.tokens * self.compute / self.matrices
-        stages = len(stages_of(spec.facts(layout))) // layout.pp
         last = counted.head + counted.final_norm if self.part.head else 0
         facts = TrafficFacts(
             sizes=layout.sizes,
