@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -35,6 +36,8 @@ PEAKS = {"cuda": "memory/peak_reserved_gib", "cpu": "memory/peak_rss_gib"}
 """The series with the peak of the fullest rank, by device."""
 LEAST_POINTS = 10
 """Logged steps, without the first, from which the median of an attempt counts."""
+LEAST_SECONDS = 1e-6
+"""Shortest step that counts: none is shorter, and a fit works with logarithms."""
 MOST_STEPS = 20_000
 """Steps of an attempt that are read at most: the last ones."""
 PAUSE = timedelta(seconds=15)
@@ -53,6 +56,9 @@ class _Place:
 
     node: NodeKind
     available: int
+    """Memory of a slot; 0 where it is not known."""
+    most: float
+    """Memory that a rank can have: that of its GPU, or of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +98,8 @@ class CalibrationKeeper:
                 if (found := self._measured(row)) is not None:
                     measured.setdefault(found[0], []).append(found[1])
         for kind, runs in measured.items():
-            with (
-                self._isolation.turn(kind.device_name, f"what {kind.device_name} teaches"),
-                self._context.database.write() as connection,
-            ):
-                learn(connection, kind, runs, now=now)
+            with self._isolation.turn(kind.device_name, f"what {kind.device_name} teaches"):
+                learn(self._context, kind, runs)
         if due:
             self._after = due[-1].ended_at, due[-1].id
 
@@ -115,7 +118,11 @@ class CalibrationKeeper:
                 _run(spec, row.layout, place.node, out_of_memory=True)
                 if out_of_memory
                 else measured_run(
-                    spec, row.layout, place.node, _values(connection, row.id, place.node.device)
+                    spec,
+                    row.layout,
+                    place.node,
+                    _values(connection, row.id, place.node.device),
+                    most_bytes=place.most,
                 )
             )
         if run is None:
@@ -126,15 +133,24 @@ class CalibrationKeeper:
 
 
 def measured_run(
-    spec: JobSpec, layout: Layout, node: NodeKind, values: Mapping[str, Values]
+    spec: JobSpec,
+    layout: Layout,
+    node: NodeKind,
+    values: Mapping[str, Values],
+    *,
+    most_bytes: float,
 ) -> MeasuredRun | None:
     """Return what the records of an attempt measure; None with too few steps.
+
+    Ranks write the records. What cannot be is left out: one such run would decide for all jobs what
+    fits.
 
     Args:
         spec: the effective spec.
         layout: layout of the attempt.
         node: the nodes on which it ran.
         values: points of its series `perf/step_seconds`, `perf/data_seconds` and of its peak.
+        most_bytes: memory that a rank can have.
     """
     steps, seconds = values.get(STEP, _NONE)
     counted = (seconds > 0) & (seconds < MOST_SUMMED)
@@ -144,10 +160,11 @@ def measured_run(
     if len(waited_steps) == len(steps):
         data = np.where((waited >= 0) & (waited < seconds), waited, 0.0)
     own = (seconds - data)[counted]
+    own = own[own >= LEAST_SECONDS]
     if len(own) < LEAST_POINTS:
         return None
     _, peaks = values.get(PEAKS[node.device], _NONE)
-    peaks = peaks[(peaks > 0) & (peaks < MOST_SUMMED)]
+    peaks = peaks[(peaks > 0) & (peaks < MOST_SUMMED) & (peaks * 2**30 <= most_bytes)]
     peak = round(float(peaks.max()) * 2**30) if len(peaks) else None
     return _run(spec, layout, node, step_seconds=float(np.median(own)), peak_bytes=peak)
 
@@ -204,7 +221,10 @@ def _place(connection: Connection, attempt_id: str) -> _Place | None:
     hardware = min((row.hardware for row in rows), key=lambda each: each.device_memory_bytes)
     slots = max(len(row.slots) for row in rows)
     node = NodeKind(hardware.device, hardware.device_name, slots, hardware.cores)
-    return _Place(node, hardware.device_memory_bytes)
+    available = hardware.device_memory_bytes
+    of_host = max(row.hardware.memory_bytes for row in rows)
+    most = available if hardware.device == "cuda" else of_host
+    return _Place(node, available, most or math.inf)
 
 
 def _values(connection: Connection, attempt_id: str, device: str) -> Mapping[str, Values]:

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 from sqlalchemy import Connection, delete, select
 
+from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.slot_tables import calibrations, measured_runs
 from server.database.tables import nodes
@@ -54,36 +55,45 @@ class EndedRun:
     run: MeasuredRun
 
 
-def learn(
-    connection: Connection, kind: HardwareKind, ended: Sequence[EndedRun], *, now: datetime
-) -> None:
+def learn(context: Context, kind: HardwareKind, ended: Sequence[EndedRun]) -> None:
     """Store runs, forget the oldest ones, and fit the coefficients anew, once for all of them.
 
     Args:
-        connection: a writing transaction.
+        context: the server's surroundings.
         kind: the hardware of the runs.
         ended: the runs; one that is stored already changes nothing.
-        now: the present time.
     """
     key = {"device": kind.device, "device_name": kind.device_name}
+    with context.database.write() as connection:
+        known = _store_runs(connection, key, ended)
+    if known is None:
+        return
+    # Between two transactions: every other writer of SQLite would wait for a fit.
+    fitted = calibrate(prior_rates(kind.device, kind.device_name), known)
+    values = [{**key, "fitted": fitted, "fitted_at": context.now()}]
+    with context.database.write() as connection:
+        insert_or_replace(connection, calibrations, values)
+
+
+def _store_runs(
+    connection: Connection, key: Mapping[str, str], ended: Sequence[EndedRun]
+) -> list[MeasuredRun] | None:
+    """Store runs of a kind of hardware, and return all that are kept; None without a new one."""
     rows = [
         {"attempt_id": each.attempt_id, **key, "ended_at": each.ended_at, "run": each.run}
         for each in ended
     ]
     if not insert_absent(connection, measured_runs, rows):
-        return
+        return None
     runs = measured_runs.c
     newest = connection.execute(
         select(runs.attempt_id, runs.run)
-        .where(runs.device == kind.device, runs.device_name == kind.device_name)
+        .where(*(runs[name] == value for name, value in key.items()))
         .order_by(runs.ended_at.desc(), runs.attempt_id.desc())
     ).all()
     if dropped := [row.attempt_id for row in newest[MOST_RUNS:]]:
         connection.execute(delete(measured_runs).where(runs.attempt_id.in_(dropped)))
-    learned = [found for row in newest[:MOST_RUNS] if (found := _readable(row.run)) is not None]
-    fitted = calibrate(prior_rates(kind.device, kind.device_name), learned)
-    values = [{**key, "fitted": fitted, "fitted_at": now}]
-    insert_or_replace(connection, calibrations, values)
+    return [found for row in newest[:MOST_RUNS] if (found := _readable(row.run)) is not None]
 
 
 def read_calibrations(connection: Connection) -> tuple[HardwareCalibration, ...]:

@@ -21,6 +21,7 @@ from server.metrics.store import store_points
 from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.planner.results import Plan
+from trainyard.planner.speed.calibrate import MARGIN_FROM, calibrate
 from trainyard.planner.speed.rates import Calibration
 from trainyard.run.failures import FailureReason
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -33,6 +34,7 @@ def ended(
     context: Context,
     *,
     seconds: float = 0.5,
+    peak: float = 0.5,
     points: int = 20,
     outcome: str = "succeeded",
     reason: FailureReason | None = None,
@@ -40,8 +42,8 @@ def ended(
 ) -> str:
     """Run a job whose steps take so long, and end it; return its id."""
     job_id, supervisors = harness.running(step=points, training={"steps": points}, **sections)
-    values = {STEP: [9.0] + [seconds + 0.1] * (points - 1), DATA: [0.1] * points}
-    values[PEAK] = [0.5] * points
+    values = {STEP: [9.0] + [max(seconds + 0.1, 5e-324)] * (points - 1), DATA: [0.1] * points}
+    values[PEAK] = [peak] * points
     began = harness.clock.now().timestamp()
     by_name = {
         name: Points.of(range(1, points + 1), [began + i for i in range(points)], numbers)
@@ -129,6 +131,51 @@ def test_an_attempt_that_ran_out_of_memory_counts_as_a_wrong_fit(
     assert found.accuracy is not None
     assert (found.accuracy.fits_judged, found.accuracy.fits_wrong) == (1, 1)
     assert found.accuracy.step_median is None
+
+
+@pytest.mark.parametrize("peak", [40.0, 9e11])
+def test_a_peak_that_cannot_be_does_not_decide_for_other_jobs(
+    harness: Harness, context: Context, peak: float
+) -> None:
+    harness.add_node()  # with 32 GiB
+    keeper = CalibrationKeeper(context)
+    for _ in range(MARGIN_FROM):
+        ended(harness, context)
+        next_turn(harness, keeper)
+    before = planned(context)
+    ended(harness, context, peak=peak)
+    next_turn(harness, keeper)
+    after = planned(context)
+    assert after.calibration is not None
+    assert after.calibration.memory_margin < 2
+    assert after.fits is before.fits is True
+
+
+def test_a_step_that_cannot_be_keeps_no_other_run_from_being_learned_from(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    ended(harness, context)
+    ended(harness, context, seconds=5e-324 - 0.1)
+    CalibrationKeeper(context).run()
+    (found,) = learned(context)
+    assert found.runs == 1
+
+
+def test_other_writers_do_not_wait_for_a_fit(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.add_node()
+    ended(harness, context)
+
+    def fit(*given: Any) -> Calibration:
+        harness.submit()  # on SQLite it would wait for the transaction, and fail
+        return calibrate(*given)
+
+    monkeypatch.setattr(store, "calibrate", fit)
+    CalibrationKeeper(context).run()
+    (found,) = learned(context)
+    assert found.runs == 1
 
 
 def test_runs_outlive_their_job_and_the_oldest_are_forgotten(

@@ -13,7 +13,7 @@ from trainyard.training.known_devices import known_device, peak_flops
 
 MIB = 2**20
 Amount = Annotated[float, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, json_schema_extra={"unit": "share"})]
+RelativeError = Annotated[float, Field(ge=0, json_schema_extra={"unit": "share"})]
 
 ON_CPU: Mapping[Quantity, float] = {
     "float32_flops": 1 / 50e9,  # a core with AVX-512
@@ -65,13 +65,13 @@ class MemoryRates(RecordModel):
 class Accuracy(RecordModel):
     """How far predictions are off the runs of a kind of hardware; each is predicted without it."""
 
-    step_median: Fraction | None
+    step_median: RelativeError | None
     """Median error of the step time; absent without a run that has one."""
-    step_p95: Fraction | None
+    step_p95: RelativeError | None
     """The error that 95 % of them do not exceed."""
-    memory_median: Fraction | None
+    memory_median: RelativeError | None
     """Median error of the peak of memory."""
-    memory_p95: Fraction | None
+    memory_p95: RelativeError | None
     """The error that 95 % of them do not exceed."""
     fits_judged: Annotated[int, Field(ge=0)]
     """Runs that were said to fit."""
