@@ -144,7 +144,8 @@ def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
         InvalidRequestError: one is no base64 or zlib, holds other than `end - start` bytes, or the
             report holds more bytes than it may.
     """
-    total = sum(chunk.end - chunk.start for chunk in chunks)
+    # All of them before the first is inflated: a chunk of less than nothing would hide others.
+    total = sum(_size(f"/chunks/{index}", chunk) for index, chunk in enumerate(chunks))
     if total > MAX_CONTENT_BYTES:
         raise InvalidRequestError.at(
             "/chunks", f"{total} bytes in one report; at most {MAX_CONTENT_BYTES}"
@@ -242,13 +243,19 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
     return TRAINER_EVENTS[line.kind].model_validate(data, extra="ignore")
 
 
-def _unpack(pointer: str, chunk: Chunk) -> UnpackedChunk:
+def _size(pointer: str, chunk: Chunk) -> int:
+    """Return how many bytes a chunk is to hold."""
     size = chunk.end - chunk.start
     if not 0 <= size <= MAX_CHUNK_BYTES or chunk.end > MAX_OFFSET:
         raise InvalidRequestError.at(
             f"{pointer}/end",
             f"{chunk.end} after start={chunk.start}: a chunk holds up to {MAX_CHUNK_BYTES} bytes",
         )
+    return size
+
+
+def _unpack(pointer: str, chunk: Chunk) -> UnpackedChunk:
+    size = chunk.end - chunk.start
     try:
         content = _inflated(base64.b64decode(chunk.content, validate=True), limit=size + 1)
     except (ValueError, zlib.error) as error:

@@ -18,6 +18,7 @@ from server.context import Context
 from server.database.schema import metadata
 from server.database.tables import events, jobs
 from server.errors import ConflictError, InvalidRequestError, UnauthenticatedError
+from server.ingest import parse
 from server.logs.pages import page
 from server.metrics.csv import csv_rows
 from server.metrics.store import MAX_SERIES
@@ -193,6 +194,18 @@ def test_a_damaged_chunk_refuses_the_report_whole(
     with pytest.raises(InvalidRequestError):  # good chunks of the same report are not stored either
         send(context, supervisor, chunk("log:0", b"fine\n"), bad)
     assert count_rows(context) == before
+
+
+def test_no_chunk_is_inflated_before_the_sizes_of_all_are_known(
+    context: Context, launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, supervisor = launched
+    inflated: list[bytes] = []
+    monkeypatch.setattr(parse, "_inflated", lambda packed, **_: inflated.append(packed) or b"")
+    hides = chunk("log:0", b"").model_copy(update={"start": 2**60, "end": 0})
+    with pytest.raises(InvalidRequestError):
+        send(context, supervisor, *[chunk("log:0", bytes(2**22))] * 9, hides)
+    assert inflated == []
 
 
 UNREADABLE = {
