@@ -201,7 +201,7 @@ def test_no_chunk_is_inflated_before_the_sizes_of_all_are_known(
 ) -> None:
     _, supervisor = launched
     inflated: list[bytes] = []
-    monkeypatch.setattr(parse, "_inflated", lambda packed, **_: inflated.append(packed) or b"")
+    monkeypatch.setattr(parse, "_inflated", lambda packed, **_: inflated.append(packed))
     hides = chunk("log:0", b"").model_copy(update={"start": 2**60, "end": 0})
     with pytest.raises(InvalidRequestError):
         send(context, supervisor, *[chunk("log:0", bytes(2**22))] * 9, hides)
