@@ -223,6 +223,7 @@ _LOCK_JOBS_OF = (
     .order_by(jobs.c.id)  # no two transactions that lock several jobs wait crosswise
     .with_for_update(key_share=True, of=jobs)
 )
+_LOCK_FREE_JOBS_OF = _LOCK_JOBS_OF.with_for_update(key_share=True, of=jobs, skip_locked=True)
 
 
 def lock_job(connection: Connection, job_id: str) -> None:
@@ -262,9 +263,15 @@ def lock_job_of(connection: Connection, attempt_id: str) -> str:
     return locked[attempt_id]
 
 
-def lock_jobs_of(connection: Connection, attempt_ids: Sequence[str]) -> Mapping[str, str]:
-    """Lock the jobs of attempts, and return their ids by those of the attempts that there are."""
-    rows = connection.execute(_LOCK_JOBS_OF, {"attempt_ids": attempt_ids})
+def lock_jobs_of(
+    connection: Connection, attempt_ids: Sequence[str], *, waits: bool = True
+) -> Mapping[str, str]:
+    """Lock the jobs of attempts, and return their ids by those of the attempts that there are.
+
+    Without `waits` jobs that another transaction holds are left out.
+    """
+    statement = _LOCK_JOBS_OF if waits else _LOCK_FREE_JOBS_OF
+    rows = connection.execute(statement, {"attempt_ids": attempt_ids})
     return {attempt_id: job_id for job_id, attempt_id in rows}
 
 

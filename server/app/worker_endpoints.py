@@ -22,7 +22,7 @@ from server.http.group_commit import answer_or_error, served_together
 from server.http.path_params import OperationId
 from server.http.request_body import JsonBody
 from server.http.responses import JSON, reply
-from server.ingest.receive import Answer, SentReport, store_report, store_together
+from server.ingest.receive import SentReport, store_report, store_together
 from server.jobs.queries import ended_or_unknown
 from server.nodes.register import check_protocol, check_sender
 from server.nodes.register import register as register_node
@@ -166,30 +166,12 @@ async def report(
     report: Annotated[Report, Depends(JsonBody(Report))],
 ) -> Response:
     """Store new bytes of the run directory once, and answer with orders."""
-    sent = SentReport(share, report)
+    sent, answer = SentReport(share, report), None
     if sent.may_share:
-        return await served_together(request, _stored, sent, key=share.job_id)
-    return await run_in_threadpool(_stored_alone, context, sent)
-
-
-def _stored(context: Context, sent: Sequence[SentReport]) -> list[Response | Exception]:
-    """Store the reports of a group, and return the answers."""
-    return [
-        answer_or_error(partial(_answered, context, each, answer))
-        for each, answer in zip(sent, store_together(context, sent), strict=True)
-    ]
-
-
-def _answered(context: Context, sent: SentReport, answer: Answer) -> Response:
-    if answer is None:
-        return _stored_alone(context, sent)
-    if isinstance(answer, RefusalError):
-        raise answer
-    return _reply(answer, sent.report.protocol)
-
-
-def _stored_alone(context: Context, sent: SentReport) -> Response:
-    return _reply(store_report(context, sent.share, sent.report), sent.report.protocol)
+        answer = await served_together(request, store_together, sent, key=share.job_id)
+    if answer is None:  # not by the thread of the group, whose answers would wait for it
+        answer = await run_in_threadpool(store_report, context, share, report)
+    return _reply(answer, report.protocol)
 
 
 # Supervisors of protocol 2 outlive an upgrade of the server; no new client uses their paths.

@@ -85,15 +85,7 @@ def store_report(context: Context, share: ReportedShare, report: Report) -> Repo
         InvalidRequestError: a chunk is damaged, a line cannot be read (`server.ingest.parse`
             states the rule), or the database holds no such value; nothing is stored.
     """
-    try:
-        (answer,) = _store(context, [SentReport(share, report)])
-    except (StatementError, OverflowError) as error:
-        if isinstance(error, DBAPIError) and not isinstance(error, DataError):
-            raise
-        # A 500 would be an outage to the sender, which repeats the same report for ever.
-        logger.exception("the database refuses a value in a report of attempt %s", share.attempt_id)
-        reason = str(getattr(error, "orig", error)).partition("\n")[0]
-        raise InvalidRequestError.at("", f"the database refuses a value: {reason}") from error
+    answer = _store_one(context, SentReport(share, report), waits=True)
     if isinstance(answer, RefusalError):
         raise answer
     assert answer is not None
@@ -103,6 +95,8 @@ def store_report(context: Context, share: ReportedShare, report: Report) -> Repo
 def store_together(context: Context, sent: Sequence[SentReport]) -> Sequence[Answer]:
     """Store reports of different jobs by one transaction, by as many statements as one.
 
+    It waits for no job that another transaction holds, which would delay the others.
+
     Args:
         context: the server's surroundings.
         sent: reports that may share a transaction.
@@ -111,11 +105,28 @@ def store_together(context: Context, sent: Sequence[SentReport]) -> Sequence[Ans
         For each the reply, or why it is refused, as `store_report` does it; or None: nothing of it
         is stored, and it must be stored alone.
     """
-    return _store(context, sent) if len(sent) > 1 else [None]
+    if len(sent) == 1:
+        return [_store_one(context, sent[0], waits=False)]
+    assert len({each.share.job_id for each in sent}) == len(sent), "two reports of one job"
+    return _store(context, sent, waits=False)
 
 
-def _store(context: Context, sent: Sequence[SentReport]) -> list[Answer]:
-    """Store each report, or nothing of it.
+def _store_one(context: Context, sent: SentReport, *, waits: bool) -> Answer:
+    try:
+        (answer,) = _store(context, [sent], waits=waits)
+    except (StatementError, OverflowError) as error:
+        if isinstance(error, DBAPIError) and not isinstance(error, DataError):
+            raise
+        # A 500 would be an outage to the sender, which repeats the same report for ever.
+        attempt_id = sent.share.attempt_id
+        logger.exception("the database refuses a value in a report of attempt %s", attempt_id)
+        reason = str(getattr(error, "orig", error)).partition("\n")[0]
+        raise InvalidRequestError.at("", f"the database refuses a value: {reason}") from error
+    return answer
+
+
+def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list[Answer]:
+    """Store each report, or nothing of it; without `waits` nothing of what might have to wait.
 
     Bytes that are stored already are ignored, and what follows a gap is not taken: the reply names
     the offset at which to continue. Content, offsets, catalog, progress and events stand or fall
@@ -134,16 +145,19 @@ def _store(context: Context, sent: Sequence[SentReport]) -> list[Answer]:
     if not parsed:
         return answers
     with context.database.write() as connection:
-        locked = lock_jobs_of(connection, [each.share.attempt_id for each in sent])
+        attempt_ids = [each.share.attempt_id for each in sent]
+        locked = lock_jobs_of(connection, attempt_ids, waits=waits)
         shares = read_reported_shares(connection, [each.share.key for each in sent])
         incoming: dict[int, IncomingReport] = {}
         for place, own in parsed.items():
+            if not waits and own.sent.share.attempt_id not in locked:
+                continue
             try:
                 found = _incoming(context, connection, own, locked, shares)
             except RefusalError as refusal:
                 answers[place] = refusal
                 continue
-            if len(sent) == 1 or found.may_share:
+            if waits or found.may_share:
                 incoming[place] = found
         replies = _apply([*incoming.values()]) if incoming else ()
         for place, reply in zip(incoming, replies, strict=True):

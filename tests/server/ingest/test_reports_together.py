@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
-from fastapi import Response
 from sqlalchemy import select, text
 
-from server.app import worker_endpoints
 from server.attempts.service import ReportedShare, authenticate_shares
 from server.auth.tokens import hash_token
 from server.context import Context
 from server.database.tables import attempt_nodes, jobs
 from server.errors import ConflictError, InvalidRequestError, UnauthenticatedError
 from server.http.group_commit import serve_apart
-from server.ingest.receive import SentReport, store_together
+from server.ingest.receive import SentReport, store_report, store_together
+from server.lifecycle import lock_job
 from server.logs.pages import page
 from server.metrics.charts import chart
 from tests.server.harness import Harness, Supervisor
@@ -156,8 +157,8 @@ def test_what_moves_a_job_or_appends_an_event_is_stored_alone(
     assert answers[:2] == [None, None]
     assert steps_of(context, running[0][0]) == []
     assert all(isinstance(answer, ReportReply) for answer in answers[2:])
-    replies = serve_apart(lambda some: worker_endpoints._stored(context, some), group)
-    assert [isinstance(reply, Response) for reply in replies] == [True] * JOBS, replies
+    for each in group[:2]:
+        store_report(context, each.share, each.report)
     assert kept_events(context, "reachable") == [{}]
     assert [each["file"] for each in kept_events(context, "line_skipped")] == ["metrics"]
     others = [job_id for number, (job_id, _) in enumerate(running) if number != 1]
@@ -172,10 +173,35 @@ def test_a_job_that_cannot_be_read_costs_the_others_no_point(
         connection.execute(
             text("UPDATE jobs SET progress = '{}}' WHERE id = :id"), {"id": running[3][0]}
         )
-    replies = serve_apart(lambda some: worker_endpoints._stored(context, some), group)
-    assert [isinstance(each, Response) for each in replies] == [n != 3 for n in range(JOBS)]
+    replies = serve_apart(partial(store_together, context), group)
+    assert [isinstance(each, ReportReply) for each in replies] == [n != 3 for n in range(JOBS)]
     others = [job_id for number, (job_id, _) in enumerate(running) if number != 3]
     assert all(steps_of(context, job_id) == [2] for job_id in others)
+
+
+def test_a_group_does_not_wait_for_a_job_that_another_transaction_holds(
+    context: Context, running: list[tuple[str, Supervisor]]
+) -> None:
+    if context.database.is_sqlite:
+        pytest.skip("it has one writer at a time")
+    group = [step(context, each, 2, first=2) for _, each in running]
+    with ThreadPoolExecutor(1) as pool:
+        with context.database.write() as connection:
+            lock_job(connection, running[2][0])
+            alone = pool.submit(store_together, context, group[2:3]).result(timeout=30)
+            answers = pool.submit(store_together, context, group).result(timeout=30)
+        assert alone == [None]
+        assert [answer is None for answer in answers] == [n == 2 for n in range(JOBS)]
+    store_report(context, group[2].share, group[2].report)
+    assert all(steps_of(context, job_id) == [2] for job_id, _ in running)
+
+
+def test_two_reports_of_one_job_are_no_group(
+    context: Context, running: list[tuple[str, Supervisor]]
+) -> None:
+    own = step(context, running[0][1], 2, first=2)
+    with pytest.raises(AssertionError):
+        store_together(context, [own, own])
 
 
 @pytest.mark.parametrize("kind", ["large", "events", "answers"])
