@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import numpy as np
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table, select, tuple_
 
 from server.attempts.launch import effective_spec
 from server.attempts.lineage import NEVER
@@ -26,7 +26,6 @@ from trainyard.planner.memory import estimate_memory
 from trainyard.planner.speed.calibrate import MeasuredRun
 from trainyard.planner.speed.quantities import NodeKind
 from trainyard.planner.speed.step_work import step_work
-from trainyard.protocol.states import AttemptState
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
@@ -195,13 +194,12 @@ def _due(
     connection: Connection, after: tuple[datetime, str], until: datetime
 ) -> Sequence[_EndedAttempt]:
     columns = attempts.c
-    ended_at, attempt_id = after
-    later = (columns.ended_at > ended_at) | (
-        (columns.ended_at == ended_at) & (columns.id > attempt_id)
-    )
+    # From the index of times a call reads what ended since the former one. Conditions joined by OR,
+    # or one on the state, have a database read all that ever ended.
+    later = tuple_(columns.ended_at, columns.id) > tuple_(*after)
     query = (
         _EndedAttempt.select()
-        .where(columns.state == AttemptState.ENDED, columns.ended_at <= until, later)
+        .where(columns.ended_at <= until, later)
         .order_by(columns.ended_at, columns.id)
         .limit(AT_ONCE)
     )
