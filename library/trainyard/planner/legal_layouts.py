@@ -15,7 +15,7 @@ from trainyard.planner.micro_batches import (
     plan_batch,
 )
 from trainyard.planner.pipeline_cost import plan_pipeline
-from trainyard.planner.results import LayoutOption, ResumeOption
+from trainyard.planner.results import LayoutOption, RankedLayout, ResumeOption
 from trainyard.planner.speed.prediction import Predictor
 from trainyard.spec.auto import AUTO, expected_device, resolved
 from trainyard.spec.job import JobSpec
@@ -83,7 +83,7 @@ class LegalLayouts:
             reason=None if legal else "; ".join(self._problems(candidates[0])),
         )
 
-    def ranked(self, world_size: int) -> tuple[tuple[LayoutOption, ...], int]:
+    def ranked(self, world_size: int) -> tuple[tuple[RankedLayout, ...], int]:
         """Return the best legal layouts of a number of slots, and how many were compared.
 
         Those that do not fit come last; otherwise the fastest comes first. Needs a predictor. The
@@ -96,7 +96,7 @@ class LegalLayouts:
         listed = options[:RANKED_LISTED]
         if own in legal and all(each.layout != own for each in listed):
             listed[-1:] = [each for each in options if each.layout == own]
-        return tuple(listed), len(options)
+        return tuple(map(self._ranked, listed)), len(options)
 
     def _legal(self, world_size: int) -> tuple[list[Layout], list[Layout]]:
         """Return all layouts of a number of slots and the legal ones, the nearest first."""
@@ -144,6 +144,10 @@ class LegalLayouts:
         spec = self._candidate(layout)
         return option(spec, layout, slots=self._slots, predictor=self._predictor)
 
+    def _ranked(self, found: LayoutOption) -> RankedLayout:
+        resets = _resets(self._spec, self._candidate(found.layout))
+        return RankedLayout(**dict(found), resets=resets)
+
     def _candidate(self, layout: Layout) -> JobSpec:
         return resolved(_on_layout(self._spec, layout), self._device)
 
@@ -171,6 +175,12 @@ def option(
         fits=fits,
         speed=None if predictor is None else predictor.speed(spec, layout, partition, memory),
     )
+
+
+def _resets(before: JobSpec, after: JobSpec) -> tuple[str, ...]:
+    """Return the fields besides the axes that another layout changes."""
+    former, new = dict(before.parallelism), dict(after.parallelism)
+    return tuple(name for name in new if name not in _NAMES and new[name] != former[name])
 
 
 def _rank(each: LayoutOption) -> tuple[bool, float]:

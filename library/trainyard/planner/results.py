@@ -144,6 +144,13 @@ class LayoutOption(RecordModel):
     """Predicted step; absent for a program and for unknown hardware."""
 
 
+class RankedLayout(LayoutOption):
+    """A legal layout of a draft, to be written into it."""
+
+    resets: tuple[str, ...]
+    """Fields of `parallelism` that have their defaults on it: they were chosen for other sizes."""
+
+
 class ResumeOption(RecordModel):
     """A world size with its legal layouts, or the reason why there is none."""
 
@@ -240,7 +247,7 @@ class Plan(RecordModel):
     hardware it is their corrected estimate with its margin."""
     speed: SpeedEstimate | None = None
     """Predicted step; absent for unknown hardware."""
-    ranked: tuple[LayoutOption, ...] = ()
+    ranked: tuple[RankedLayout, ...] = ()
     """Legal layouts of as many slots, those that fit first, then the fastest first; empty for
     unknown hardware. The job's own is among them."""
     ranked_of: Count = 0

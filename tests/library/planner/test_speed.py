@@ -248,6 +248,14 @@ def test_a_plan_ranks_layouts_that_fit_by_their_speed() -> None:
     assert sum(own.speed.spent_seconds.values()) == pytest.approx(own.speed.step_seconds)
 
 
+def test_a_ranked_layout_names_what_does_not_apply_on_it() -> None:
+    spec = llama(8, parallelism={"tp": 8, "async_tp": True}, compile={"enabled": True})
+    ranked = plan(spec, predictor=Predictor(GPUS, sheet())).ranked
+    resets = {each.name: each.resets for each in ranked}
+    assert resets["TP 8"] == ()
+    assert resets["FSDP 8"] == ("async_tp",)
+
+
 def test_a_plan_without_a_predictor_predicts_nothing() -> None:
     planned = plan(llama(8))
     assert (planned.speed, planned.ranked, planned.calibration) == (None, (), None)

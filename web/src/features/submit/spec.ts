@@ -9,12 +9,16 @@ export function withField(spec: JsonObject, field: FormField, value: Json): Json
 }
 
 /**
- * Return the document on another layout; the shards of the weights fill its slots.
+ * Return the document on another layout; the shards of the weights fill its slots, and what was
+ * chosen for other sizes is left out.
  *
  * The micro-batch size is written where the layout needs another one than `planned`.
  */
 export function withLayout(spec: JsonObject, option: RankedLayout, planned: number): JsonObject {
   let changed = spec;
+  for (const field of option.resets) {
+    changed = withValue(changed, `/parallelism/${field}`, undefined);
+  }
   for (const [axis, size] of Object.entries(option.layout)) {
     const isDefault = axis === "dp_shard" || size === 1;
     changed = withValue(changed, `/parallelism/${axis}`, isDefault ? undefined : size);

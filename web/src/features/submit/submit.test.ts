@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import type { RankedLayout } from "@/shared/api/types";
 import { type JsonObject, sparseSpec, valueAt, withValue } from "@/shared/format/document";
 // The schema as the server gives it: a generated file whose freshness is checked.
 import document from "../../../../tests/library/spec/job.schema.json";
@@ -6,7 +7,7 @@ import { submitCommand } from "./commandLine";
 import { COMMON, isCommon } from "./form/common";
 import { placeProblems, problemsIn } from "./problems";
 import { type FormField, formOf } from "./schema";
-import { numberTyped, withField } from "./spec";
+import { numberTyped, withField, withLayout } from "./spec";
 
 const sections = formOf(document);
 const fields = sections.flatMap((section) => section.fields);
@@ -16,6 +17,21 @@ function field(pointer: string): FormField {
   if (!found) throw new Error(`no field ${pointer}`);
   return found;
 }
+
+describe("a ranked layout", () => {
+  it("is written without the choices that were made for other sizes", () => {
+    const parallelism = { tp: 8, async_tp: true, dp_shard: 1, cp_method: "ulysses" };
+    const option = {
+      layout: { dp_replicate: 2, dp_shard: 4, cp: 1, tp: 1, pp: 1 },
+      batch: { micro_batch_size: 1 },
+      resets: ["async_tp"],
+    } as unknown as RankedLayout;
+    expect(withLayout({ parallelism }, option, 2)).toEqual({
+      parallelism: { dp_replicate: 2, cp_method: "ulysses" },
+      training: { micro_batch_size: 1 },
+    });
+  });
+});
 
 describe("the form", () => {
   it("has every section and field of the schema, in their order", () => {

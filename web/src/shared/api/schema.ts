@@ -11865,7 +11865,7 @@ export interface components {
              *     unknown hardware. The job's own is among them.
              * @default []
              */
-            ranked: components["schemas"]["LayoutOption"][];
+            ranked: components["schemas"]["RankedLayout"][];
             /**
              * Ranked Of
              * @description Legal layouts that were compared; of them `ranked` lists the first.
@@ -12845,6 +12845,41 @@ export interface components {
              * @description Completed optimizer steps at the end of their window.
              */
             step: number;
+        };
+        /**
+         * RankedLayout
+         * @description A legal layout of a draft, to be written into it.
+         */
+        RankedLayout: {
+            /** @description The parallel axes. */
+            layout: components["schemas"]["Layout"];
+            /**
+             * Name
+             * @description The layout in words, as in `HSDP 2x2`; of a program the number of its slots.
+             */
+            name: string;
+            /**
+             * @description How the global batch is split; the job's own micro-batch size where that is legal. Absent for
+             *     a program.
+             */
+            batch: components["schemas"]["BatchPlan"] | null;
+            /** @description Its stages; absent without pipeline parallelism. */
+            pipeline: components["schemas"]["PipelinePlan"] | null;
+            /** @description Peak memory of the fullest rank; absent for a program. */
+            memory: components["schemas"]["MemoryEstimate"] | null;
+            /**
+             * Fits
+             * @description Whether it is within the device's memory; absent when that is not known. After runs of the
+             *     hardware it is their corrected estimate with its margin.
+             */
+            fits: boolean | null;
+            /** @description Predicted step; absent for a program and for unknown hardware. */
+            speed: components["schemas"]["SpeedEstimate"] | null;
+            /**
+             * Resets
+             * @description Fields of `parallelism` that have their defaults on it: they were chosen for other sizes.
+             */
+            resets: string[];
         };
         /**
          * RanksView
