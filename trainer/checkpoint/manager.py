@@ -26,7 +26,7 @@ from trainer.checkpoint.pending_save import PendingSave, staging_of
 from trainer.checkpoint.save_folder import Point, collect_leftovers, reached
 from trainer.checkpoint.save_retry import SaveRetry
 from trainer.checkpoint.shared_root import remove_probes
-from trainer.checkpoint.tensors import TrainTensors
+from trainer.checkpoint.tensors import TrainTensors, copied_buffers
 from trainer.checkpoint.writer.checkpoint_writer import PREFLIGHT, CheckpointWriter
 from trainer.distributed import Ranks, on_rank_0
 from trainer.errors import CheckpointError, RunError
@@ -308,7 +308,10 @@ class CheckpointManager:
             started = time.monotonic()
         tensors = self._tensors(model, optimizer)
         dtype = next(model.parameters()).dtype
-        save = PendingSave(state, kind=kind, staging=self._staging)
+        in_background = self._in_background(kind)
+        # The next forward pass only reads weights, but it may change buffers, as a batch norm does.
+        buffers = copied_buffers(model, tensors) if in_background else None
+        save = PendingSave(state, kind=kind, staging=self._staging, buffers=buffers)
 
         def write() -> None:
             try:
@@ -326,7 +329,7 @@ class CheckpointManager:
 
         if self._staging is not None:
             self._staging.mark()
-        if self._in_background(kind):
+        if in_background:
             # A daemon: a process that fails ends without waiting for ranks that may have ended.
             threading.Thread(target=write, name="checkpoint", daemon=True).start()
         else:

@@ -18,7 +18,14 @@ from trainyard.protocol.manifest import Manifest, TrainState
 class PendingSave(Future[Manifest]):
     """The future of a save: first its tensors are staged, then it is committed or has failed."""
 
-    def __init__(self, state: TrainState, *, kind: str, staging: Staging | None = None) -> None:
+    def __init__(
+        self,
+        state: TrainState,
+        *,
+        kind: str,
+        staging: Staging | None = None,
+        buffers: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """Begin nothing.
 
         Args:
@@ -26,6 +33,7 @@ class PendingSave(Future[Manifest]):
             kind: why it is saved.
             staging: where tensors are copied before they are written; they are written from their
                 own memory without.
+            buffers: copies, by name, of the tensors that may change before they are staged.
         """
         super().__init__()
         self.state = state
@@ -33,9 +41,11 @@ class PendingSave(Future[Manifest]):
         self.staged = threading.Event()
         """Set once the tensors may change; the end of the save, also a failure, allows it too."""
         self._staging = staging
+        self._buffers = buffers or {}
 
     def stage(self, tensors: Mapping[TensorChunk, Tensor]) -> Mapping[TensorChunk, Tensor]:
         """Return what is written of these tensors; with copies, the tensors may change from now."""
+        tensors = {chunk: self._buffers.get(chunk.name, t) for chunk, t in tensors.items()}
         if self._staging is None:
             return tensors
         copies = self._staging.copy(tensors)

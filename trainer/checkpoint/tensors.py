@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import IO, Any, NamedTuple, cast
@@ -11,6 +11,7 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trainer.models.ties import aliases
@@ -59,6 +60,26 @@ def train_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
         for key, value in state.items():
             tensors[f"{OPTIMIZER}{names[parameter]}.{key}"] = value
     return tensors
+
+
+def copied_buffers(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of this rank's part of the saved buffers, which a forward pass may change.
+
+    Args:
+        model: the module; the families have no such buffers, a batch norm has.
+        tensors: `train_tensors` of it.
+    """
+    parameters = {f"{WEIGHTS}{name}" for name, _ in model.named_parameters()}
+    return {
+        name: local_part(tensor).clone()
+        for name, tensor in tensors.items()
+        if name.startswith(WEIGHTS) and name not in parameters
+    }
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return this rank's memory of a tensor."""
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 class TrainTensors:

@@ -24,12 +24,13 @@ from tests.trainer.checkpoint.toy import (
     state_at,
     train,
 )
+from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.chunks.divided_tensor import TensorChunk, divided
 from trainer.checkpoint.manager import SaveObserver
 from trainer.checkpoint.manifest import committed_manifests
 from trainer.checkpoint.pending_save import Staging
-from trainer.checkpoint.save_folder import create_folder, write_durably
+from trainer.checkpoint.save_folder import Point, create_folder, write_durably
 from trainer.checkpoint.writer import checkpoint_writer, save_plan
 from trainer.errors import LaunchError, RunError
 from trainyard.protocol.manifest import Manifest
@@ -98,6 +99,38 @@ def test_what_is_saved_is_what_was_there_when_it_began(tmp_path: Path) -> None:
         for loaded in run_ranks(2, _load, tmp_path, manifest):
             assert loaded.keys() == tensors.keys()
             assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
+
+
+def _save_counted(root: Path, section: CheckpointSection, kind: str) -> int:
+    """Save a buffer that the next forward pass changes before the save has begun to read it."""
+    model, optimizer = build(LAYOUT, seed=1)
+    seen = torch.tensor(5)
+    model.register_buffer("seen", seen)
+    saver = manager(root, LAYOUT, section=section)
+    passed = threading.Event()
+
+    def hold(point: Point, _path: Path) -> None:
+        if point is Point.PLANNED:
+            passed.wait()
+
+    with at_points(hold):
+        save = saver.begin(model, optimizer, state_at(1), kind=kind)
+        seen += 1
+        passed.set()
+        manifest = save.result()
+    load(root, LAYOUT, model, optimizer, resume_point(manifest))
+    return int(seen)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("disabled", "preflight"), ("async", "preflight"), ("async", "interval")],
+)
+def test_a_buffer_that_the_next_forward_pass_changes_is_saved_as_it_was(
+    tmp_path: Path, mode: str, kind: str
+) -> None:
+    section = CheckpointSection.model_validate({"async_mode": mode})
+    assert run_ranks(2, _save_counted, tmp_path, section, kind) == [5, 5]
 
 
 def _fail_in_background(root: Path) -> tuple[Refusal, bool]:

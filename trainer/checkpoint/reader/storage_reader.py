@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from trainer.checkpoint.chunks.divided_tensor import DTYPES, DividedKind, Sizes, TensorKind, divided
 from trainer.checkpoint.chunks.index_file import rank_of_file
@@ -15,6 +14,7 @@ from trainer.checkpoint.manifest import WHOLE, FilePart, check_sizes, metadata_d
 from trainer.checkpoint.reader.metadata import compare, remedy_of, without_aliases
 from trainer.checkpoint.reader.stored_tensors import StoredTensors, open_index
 from trainer.checkpoint.reader.tensor_reads import TensorPiece, read_pieces
+from trainer.checkpoint.tensors import local_part
 from trainer.errors import CheckpointError, MismatchError
 from trainer.parallel.mesh import MeshCoordinates
 from trainer.storage.root import StoragePath
@@ -120,8 +120,7 @@ class CheckedReader:
         for name, kind in ((t.name, t.kind) for t in divided(tensors, rank=rank)):
             if kind not in boxes:
                 boxes[kind] = kind.box_of(rank)
-            tensor = tensors[name]
-            local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+            local = local_part(tensors[name])
             if not local.numel():
                 continue
             for piece in self._pieces_of(name, local, DTYPES[kind.dtype], boxes[kind]):

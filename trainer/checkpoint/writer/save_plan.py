@@ -11,11 +11,11 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from trainer.checkpoint.chunks.divided_tensor import DividedTensor, TensorChunk, divided
 from trainer.checkpoint.chunks.index_file import ChunkIndex, index_of
 from trainer.checkpoint.chunks.ownership import WriteShare
+from trainer.checkpoint.tensors import local_part
 from trainer.distributed import on_every_rank
 from trainer.errors import CheckpointError
 from trainer.parallel.mesh import MeshCoordinates
@@ -37,8 +37,7 @@ class SavePlan:
 
     def memory(self, chunk: TensorChunk) -> Tensor:
         """Return this rank's memory of a chunk that it holds."""
-        tensor = self.tensors[chunk.name]
-        return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+        return local_part(self.tensors[chunk.name])
 
 
 class SavePlanner:
