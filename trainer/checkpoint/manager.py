@@ -101,7 +101,6 @@ class CheckpointManager:
         self._saved: Manifest | None = None
         self._saved_step = 0
         self._stall_seconds = 0.0
-        self._preflight_seconds = 0.0
         self._durations: deque[float] = deque(maxlen=3)
         self.failed_kind: str | None = None
         """Why the save was due that failed and is to be tried again; None while saves succeed."""
@@ -122,11 +121,8 @@ class CheckpointManager:
 
     @property
     def expected_seconds(self) -> float | None:
-        """Time that a save is expected to take: the longest of the last three, and at least that of
-        the preflight; None before the first."""
-        if not self._durations:
-            return None
-        return max(self._preflight_seconds, *self._durations)
+        """Time that a save is expected to take: the longest of the last three; None before one."""
+        return max(self._durations, default=None)
 
     @property
     def under_way(self) -> bool:
@@ -255,8 +251,6 @@ class CheckpointManager:
             return
         self._retry.succeeded()
         self._durations.append(manifest.save_seconds)
-        if manifest.kind == PREFLIGHT:
-            self._preflight_seconds = manifest.save_seconds
         self.failed_kind, self._saved, self._saved_step = None, manifest, pending.state.step
         stall_seconds, self._stall_seconds = self._stall_seconds, 0.0
         self._observer.settled(

@@ -219,6 +219,30 @@ def test_later_saves_use_the_plan_of_the_preflight(tmp_path: Path) -> None:
     assert all(counts[2] == counts[1] for counts in answers)
 
 
+def _expected_seconds(root: Path) -> list[float | None]:
+    model, optimizer = build(LAYOUT, seed=1)
+    saver = manager(root, LAYOUT)
+    expected = [saver.expected_seconds]
+
+    def wait(point: Point, path: Path) -> None:
+        if point is Point.PLANNED and path.name == "step-0":
+            time.sleep(1.0)  # as a preflight does whose host compiles the first step
+
+    with at_points(wait):
+        for step in range(4):
+            kind = "interval" if step else "preflight"
+            saver.save(model, optimizer, state_at(step), kind=kind)
+            expected.append(saver.expected_seconds)
+    return expected
+
+
+def test_a_preflight_that_compilation_slowed_counts_for_three_saves(tmp_path: Path) -> None:
+    for before, *slow, fast in run_ranks(2, _expected_seconds, tmp_path):
+        assert before is None
+        assert len(slow) == 3
+        assert min(slow) > 1.0 > fast
+
+
 def _pinned(root: Path) -> str:
     with pytest.raises(LaunchError) as caught:
         manager(root, LAYOUT, section=PINNED)
