@@ -76,13 +76,19 @@ class WarmLauncher:
         # The ends first: no rank begins after its wrapper has ended.
         ends = [self._share.processes.status(pid) for pid in self._wrappers]
         seen = self._watch.look()
-        if None in ends:
+        early = {
+            rank: status
+            for rank, status in zip(self._share.ranks, ends, strict=True)
+            if status is not None and rank not in seen.pids
+        }
+        if not early and None in ends:
             return seen
         failure = None
-        if not seen.started:
+        if early:  # the other ranks would wait for these, as long as a collective may take
+            named = ", ".join(f"{rank} (status {status})" for rank, status in early.items())
             failure = Failure(
                 reason=FailureReason.LAUNCH_ERROR,
-                message=f"the ranks' wrappers ended (status {ends}) before any rank began",
+                message=f"the wrappers of ranks ended before these began: {named}",
                 node=self._share.launch.node,
                 traceback=tail(self._share.run.launcher_log) or None,
                 node_at_fault=True,

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from tests.worker.conftest import Attempt, Place, wait_for
-from tests.worker.launchers.process_launcher import TORCHRUN, WARM
+from tests.worker.launchers.process_launcher import STAND_IN, TORCHRUN, WARM
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
 from trainyard.protocol.states import DesiredState
 from trainyard.run.directory import Phase
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
+from worker.launch import prepare_run
 from worker.launchers.base import Share
 from worker.launchers.warm.warm_launcher import why_cold
 from worker.node.node_store import LaunchRecord, WorkerRun
@@ -104,6 +105,21 @@ def test_a_signal_to_a_forked_rank_is_the_failure(place: Place) -> None:
     failure = attempt.exit().failure
     assert failure is not None
     assert (failure.rank, failure.signal) == (1, "SIGKILL")
+
+
+def test_ranks_do_not_wait_for_one_that_cannot_begin(place: Place) -> None:
+    attempt = place.attempt(place.grant())
+    attempt.seen.claimed = True
+    prepare_run(place.local, attempt.id, attempt.seen.claim)
+    (attempt.run.ranks / "1.start").mkdir()  # its wrapper cannot record it, as on a full disk
+    words = (WARM, *STAND_IN, "sleep")
+    attempt.supervisor = place.supervise(attempt.id, attempt.run, *words)
+    failure = attempt.exit().failure
+    assert failure is not None
+    assert failure.reason == "launch_error", failure
+    assert failure.message == "the wrappers of ranks ended before these began: 1 (status 126)"
+    assert "1.start" in (failure.traceback or "")
+    assert failure.node_at_fault
 
 
 def test_forked_ranks_end_with_their_supervisor(place: Place) -> None:
