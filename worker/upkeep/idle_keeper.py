@@ -15,6 +15,7 @@ from trainyard.base.backoff import Backoff, Retries
 from worker.launch import detach
 from worker.node.node_store import LocalNode, NodeStore, WorkerRun
 from worker.node.process_identity import own_identity
+from worker.warm.hand_over import READY, USED
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ LOOK_SECONDS = 0.5
 STARTING_SECONDS = 120.0
 """Time after which an attempt without a step no longer delays the next idle supervisor."""
 AGAIN = Backoff(first=5.0, longest=600.0)
-"""Pauses after an idle supervisor that was never ready."""
+"""Pauses after an idle supervisor that ended before a launch came."""
 
 
 class IdleKeeper(threading.Thread):
@@ -48,9 +49,7 @@ class IdleKeeper(threading.Thread):
         while not _is_readable(self._ended, 0.0):
             if self._status is not None:
                 self._watch(self._status)
-            elif self._may_start():
-                self._start()
-            else:
+            elif not self._start():
                 _is_readable(self._ended, LOOK_SECONDS)
         if self._status is not None:
             self._status.close()
@@ -67,18 +66,19 @@ class IdleKeeper(threading.Thread):
         if (self._ended, select.POLLIN) in poll.poll():
             return
         try:
-            is_ready = bool(status.recv(1))
+            word = status.recv(1)
         except OSError:
-            is_ready = False
-        if is_ready:
-            self._failures.succeeded()
+            word = b""
+        if word == READY:
             self.ready.set()
             return
         status.close()
         self._status = None
-        if not self.ready.is_set():
-            self._failed()
         self.ready.clear()
+        if word == USED:
+            self._failures.succeeded()
+        else:  # also one that was ready: memory may not suffice for another process
+            self._failed()
 
     def _failed(self) -> None:
         pause = self._failures.failed() or AGAIN.longest
@@ -88,9 +88,17 @@ class IdleKeeper(threading.Thread):
     def _may_start(self) -> bool:
         return time.monotonic() >= self._failures.next_at and may_start(self._node.store)
 
-    def _start(self) -> None:
-        own, its = socket.socketpair()
+    def _start(self) -> bool:
+        """Start one, if it may be now; return whether that was done."""
         identity, store = own_identity(), self._node.store
+        try:
+            if not self._may_start():
+                return False
+            own, its = socket.socketpair()
+        except OSError:
+            logger.exception("an idle supervisor could not be started")
+            self._failed()
+            return False
         try:
             with its:
                 store.idle_log.unlink(missing_ok=True)
@@ -110,8 +118,9 @@ class IdleKeeper(threading.Thread):
             logger.exception("an idle supervisor could not be started")
             own.close()
             self._failed()
-        else:
-            self._status = own
+            return False
+        self._status = own
+        return True
 
 
 def may_start(node: NodeStore) -> bool:
@@ -129,7 +138,7 @@ def _is_starting(run: WorkerRun | None) -> bool:
         began = Path(run.launch).stat().st_mtime
     except FileNotFoundError:
         return True
-    return time.time() - began < STARTING_SECONDS
+    return abs(time.time() - began) < STARTING_SECONDS  # the clock may have been set back
 
 
 def _is_readable(descriptor: int, seconds: float) -> bool:

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 SOCKET = "idle.sock"
 """Name of the socket in the data folder."""
+READY, USED = b"r", b"u"
+"""What an idle supervisor writes to its worker: that it waits, and that it ends as it should."""
 MESSAGE_BYTES = 64 * 1024
 OFFER_SECONDS = 2.0
 """Time for an idle supervisor to offer itself: it compares digests of the code, in some 10 ms."""
@@ -46,7 +48,7 @@ def hand_over(store: NodeStore, run: WorkerRun, lock: AttemptLock) -> str | None
             _send(connection, {"run": str(run.root)}, descriptor=lock.fd)
             try:
                 _receive(connection, ACCEPT_SECONDS)
-            except TimeoutError:
+            except (OSError, ValueError, EOFError):
                 _end(offer)
                 return "the idle supervisor did not take the launch"
     except (OSError, ValueError, EOFError) as error:
@@ -69,10 +71,10 @@ def offered(connection: socket.socket, *, identity: Mapping[str, int]) -> tuple[
     except (OSError, ValueError) as error:
         logger.warning("a launch left: %r", error)
         return None
-    if message is not None:
-        # Taken in any case: a launch that has ended meanwhile starts no supervisor any more.
-        with contextlib.suppress(OSError):
-            _send(connection, {"taken": True})
+    # Taken in any case: a launch that has ended meanwhile starts no supervisor any more, and one
+    # that does not receive the word ends this process.
+    with contextlib.suppress(OSError):
+        _send(connection, {"taken": True})
     return message
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.base.file_limit import raise_file_limit
 from worker.launchers.base import Launcher, LauncherFactory, Share
 from worker.launchers.program_launcher import launcher_for
 from worker.launchers.warm.code_digest import digest_of_code
@@ -25,7 +26,7 @@ from worker.node.node_store import NodeStore, WorkerRun
 from worker.node.process_identity import has_ended, open_started_at, own_identity
 from worker.node.process_tree import become_subreaper
 from worker.supervisor.supervise import run_detached
-from worker.warm.hand_over import in_folder, offered, refuse
+from worker.warm.hand_over import READY, USED, in_folder, offered, refuse
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +47,8 @@ class IdleSettings:
     threads: int
     """Threads of a rank."""
     status: int
-    """Descriptor to which a byte is written when it is ready, and which it closes when it takes a
-    launch or ends."""
+    """Descriptor to which `READY` is written when it waits, and `USED` when it ends as it should:
+    with a launch, or because the code has changed. It is closed then."""
     module: str = PRELOADED
     """Module of the ranks."""
 
@@ -58,6 +59,7 @@ def run_idle(store: NodeStore, settings: IdleSettings) -> int:
     Returns 3 where this node cannot have a forkserver now, for the reason that the log has.
     """
     become_subreaper()
+    raise_file_limit()  # its ranks inherit that, as they do from a supervisor that starts torchrun
     worker = open_started_at(settings.worker_pid, settings.worker_start)
     if worker is None:
         return 0
@@ -82,7 +84,11 @@ def run_idle(store: NodeStore, settings: IdleSettings) -> int:
     for descriptor in (worker, settings.status):
         os.close(descriptor)
     folder, lock = launch
-    os.chdir(folder)
+    try:
+        _redirect_output(folder)
+        os.chdir(folder)
+    except OSError:  # as on a full disk: the launch is taken, and nobody else reports it
+        logger.exception("the log of the supervisor cannot be written")
     run_detached(folder, lock, _launcher_with(server))
     return 0
 
@@ -103,13 +109,14 @@ def _next_launch(
     """Return run directory and lock of the launch that this process takes; None for none."""
     with _listening(store) as listener:
         logger.info("ready for a launch")
-        os.write(status, b"r")
+        os.write(status, READY)
         while _await(listener.fileno(), worker, server.fileno()):
             connection, _ = listener.accept()
             with connection:
                 if not _is_own(connection):
                     continue
                 if digest_of_code() != digest:
+                    _used(status)
                     refuse(connection, "the code on the disk has changed since")
                     return None
                 if has_ended(server.pidfd):
@@ -118,10 +125,14 @@ def _next_launch(
                 own = own_identity()
                 found = offered(connection, identity={"pid": own.pid, "start_time": own.start_time})
                 if found is not None:
-                    folder, lock = found
-                    _redirect_output(folder)
-                    return folder, lock
+                    _used(status)
+                    return found
     return None
+
+
+def _used(status: int) -> None:
+    with contextlib.suppress(OSError):  # the worker may have ended
+        os.write(status, USED)
 
 
 def _await(descriptor: int, *enders: int) -> bool:
@@ -135,9 +146,10 @@ def _await(descriptor: int, *enders: int) -> bool:
 
 @contextlib.contextmanager
 def _listening(store: NodeStore) -> Iterator[socket.socket]:
-    """Listen on the node's socket, in place of a former idle supervisor's; it goes with the block.
+    """Listen on the node's socket, in place of a former idle supervisor's.
 
-    A launch that connects to a socket whose process has ended is refused by the kernel.
+    Its file stays: the next idle supervisor may have put its own there meanwhile. A launch that
+    connects to a socket whose process has ended is refused by the kernel.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         with in_folder(store) as path:
@@ -148,11 +160,7 @@ def _listening(store: NodeStore) -> Iterator[socket.socket]:
             finally:
                 os.umask(former)
         listener.listen(BACKLOG)
-        try:
-            yield listener
-        finally:
-            with in_folder(store) as path:
-                Path(path).unlink(missing_ok=True)
+        yield listener
 
 
 def _is_own(connection: socket.socket) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -107,9 +108,9 @@ def test_the_idle_supervisor_takes_one_launch(
     assert record.outcome == "succeeded"
     assert attempt.pid == waiting.pid
     assert '"TRAINYARD_LAUNCH": "warm"' in attempt.log()
+    assert f"rank 0 in {attempt.run.root}\n" in attempt.log(), "as under torchrun"
     assert waiting.wait(30) == 0
     assert cold == []
-    assert not (place.node.data_dir / SOCKET).exists()
     assert place.node.live() == []
     launched(place)
     assert cold == ["no idle supervisor is ready"]
@@ -159,7 +160,30 @@ def test_one_whose_forkserver_was_killed_ends(place: Place, idle: Idle) -> None:
     (forkserver,) = map(int, children)
     os.kill(forkserver, signal.SIGKILL)
     assert waiting.wait(30) == 0
-    assert not (place.node.data_dir / SOCKET).exists()
+
+
+def test_one_that_ends_leaves_the_socket_of_the_next(place: Place, idle: Idle) -> None:
+    former, waiting = idle.start(), idle.start()
+    children = Path(f"/proc/{former.pid}/task/{former.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    assert former.wait(30) == 0
+    attempt = launched(place)
+    assert attempt.exit().outcome == "succeeded"
+    assert attempt.pid == waiting.pid
+
+
+def test_a_launch_whose_log_cannot_be_written_is_launched(
+    place: Place, idle: Idle, cold: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(*words: Any, **options: Any) -> WorkerRun:
+        run = prepare_run(*words, **options)
+        run.supervisor_log.mkdir()
+        return run
+
+    monkeypatch.setattr(launch, "prepare_run", prepare)
+    idle.start()
+    assert launched(place).exit().outcome == "succeeded"
+    assert cold == []
 
 
 def test_it_ends_with_its_worker_unless_it_has_a_launch(place: Place, idle: Idle) -> None:
@@ -244,7 +268,7 @@ def test_one_that_dies_with_the_launch_in_its_hands_leaves_the_lock(
         os.kill(os.getpid(), signal.SIGKILL)
 
     pid = in_its_place(place, die)
-    assert held.give() == "no idle supervisor is ready"
+    assert held.give() == "the idle supervisor did not take the launch"
     os.waitpid(pid, 0)
     assert place.node.is_held(held.attempt.id), "by the launch alone"
     held.lock.__exit__()
@@ -269,6 +293,28 @@ def test_one_that_keeps_a_launch_without_a_word_is_ended(
     assert held.give() == "the idle supervisor did not take the launch"
     _, status = os.waitpid(pid, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def test_one_whose_word_is_lost_is_ended(
+    place: Place, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it launched the attempt, and so did the supervisor that the launch starts."""
+
+    def lose(connection: socket.socket) -> None:
+        def refuse_the_second(*words: Any, **options: Any) -> None:
+            if "taken" in words[1]:
+                raise OSError(errno.ENOBUFS, "no buffer space")
+            send(*words, **options)
+
+        send = hand_over_module._send
+        monkeypatch.setattr(hand_over_module, "_send", refuse_the_second)
+        assert offer(connection) is not None
+        connection.close()
+        time.sleep(60)
+
+    pid = in_its_place(place, lose)
+    assert held.give() == "the idle supervisor did not take the launch"
+    assert os.waitpid(pid, os.WNOHANG) == (pid, signal.SIGKILL)
 
 
 def test_a_launch_whose_worker_is_killed_after_its_words_is_taken(held: Held) -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from tests.worker.conftest import Place, wait_for
 from worker.launch import prepare_run
-from worker.node.node_store import WorkerRun
+from worker.node.node_store import NodeStore, WorkerRun
 from worker.node.process_identity import open_started_at
 from worker.upkeep import idle_keeper
 from worker.upkeep.idle_keeper import IdleKeeper
-from worker.warm.hand_over import in_folder
+from worker.warm.hand_over import READY, USED, in_folder
 
 
 def gone(pid: int) -> bool:
@@ -90,6 +90,46 @@ def test_an_attempt_that_takes_no_step_delays_it_for_a_while(
         lock.lead_to(run)
     monkeypatch.setattr(idle_keeper, "STARTING_SECONDS", -1.0)
     assert idle_keeper.may_start(place.node)
+
+
+def test_one_that_ends_before_a_launch_came_is_followed_after_a_pause(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where memory does not suffice for it: imports would take a core for ever."""
+    started: list[bytes] = []
+
+    def die(_words: list[str], *, pass_fds: list[int], **_options: object) -> None:
+        os.write(pass_fds[0], READY + words[len(started)])
+        started.append(READY)
+
+    words = [USED, b"", b""]
+    monkeypatch.setattr(idle_keeper, "detach", die)
+    monkeypatch.setattr(idle_keeper, "LOOK_SECONDS", 0.01)
+    keeper = IdleKeeper(place.local)
+    keeper.start()
+    wait_for(lambda: len(started) == 2, "the one after a launch")
+    keeper.join(0.5)
+    keeper.stop()
+    keeper.join(30)
+    assert len(started) == 2, "the pause is seconds"
+
+
+def test_files_that_cannot_be_opened_end_no_keeper(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_node: NodeStore) -> bool:
+        tries.append(1)
+        raise OSError("too many open files")
+
+    tries: list[int] = []
+    monkeypatch.setattr(idle_keeper, "may_start", refuse)
+    keeper = IdleKeeper(place.local)
+    keeper.start()
+    wait_for(lambda: tries, "a try")
+    keeper.join(0.2)
+    assert keeper.is_alive()
+    keeper.stop()
+    keeper.join(30)
 
 
 def test_one_that_is_never_ready_is_tried_again_after_a_growing_pause(
