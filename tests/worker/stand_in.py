@@ -144,7 +144,8 @@ def answer_requests(run: Path, step: int) -> None:
 
 
 def succeed(run: Path, rank: int) -> None:
-    """Say in which environment it ran, and end well."""
+    """Say where and in which environment it ran, and end well."""
+    say(f"rank {rank} in {Path.cwd()}")
     say(json.dumps(dict(os.environ)))
     if os.environ["LOCAL_RANK"] == "0":
         finish(run, "succeeded", 1)

@@ -31,6 +31,9 @@ UNMARKED = "0" * 26
 """Mark of a forkserver, which belongs to no attempt; ids are as long."""
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """What keeps numpy's BLAS, which the trainer does not use, from starting threads at its import."""
+CACHES = "TORCHINDUCTOR_CACHE_DIR"
+"""Variable of a folder that torch makes at its import; by default it lies below `/tmp`, where any
+user can put something else in its place. A rank has its own value."""
 
 
 class ForkserverError(Exception):
@@ -71,6 +74,7 @@ class Forkserver:
                 environment={
                     **ONE_THREAD,
                     **environment,
+                    CACHES: str(log.parent),  # which is there: nothing is made
                     MARKER: UNMARKED,
                     NODE_MARKER: node,
                 },

@@ -22,6 +22,7 @@ import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -183,6 +184,7 @@ def _become(
             # After an exec a process belongs to its user; after a change of user it would not, and
             # even its own /proc/self were closed to it. It holds nothing of the worker.
             ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        os.chdir(request.run)  # this process began before the run directory was there
         for name, value in request.marks.items():
             _show(name, value)
         os.environ.clear()
@@ -243,12 +245,11 @@ def _enter(module: Any, words: list[str], own: set[int]) -> NoReturn:
 
 def _close_all_but(kept: set[int]) -> None:
     """Close every other descriptor."""
-    first = 0
-    for descriptor in sorted(kept):
-        if first < descriptor:  # Python takes an empty range that begins at 0 for all of them
-            os.closerange(first, descriptor)
-        first = descriptor + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    # By their list: the limit of open files may be a thousand million, and some may lie above it.
+    for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if descriptor not in kept:
+            with suppress(OSError):  # that of the listing
+                os.close(descriptor)
 
 
 def _show(name: str, value: str) -> None:

@@ -83,6 +83,16 @@ def test_the_imports_of_the_trainer_leave_one_thread_whatever_the_threads_of_a_r
     assert server.environment["OMP_NUM_THREADS"] == "4"
 
 
+def test_nothing_that_lies_in_the_folder_of_temporary_files_keeps_it_from_starting(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every user of the node may write there."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("LOGNAME", "worker")
+    (tmp_path / "torchinductor_worker").touch()
+    start("trainer.__main__").await_ready()
+
+
 def test_a_forkserver_that_was_killed_forks_nothing(start: Start, tmp_path: Path) -> None:
     server = start()
     server.await_ready()
