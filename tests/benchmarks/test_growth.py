@@ -7,7 +7,7 @@ from argparse import Namespace
 
 import pytest
 
-from benchmarks.control_plane.ingest.growth import PARTS, measure
+from benchmarks.control_plane.ingest.growth import PARTS, _shown, measure
 
 
 def test_each_part_is_stored_in_stages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,3 +25,7 @@ def test_each_part_is_stored_in_stages(capsys: pytest.CaptureFixture[str]) -> No
         assert min(stages["memory_mib"]) > 10
     grown = lines["growth_memory_points"]["stages"]["database_mib"]
     assert grown[1] > grown[0]
+
+
+def test_a_single_request_is_its_own_p95() -> None:
+    assert _shown([0.2]) == (200.0, 200.0)

@@ -1,4 +1,4 @@
-"""What grows with what is stored: 100,000 jobs, 20,000,000 points and a log of 1 GB, over HTTP.
+"""What grows with what is stored: 100,000 jobs, 20,000,000 points and a log of 1 GiB, over HTTP.
 
 Each part has a new database and is sent in ten stages of the same size. A line has for each stage
 the resident memory of the API, the size of the database, the processor time of a request (of the
@@ -223,10 +223,8 @@ def _view(run: Run, path: str) -> list[float]:
 
 def _shown(seconds: Sequence[float]) -> tuple[float, float]:
     """Return median and p95 in milliseconds."""
-    return (
-        round(statistics.median(seconds) * 1000, 1),
-        round(percentile(seconds, 0.95) * 1000, 1) if len(seconds) > 1 else seconds[0],
-    )
+    p95 = percentile(seconds, 0.95) if len(seconds) > 1 else seconds[0]
+    return round(statistics.median(seconds) * 1000, 1), round(p95 * 1000, 1)
 
 
 def _resident_mib(pid: int) -> float:
