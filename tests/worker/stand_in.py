@@ -19,6 +19,8 @@ from trainer.process import show_stacks_when_asked
 from trainyard.run.directory import RunDirectory
 
 DAEMON = "left a daemon"
+BEHIND_A_CHECK = {"check_fails": "sleep", "check_lasts": "sleep", "check_outlasts": "chatter"}
+"""What ranks do whose check is the behaviour."""
 
 
 def main() -> None:
@@ -27,7 +29,7 @@ def main() -> None:
         check(behaviour)
         return
     run, rank = Path(words[0]), int(os.environ["RANK"])
-    behaviour = "sleep" if behaviour in ("check_fails", "check_lasts") else behaviour
+    behaviour = BEHIND_A_CHECK.get(behaviour, behaviour)
     say(f"rank {rank} of {os.environ['WORLD_SIZE']} begins")
     BEHAVIOURS[behaviour](run, rank)
 
@@ -49,7 +51,7 @@ def check(behaviour: str) -> None:
     if behaviour == "check_fails":
         say("no such corpus")
         raise SystemExit(1)
-    if behaviour == "check_lasts":
+    if behaviour in ("check_lasts", "check_outlasts"):
         time.sleep(600)
 
 

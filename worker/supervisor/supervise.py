@@ -234,7 +234,7 @@ class Supervisor:
         try:
             fault = self._train(check)
             # What it refuses is the cause, also where the ranks have met it first.
-            while not (check.over or self._orders.leave_now):
+            while not (check.over or self._orders.leave):
                 _sleep(LONG_LOOK_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[check.pidfd])
             return check.failure() or fault
         finally:

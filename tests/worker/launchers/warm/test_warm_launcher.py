@@ -160,6 +160,15 @@ def test_the_error_of_the_check_counts_and_not_that_of_the_ranks(
     assert record.failure.node == attempt.node
 
 
+def test_ranks_that_left_before_the_end_of_the_node_wait_for_no_check(place: Place) -> None:
+    attempt = place.start(stand_in="check_outlasts", launcher=WARM)
+    attempt.phase(Phase.TRAINING)
+    os.kill(attempt.pid, signal.SIGTERM)
+    failure = attempt.exit().failure
+    assert failure is not None
+    assert failure.reason == "preempted"
+
+
 def test_a_cancel_waits_for_no_check(place: Place) -> None:
     attempt = place.start(stand_in="check_lasts", launcher=WARM)
     attempt.phase(Phase.TRAINING)
