@@ -38,6 +38,9 @@ OF_TRAINING = {
 """Fields of `training` that shape what is compiled."""
 SECTIONS = ("model", "parallelism", "activation_checkpoint", "compile", "quantization")
 """Sections of the spec that do."""
+CPU_INFO = Path("/proc/cpuinfo")
+OF_CPU = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features")
+"""Its fields for which a compiler chooses instructions, on x86 and on ARM."""
 
 
 @contextmanager
@@ -144,19 +147,32 @@ def _is_draft(name: str) -> bool:
 def kernel_key(run: TrainerRun) -> str:
     """Return the SHA-256 of what shapes an attempt's kernels, as hexadecimal digits.
 
-    It only limits what one archive holds: torch compares graph, versions and machine of each entry.
+    It limits what one archive holds: torch compares graph, versions and GPU of each entry. It does
+    not compare the CPU, for whose instructions it compiles, and a data folder may move to another
+    machine, or lie where several reach it.
     """
     spec = run.spec
     facts = {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "code": _code(),
+        "cpu": _cpu(),
+        "threads": torch.get_num_threads(),
         "layout": run.attempt.layout.model_dump(mode="json"),
         "document_masks": spec.data.document_masks,
         "training": spec.training.model_dump(mode="json", include=OF_TRAINING),
         **{name: getattr(spec, name).model_dump(mode="json") for name in SECTIONS},
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _cpu() -> list[str]:
+    """Return what the kernel tells of the kinds of CPU here; nothing where it tells nothing."""
+    try:
+        lines = CPU_INFO.read_text().splitlines()
+    except OSError:
+        return []
+    return sorted({line for line in lines if line.partition(":")[0].strip() in OF_CPU})
 
 
 def _code() -> str:

@@ -173,6 +173,21 @@ def test_kernels_beyond_the_bound_are_not_shared(
     assert not run.directory.kernels.exists()
 
 
+def test_another_cpu_has_other_archives(
+    run: TrainerRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch compiles for the instructions of this one; another may not have them."""
+    info = tmp_path / "cpuinfo"
+    monkeypatch.setattr(kernel_cache, "CPU_INFO", info)
+    core = "processor : {}\nmodel : 2\ncpu MHz : {}\nflags : fpu {}\n\n"
+    info.write_text(core.format(0, 2596, "avx512f") + core.format(1, 2597, "avx512f"))
+    own = kernel_key(run)
+    info.write_text(core.format(0, 3000, "avx512f"))
+    assert kernel_key(run) == own
+    info.write_text(core.format(0, 2596, "avx2"))
+    assert kernel_key(run) != own
+
+
 def test_the_key_follows_what_is_compiled(run: TrainerRun) -> None:
     def key(section: str, **fields: object) -> str:
         changed = getattr(run.spec, section).model_copy(update=fields)
