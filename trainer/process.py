@@ -112,9 +112,9 @@ def run_on_node_of(pci_address: str, *, system: Path = Path("/sys")) -> frozense
     if not near:
         return allowed
     for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):  # it has ended
+        with contextlib.suppress(OSError):  # it has ended, or a sandbox forbids the call
             os.sched_setaffinity(int(thread.name), near)
-    return near
+    return frozenset(os.sched_getaffinity(0))
 
 
 def cpus_in(text: str) -> frozenset[int]:
