@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 STORE_BYTES = 2 * 2**30
 """Most bytes of the archives on a node; those that were used least recently go first."""
+LEFT_SECONDS = 3600.0
+"""Age at which a half-written archive was left by a supervisor that was killed."""
 
 
 class KernelStore:
@@ -74,6 +77,7 @@ class KernelStore:
                 with suppress(FileNotFoundError):
                     os.utime(kept)
                 return
+            _remove_leftovers(folder)
             room = shutil.disk_usage(folder).free - DATA_DIR_BYTES
             if size > min(LARGEST_ARCHIVE, room):
                 logger.info("compiled kernels of %d bytes are not kept: no room", size)
@@ -82,3 +86,10 @@ class KernelStore:
                 os.fchmod(file.fileno(), 0o644)  # ranks of any user read it
                 shutil.copyfileobj(archive, file)
         evict(folder, but=kept, suffix=".zip", most=STORE_BYTES)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for path in folder.glob(".*.part"):
+        with suppress(FileNotFoundError):  # its supervisor has just finished it
+            if time.time() - path.lstat().st_mtime > LEFT_SECONDS:
+                path.unlink()

@@ -123,6 +123,18 @@ def test_the_least_recently_used_archives_go(
     assert {path.name for path in folder.iterdir()} == {NAME, OTHER}
 
 
+def test_what_a_supervisor_that_was_killed_left_half_written_goes(
+    run: WorkerRun, folder: Path
+) -> None:
+    old, new = (folder / f".{OTHER}.{digit * 16}.part" for digit in "12")
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (10**9, 10**9))
+    leave(run)
+    KernelStore(run, str(folder)).look()
+    assert set(folder.iterdir()) == {folder / NAME, new}
+
+
 @pytest.mark.parametrize("bound", ["LARGEST_ARCHIVE", "DATA_DIR_BYTES"])
 def test_without_room_nothing_is_kept(
     run: WorkerRun, folder: Path, monkeypatch: pytest.MonkeyPatch, bound: str
