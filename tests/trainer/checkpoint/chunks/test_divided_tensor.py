@@ -10,13 +10,18 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.chunks.divided_tensor import DividedKind, Division, divided
 from trainer.errors import CheckpointError
+from trainer.parallel.mesh import build_mesh, fsdp_mesh
+from trainyard.spec.layout import Layout
 
 SHAPES = st.lists(st.integers(0, 13), min_size=1, max_size=3).map(tuple)
 
@@ -86,16 +91,18 @@ def _divided_on_a_mesh() -> dict[str, tuple[Division, ...]]:
         "columns": [Replicate(), Shard(0), Shard(1)],
         "rows": [Replicate(), Shard(0), Shard(0)],
         "whole": [Replicate(), Replicate(), Replicate()],
+        # One shape on each rank and one of the whole, but other ranks hold the parts.
+        "over shard": [Replicate(), Shard(0), Replicate()],
+        "over tp": [Replicate(), Replicate(), Shard(0)],
     }
-    tensors = {
+    rows = {"rows": 2, "whole": 8}
+    tensors: dict[str, Tensor] = {
         name: DTensor.from_local(
-            torch.empty(8 // (4 if name == "rows" else 2 if name == "columns" else 1), 4),
-            mesh,
-            placement,
-            run_check=False,
+            torch.empty(rows.get(name, 4), 4), mesh, placement, run_check=False
         )
         for name, placement in placements.items()
     }
+    tensors["double"] = tensors["whole"].double()
     rank = dist.get_rank()
     # A mesh of two ranks that are not neighbours on any axis of all ranks.
     odd = DeviceMesh("cpu", [0, 3, 5]) if rank in (0, 3, 5) else None
@@ -103,10 +110,28 @@ def _divided_on_a_mesh() -> dict[str, tuple[Division, ...]]:
         uneven = DTensor.from_local(torch.empty(1, 4), odd, [Shard(0)], run_check=False)
         with pytest.raises(CheckpointError, match="not evenly spaced"):
             divided({"odd": uneven}, rank=rank)
+    # Neighbours, but the first one is not at a multiple of two.
+    if rank in (1, 2):
+        pair = DeviceMesh("cpu", [1, 2], _init_backend=False)
+        shifted = DTensor.from_local(torch.empty(1, 4), pair, [Shard(0)], run_check=False)
+        with pytest.raises(CheckpointError, match="not evenly spaced"):
+            divided({"shifted": shifted}, rank=rank)
+    short = DTensor.from_local(
+        torch.empty(3, 4),
+        mesh["tp"],
+        [Shard(0)],
+        run_check=False,
+        shape=torch.Size((8, 4)),
+        stride=(4, 1),
+    )
+    with pytest.raises(CheckpointError, match=rf"rank {rank} holds \(3, 4\) of \(8, 4\), but a"):
+        divided({"short": short}, rank=rank)
     partial = DTensor.from_local(torch.empty(1), mesh["tp"], [Partial()], run_check=False)
     with pytest.raises(CheckpointError, match="it has no values to save"):
         divided({"partial": partial}, rank=rank)
-    return {tensor.name: tensor.kind.divisions for tensor in divided(tensors, rank=rank)}
+    found = divided(tensors, rank=rank)
+    assert {t.name for t in found if t.kind.dtype == "float64"} == {"double"}
+    return {tensor.name: tensor.kind.divisions for tensor in found}
 
 
 def test_a_mesh_gives_the_same_divisions_on_each_of_its_ranks() -> None:
@@ -115,5 +140,38 @@ def test_a_mesh_gives_the_same_divisions_on_each_of_its_ranks() -> None:
         "columns": (Division(0, 2, 2), Division(1, 2, 1)),
         "rows": (Division(0, 2, 2), Division(0, 2, 1)),
         "whole": (),
+        "double": (),
+        "over shard": (Division(0, 2, 2),),
+        "over tp": (Division(0, 2, 1),),
     }
     assert all(other == first for other in others)
+
+
+def _compare_boxes_with_shards(layout: Layout) -> int:
+    """Compare what FSDP over tensor parallelism gives this rank with the numbers of its boxes."""
+    model = nn.Sequential(nn.Linear(6, 11), nn.Linear(11, 7))
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0).data += torch.arange(parameter.numel()).view_as(parameter)
+    whole = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    mesh = build_mesh(layout, "cpu")
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    fully_shard(model, mesh=fsdp_mesh(mesh))
+    shards = dict(model.named_parameters())
+    rank, strided = dist.get_rank(), 0
+    for name, kind in ((t.name, t.kind) for t in divided(shards, rank=rank)):
+        low, sizes = kind.box_of(rank)
+        box = tuple(slice(a, a + size) for a, size in zip(low, sizes, strict=True))
+        shard = shards[name]
+        assert isinstance(shard, DTensor)
+        assert torch.equal(shard.to_local(), whole[name][box]), name
+        strided += len(kind.divisions) > len({division.dim for division in kind.divisions})
+    return strided
+
+
+@pytest.mark.parametrize(
+    "layout", [Layout(dp_shard=3, tp=2), Layout(dp_replicate=2, cp=2, tp=2)], ids=str
+)
+def test_each_rank_holds_the_numbers_of_its_box(layout: Layout) -> None:
+    """Uneven rows that tensor parallelism cuts first, and FSDP then cuts again."""
+    counts = run_ranks(layout.world_size, _compare_boxes_with_shards, layout)
+    assert set(counts) == {2}

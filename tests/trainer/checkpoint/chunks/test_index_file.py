@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.trainer.checkpoint.chunks.states import stages_of
 from trainer.checkpoint.chunks.dcp_metadata import chunk_count, dcp_metadata
+from trainer.checkpoint.chunks.divided_tensor import DividedKind, DividedTensor, Division
 from trainer.checkpoint.chunks.index_file import (
     ChunkIndex,
     file_name,
@@ -76,6 +77,14 @@ def test_both_indexes_have_each_chunk_at_the_same_place(
             assert found == sorted(dcp.chunks(name, low, sizes))
             count += len(found) if share == 1 else 0
     assert count <= chunk_count(index) < 2 * count
+
+
+def test_tensors_of_one_shape_may_be_divided_in_two_ways() -> None:
+    kinds = [DividedKind("float32", (8, 8), (Division(dim, 2, 1),)) for dim in (0, 1)]
+    tensors = [DividedTensor(str(dim), kind) for dim, kind in enumerate(kinds)]
+    index = index_of([tensors], world_size=2, writers=[0, 1])
+    upper = [[chunk[3:] for chunk in index.overlapping(n, (0, 0), (4, 8))] for n in ("0", "1")]
+    assert upper == [[((0, 0), (4, 8))], [((0, 0), (8, 4)), ((0, 4), (8, 4))]]
 
 
 def test_its_size_does_not_grow_with_the_ranks_that_hold_chunks() -> None:

@@ -26,9 +26,10 @@ LAYOUTS = [
 WRITERS: list[Writers] = ["all", "one_replica", 1, 3, 4, 8]
 
 
-def _ownership(layout: Layout, writers: Writers) -> Ownership:
+def _ownership(layout: Layout, writers: Writers, *, layers: int = 3) -> Ownership:
     ranks = writing_ranks(writers, layout, shared=False)
-    return Ownership(stages_of(layout), world_size=layout.world_size, writers=ranks)
+    stages = stages_of(layout, layers=layers)
+    return Ownership(stages, world_size=layout.world_size, writers=ranks)
 
 
 CASES = [
@@ -129,24 +130,37 @@ def test_the_writers_have_even_loads(layout: Layout, writers: Writers) -> None:
     assert max(loads) < 1.05 * sum(loads) / len(loads)
 
 
+def test_writers_that_are_not_spread_evenly_share_out_all_chunks() -> None:
+    """No save has such writers, but an index that was not written by one may."""
+    layout = Layout(dp_shard=64)
+    ownership = Ownership(stages_of(layout), world_size=64, writers=(0, 1))
+    loads = [sum(chunk.bytes for chunk in ownership.share(rank).written) for rank in range(64)]
+    assert sum(loads) == loads[0] + loads[1] == ownership.numbers_bytes
+
+
 @pytest.mark.parametrize(
-    ("layout", "writers", "expected"),
+    ("layout", "writers", "layers", "expected"),
     [
-        (Layout(dp_shard=64), "all", "0f995e0e2e5c8a4f15d621d1fdb8d6d8"),
+        (Layout(dp_shard=64), "all", 3, "0f995e0e2e5c8a4f15d621d1fdb8d6d8"),
         (
             Layout(dp_replicate=4, dp_shard=8, tp=2, pp=2),
             "all",
+            3,
             "22c6b52af2ddcbe5c8f76c881ffa96e4",
         ),
-        (Layout(dp_replicate=3, dp_shard=2, tp=2), 5, "dfc12c4ca672c4a6d5662c7c42fde688"),
+        (Layout(dp_replicate=3, dp_shard=2, tp=2), 5, 3, "dfc12c4ca672c4a6d5662c7c42fde688"),
+        # Chunks that are sent, within two blocks of 48 ranks.
+        (Layout(dp_replicate=3, dp_shard=32), 4, 9, "446c5c9f40b5c6c0f3d94c212dc2c628"),
+        # Replicas that share out chunks of sizes as far apart as what a chunk counts for.
+        (Layout(dp_replicate=5, tp=2), "all", 9, "faff0e72f3f1c6f84a3cad153499e8e6"),
     ],
     ids=str,
 )
 def test_the_rule_by_which_files_are_read_does_not_change(
-    layout: Layout, writers: Writers, expected: str
+    layout: Layout, writers: Writers, layers: int, expected: str
 ) -> None:
     """Another digest means that no checkpoint of version 1 can be read: see `INDEX_VERSION`."""
-    ownership = _ownership(layout, writers)
+    ownership = _ownership(layout, writers, layers=layers)
     places = [
         [name, offsets, place]
         for rank in range(layout.world_size)
