@@ -125,10 +125,12 @@ class DividedKind:
 
     def box_sizes(self) -> set[Sizes]:
         """Return the sizes of all chunks that are not empty, each once."""
-        lengths = []
-        for dim, size in enumerate(self.shape):
-            own = tuple(d for d in self.divisions if d.dim == dim)
-            lengths.append({length for _, length, _ in _parts_of(size, own) if length})
+        lengths = [{size} - {0} for size in self.shape]
+        for dim, parts, _ in self.divisions:
+            # Not by listing the parts: an index that is not trusted may name a million.
+            longest = {size: -(-size // parts) for size in lengths[dim]}
+            lengths[dim] = {n for size in longest for n in (longest[size], size % longest[size])}
+            lengths[dim] -= {0}
         return set(product(*lengths))
 
 

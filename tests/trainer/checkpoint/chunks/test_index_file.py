@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.checkpoint.chunks.states import stages_of
+from trainer.checkpoint.chunks import divided_tensor
 from trainer.checkpoint.chunks.dcp_metadata import chunk_count, dcp_metadata
 from trainer.checkpoint.chunks.divided_tensor import DividedKind, DividedTensor, Division
 from trainer.checkpoint.chunks.index_file import (
@@ -130,6 +131,25 @@ def test_a_planted_index_is_refused(change: Callable[[Any], None], words: str) -
     change(record)
     with pytest.raises(ValueError, match=words):
         parse_index(json.dumps(record).encode(), LAYOUT)
+
+
+def test_an_index_of_a_million_chunks_is_checked_without_listing_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(divided_tensor, "_parts_of", pytest.fail)
+    ranks = 2**16
+    record = json.loads(_index(Layout(dp_shard=2)).to_bytes())
+    record |= {"world_size": ranks, "writers": [0], "stages": [[]]}
+    record["kinds"] = [
+        {
+            "dtype": "float32",
+            "shape": [rows * ranks + 1],
+            "divisions": [[0, ranks, 1]],
+            "overheads": [[[rows + 1], 500], [[(rows * ranks + 1) % (rows + 1)], 500]],
+        }
+        for rows in range(2**20, 2**20 + 16)
+    ]
+    parse_index(json.dumps(record).encode(), Layout(dp_shard=ranks))
 
 
 @given(st.integers(0, 10_000), st.binary(min_size=1, max_size=8))
