@@ -135,6 +135,7 @@ def _further_descriptors(control: int) -> str | None:
 def fork_all(request: ForkedLaunch, module: Any, *, gate: int) -> list[int]:
     """Fork the processes of a request; return their pids, in its order."""
     meeting: dict[str, str] = {}
+    forkserver = os.getpid()  # a child that runs late finds the supervisor as its parent at once
     with socket.socket() as listener:
         # Bound here: no other process can take the port before rank 0 serves the store on it.
         listener.bind((LOOPBACK, 0))
@@ -149,7 +150,15 @@ def fork_all(request: ForkedLaunch, module: Any, *, gate: int) -> list[int]:
             pid = os.fork()
             if pid == 0:
                 own = {gate} | ({listener.fileno()} if process.rank == 0 else set())
-                _become(request, process, module, gate=gate, own=own, meeting=meeting)
+                _become(
+                    request,
+                    process,
+                    module,
+                    forkserver=forkserver,
+                    gate=gate,
+                    own=own,
+                    meeting=meeting,
+                )
             pids.append(pid)
     return pids
 
@@ -159,6 +168,7 @@ def _become(
     process: ForkedProcess,
     module: Any,
     *,
+    forkserver: int,
     gate: int,
     own: set[int],
     meeting: dict[str, str],
@@ -169,7 +179,6 @@ def _become(
     ranks, for good, and only then the variables that the job chose.
     """
     try:
-        forkserver = os.getppid()
         _close_all_but({*STANDARD, *own})
         os.setsid()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW

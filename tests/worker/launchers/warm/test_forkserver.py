@@ -7,8 +7,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,9 +18,14 @@ from tests.worker.conftest import wait_for
 from tests.worker.launchers.process_launcher import STAND_IN_MODULE
 from worker.launchers.warm.code_digest import digest_of_code
 from worker.launchers.warm.fork_client import UNMARKED, Forkserver, ForkserverError
-from worker.launchers.warm.forkserver import ForkedLaunch, ForkedProcess
+from worker.launchers.warm.forkserver import (
+    ORPHAN_SECONDS,
+    ForkedLaunch,
+    ForkedProcess,
+    fork_all,
+)
 from worker.node.process_identity import process_stat
-from worker.node.process_tree import MARKER, NODE_MARKER, reap
+from worker.node.process_tree import MARKER, NODE_MARKER, become_subreaper, reap
 
 HERE = "tests.worker.launchers.warm"
 ID = "1" * len(UNMARKED)
@@ -49,13 +56,18 @@ def gone(pid: int) -> bool:
     return stat is None or stat.ended
 
 
-def request(folder: Path, *words: str, marks: dict[str, str] | None = None) -> ForkedLaunch:
+def request(
+    folder: Path,
+    *words: str,
+    marks: dict[str, str] | None = None,
+    supervisor: int | None = None,
+) -> ForkedLaunch:
     return ForkedLaunch(
         run=str(folder),
-        supervisor=os.getpid(),
+        supervisor=supervisor or os.getpid(),
         processes=[ForkedProcess(list(words), str(folder / "output.log"))],
         environment={"RANK": "0", "PATH": os.environ["PATH"]},
-        marks=marks or {MARKER: ID, NODE_MARKER: "node-1"},
+        marks={MARKER: ID, NODE_MARKER: "node-1"} if marks is None else marks,
     )
 
 
@@ -105,9 +117,42 @@ def test_a_child_without_its_marks_does_not_begin(start: Start, tmp_path: Path) 
     server = start()
     server.await_ready()
     short = {MARKER: "short", NODE_MARKER: "node-1"}
-    (pid,) = server.fork(request(tmp_path, "succeed", "check", str(tmp_path), marks=short))
-    wait_for(lambda: gone(pid), "end of the child")
-    assert "has no value of 5 bytes" in (tmp_path / "output.log").read_text()
+    output = tmp_path / "output.log"
+    with suppress(ForkserverError):  # where the child has ended before its gate opens
+        server.fork(request(tmp_path, "succeed", "check", str(tmp_path), marks=short))
+    wait_for(output.exists, "log of the child")
+    wait_for(lambda: "has no value of 5 bytes" in output.read_text(), "end of the child")
+
+
+def test_a_child_that_runs_late_begins_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its forkserver has ended, and its parent is the supervisor, when it first runs."""
+    supervisor = os.fork()
+    if supervisor == 0:
+        try:
+            become_subreaper()
+            gate, opener = os.pipe()
+            if os.fork() == 0:
+                fork, pid = os.fork, os.getpid()
+
+                def late() -> int:
+                    child = fork()
+                    while child == 0 and os.getppid() == pid:
+                        time.sleep(0.01)
+                    return child
+
+                monkeypatch.setattr(os, "fork", late)
+                module = SimpleNamespace(__name__="module", enter=lambda: os._exit(7))
+                fork_all(request(tmp_path, marks={}, supervisor=os.getppid()), module, gate=gate)
+                os._exit(0)
+            os.write(opener, b"\0")
+            began = time.monotonic()
+            ends = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)]
+            os._exit(0 if ends == [0, 7] and time.monotonic() - began < ORPHAN_SECONDS / 2 else 1)
+        finally:
+            os._exit(1)
+    assert os.waitpid(supervisor, 0) == (supervisor, 0)
 
 
 def test_no_child_begins_before_the_forkserver_has_ended(start: Start, tmp_path: Path) -> None:
