@@ -167,7 +167,7 @@ def kernel_key(run: TrainerRun) -> str:
 
 
 def _cpu() -> list[str]:
-    """Return what the kernel tells of the kinds of CPU here; nothing where it tells nothing."""
+    """Return the fields of each kind of CPU here; none where the system does not list them."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:

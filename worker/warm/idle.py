@@ -87,7 +87,7 @@ def run_idle(store: NodeStore, settings: IdleSettings) -> int:
     try:
         _redirect_output(folder)
         os.chdir(folder)
-    except OSError:  # as on a full disk: the launch is taken, and nobody else reports it
+    except OSError:  # as on a full disk: the launch is taken, and no other process reports it
         logger.exception("the log of the supervisor cannot be written")
     run_detached(folder, lock, _launcher_with(server))
     return 0
