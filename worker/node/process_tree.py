@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import logging
 import os
 import signal
@@ -172,10 +173,12 @@ def _variables_file(environment: Mapping[str, str]) -> int:
         os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items()
     )
     descriptor = os.memfd_create("environment")
-    with open(descriptor, "wb", closefd=False) as file:
+    with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
+        file.seek(0)
+        # Beyond those that `files` of `attach` may take, which would otherwise put another in its
+        # place before it is copied.
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
 
 
 def become_subreaper() -> None:
