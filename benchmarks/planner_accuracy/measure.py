@@ -34,9 +34,6 @@ SECONDS = 1.5
 PATIENCE_SECONDS = 600.0
 RESULT_SECONDS = 60.0
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(PRELOAD)
-
 
 @dataclass(frozen=True)
 class Measurement:
@@ -63,13 +60,15 @@ def measure(spec: JobSpec) -> Measurement:
         RuntimeError: a rank failed, or gave no result in time.
     """
     world_size = spec.resources.world_size
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
     store = dist.TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
     )
     started = []
     for rank in range(world_size):
-        ours, theirs = _context.Pipe(duplex=False)
-        process = _context.Process(target=_run, args=(spec, rank, store.port, theirs), daemon=True)
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_run, args=(spec, rank, store.port, theirs), daemon=True)
         process.start()
         theirs.close()
         started.append((process, ours))

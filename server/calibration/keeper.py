@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from sqlalchemy import Connection, Table, select, tuple_
@@ -66,7 +66,7 @@ class _EndedAttempt(TypedRow):
 
     table: ClassVar[Table] = attempts
     id: str
-    ended_at: datetime
+    ended_at: Annotated[datetime, attempts.c.ended_at]
     failure: Failure | None
     layout: Layout
 
