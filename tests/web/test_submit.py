@@ -38,10 +38,10 @@ def test_problems_stand_at_their_fields_and_open_what_is_closed(
 
 def test_a_ranked_layout_is_written_into_the_draft(theatre: Theatre, visit: Visit) -> None:
     page = visit("/jobs/new").page
+    # In an order in which each draft is legal: a slow browser sends the plans between too.
     fill(page, "model-size", "8B")
-    fill(page, "resources-world_size", "8")
-    fill(page, "training-global_batch_size", "16")
     fill(page, "training-micro_batch_size", "2")
+    fill(page, "resources-world_size", "8")
     fill(page, "parallelism-tp", "8")
     plan = page.get_by_role("complementary", name="Plan")
     layouts = plan.get_by_role("region", name="Layouts")
