@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from benchmarks.control_plane.stack import PACKAGES, Running, stack
 from benchmarks.control_plane.submit_to_first_step import await_idle, bare_seconds
-from benchmarks.report import emit
+from benchmarks.report import emit, percentile
 from trainyard.client.errors import TrainyardError
 from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.rest.jobs import JobView
@@ -104,17 +104,15 @@ def measure_kills(running: Running, *, kills: int, ranks: int, seed: int = 0) ->
         seconds.append(first.time - killed)
         manners.append(manner_of(again))
     end(running, job)
-    ordered = sorted(seconds)
-    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
     return emit(
         "kill_to_next_step",
-        figure=p95,
+        figure=percentile(seconds, 0.95) if kills > 1 else seconds[0],
         unit="s (p95)",
         target=KILL_SECONDS,
         at_least=False,
         packages=PACKAGES,
         p50_seconds=round(statistics.median(seconds), 2),
-        longest_seconds=round(ordered[-1], 2),
+        longest_seconds=round(max(seconds), 2),
         seconds=[round(one, 2) for one in seconds],
         bare_torchrun_seconds=[round(one, 2) for one in bare],
         launches={manner: manners.count(manner) for manner in sorted(set(manners))},

@@ -30,8 +30,8 @@ from benchmarks.report import emit
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.records import EventRecord, MetricRecord, Provenance
 from worker.node.files import read_record
-from worker.node.node_store import LaunchRecord, WorkerRun
-from worker.warm.hand_over import SOCKET
+from worker.node.node_store import LaunchRecord, NodeStore, WorkerRun
+from worker.warm.hand_over import connected
 
 TARGET_SECONDS = 1.5
 IDLE_SECONDS = 120.0
@@ -136,10 +136,14 @@ def launch(running: Running, *, ranks: int) -> Launched:
 def await_idle(running: Running) -> None:
     """Wait until the node has an idle supervisor, unless its worker keeps none."""
     deadline = time.monotonic() + IDLE_SECONDS
-    while running.is_warm and not (running.folders.node / SOCKET).exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no idle supervisor after {IDLE_SECONDS:.0f} s")
-        time.sleep(0.1)
+    while running.is_warm:
+        try:
+            with connected(NodeStore(running.folders.node)):
+                return
+        except OSError:  # none listens, though a former one's socket is there
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no idle supervisor after {IDLE_SECONDS:.0f} s") from None
+            time.sleep(0.1)
 
 
 def spec(ranks: int) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def hand_over(store: NodeStore, run: WorkerRun, lock: AttemptLock) -> str | None
     The caller holds the lock on: a supervisor that has taken the launch has it too.
     """
     try:
-        with _connected(store) as connection:
+        with connected(store) as connection:
             offer = _receive(connection, OFFER_SECONDS)
             if (why := offer.get("refusal")) is not None:
                 return str(why)
@@ -95,7 +95,12 @@ def in_folder(store: NodeStore) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _connected(store: NodeStore) -> Iterator[socket.socket]:
+def connected(store: NodeStore) -> Iterator[socket.socket]:
+    """Connect to the idle supervisor of the node.
+
+    Raises:
+        OSError: none listens; the socket of a former one may be there all the same.
+    """
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
         in_folder(store) as path,
