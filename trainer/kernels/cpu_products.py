@@ -1,18 +1,29 @@
 """Products of float32 matrices on a CPU by oneDNN, where MKL leaves AVX-512 unused.
 
-MKL multiplies by AVX2 on processors of AMD: 105 GFLOP/s on a core that oneDNN brings to 250.
+MKL multiplies by AVX2 on processors of AMD: 105 GFLOP/s on a core of Zen 5 that oneDNN brings to
+250, and 97 on one of Zen 4, brought to 108. Attention to short sequences keeps MKL: a call of
+oneDNN costs more than such small products take.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 CPU_INFO = Path("/proc/cpuinfo")
+ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+ONEDNN_FROM = 2**15
+"""Tokens times features of a head; at half of it oneDNN takes 1.3 to 2.2 times as long on Zen 4."""
+ONEDNN, MKL = "medium", "highest"
+"""Settings of torch that select a library for float32."""
 PROBED = 128
 """Rows and columns of the product that is checked; torch leaves products below 16 to MKL."""
 UNIT_ROUNDOFF = 2.0**-24
@@ -30,7 +41,7 @@ def fast_products(device: torch.device) -> Iterator[None]:
     former = torch.get_float32_matmul_precision()
     if (
         device.type != "cpu"
-        or former != "highest"
+        or former != MKL
         or "MKL_CBWR" in os.environ
         or not mkl_lacks_avx512(CPU_INFO)
     ):
@@ -38,13 +49,44 @@ def fast_products(device: torch.device) -> Iterator[None]:
         return
     # Not by `torch.backends.mkldnn.matmul`: torch then refuses to return the precision in use,
     # which the compiler reads. No product of this process runs on a GPU.
-    torch.set_float32_matmul_precision("medium")
+    torch.set_float32_matmul_precision(ONEDNN)
     try:
         if not products_are_float32():
             torch.set_float32_matmul_precision(former)
-        yield
+            yield
+            return
+        with short_attention_by_mkl():
+            yield
     finally:
         torch.set_float32_matmul_precision(former)
+
+
+@contextmanager
+def short_attention_by_mkl() -> Iterator[None]:
+    """Run torch's attention to short sequences by MKL in this block, by oneDNN all other."""
+    library = torch.library.Library("aten", "IMPL", "CPU")
+    try:
+        for name in (ATTENTION, f"{ATTENTION}_backward"):
+            kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
+            with warnings.catch_warnings():  # that a kernel is replaced, once for a process
+                warnings.simplefilter("ignore")
+                attend = partial(_attend, kernel)
+                library.impl(name, attend, with_keyset=True, allow_override=True)
+        yield
+    finally:
+        library._destroy()
+
+
+def _attend(kernel: Any, keys: Any, first_BHSW: Tensor, *others: Any, **options: Any) -> Any:
+    """Run a kernel of attention, forward or backward; its first input has the queries' shape."""
+    if first_BHSW.shape[-2] * first_BHSW.shape[-1] >= ONEDNN_FROM:
+        return kernel.call_boxed(keys, first_BHSW, *others, **options)
+    selected = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(MKL)
+    try:
+        return kernel.call_boxed(keys, first_BHSW, *others, **options)
+    finally:
+        torch.set_float32_matmul_precision(selected)
 
 
 def mkl_lacks_avx512(cpu_info: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,48 @@ def test_the_block_alone_selects_the_library(cpu: Path) -> None:
     assert torch.get_float32_matmul_precision() == "highest"
     with fast_products(torch.device("cuda")):
         assert torch.get_float32_matmul_precision() == "highest"
+
+
+# torch's compiler imports what torch itself calls deprecated.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(("tokens", "by_mkl"), [(255, True), (256, False)])
+@float32_only
+def test_attention_to_short_sequences_keeps_mkl(
+    cpu: Path, tokens: int, by_mkl: bool, compiled: bool
+) -> None:
+    assert cpu.exists()
+    inputs = torch.randn(3, 1, 2, tokens, 128)
+    outside = with_gradient(attention, inputs)
+    torch.set_float32_matmul_precision("medium")
+    by_onednn = with_gradient(attention, inputs)
+    torch.set_float32_matmul_precision("highest")
+    assert not equal(by_onednn, outside)  # the two libraries differ in the last bits
+    with fast_products(torch.device("cpu")):
+        inside = with_gradient(torch.compile(attention) if compiled else attention, inputs)
+        assert torch.get_float32_matmul_precision() == "medium"
+    assert equal(inside, outside if by_mkl else by_onednn)
+    assert equal(with_gradient(attention, inputs), outside)
+
+
+def attention(inputs: torch.Tensor) -> torch.Tensor:
+    q, k, v = inputs
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def with_gradient(
+    function: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the output of a function, and the gradient of half the sum of its squares."""
+    inputs = inputs.detach().requires_grad_()
+    output = function(inputs)
+    output.backward(output.detach())
+    assert inputs.grad is not None
+    return output.detach(), inputs.grad
+
+
+def equal(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(ones, others, strict=True))
 
 
 def test_a_job_that_configures_mkl_keeps_it(cpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
