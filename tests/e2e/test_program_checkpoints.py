@@ -97,6 +97,8 @@ def test_a_program_resumes_on_other_slots_from_what_it_committed(
     assert found is not None
     assert (found.ok, found.loaded_at) == (True, None), found
     wait_for(lambda: not any(yard.operations(job_id=job_id, open_only=True)), "deletions")
+    ended = [*yard.operations(job_id=job_id)]
+    assert {operation.state for operation in ended} == {OperationState.SUCCEEDED}, ended
     assert [view.id for view in yard.checkpoints(job_id)] == [last.id]
     assert folders(plane, job_id) == [f"a2/step-{last.step}"]
 
