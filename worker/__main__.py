@@ -8,6 +8,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 logger = logging.getLogger("worker")
 
@@ -25,7 +26,7 @@ def main() -> int:
     if arguments.command == "supervise":
         return _supervise(arguments.run, arguments.lock, arguments.why_cold)
     if arguments.command == "idle":
-        return _idle(arguments)
+        _idle(arguments)
     if arguments.command == "operation":
         return _operation(arguments.folder)
     if arguments.command == "init":
@@ -47,10 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     supervise.add_argument("run", type=Path, help="run directory")
     supervise.add_argument("--lock", type=int, required=True, help="file descriptor of the lock")
     supervise.add_argument("--why-cold", default="", help="why its ranks cannot be forked")
-    idle = commands.add_parser("idle", help="wait for a launch (started by the worker)")
+    idle = commands.add_parser("idle", help="wait for launches (started by the worker)")
     idle.add_argument("data_dir", type=Path, help="data folder of the node")
-    idle.add_argument("node", help="name of the node")
-    for name in ("worker-pid", "worker-start", "threads", "status"):
+    for name in ("worker-pid", "worker-start", "status"):
         idle.add_argument(f"--{name}", type=int, required=True)
     operation = commands.add_parser(
         "operation", help="own the command of an operation (started by the worker)"
@@ -97,20 +97,18 @@ def _supervise(folder: Path, lock_fd: int, why_cold: str) -> int:
     return 0
 
 
-def _idle(arguments: argparse.Namespace) -> int:
-    """Detach, then wait for a launch."""
+def _idle(arguments: argparse.Namespace) -> NoReturn:
+    """Detach, then wait for launches; continue as the supervisor of one in each child."""
     _detach()
     from worker.node.node_store import NodeStore
     from worker.warm.idle import IdleSettings, run_idle
 
     settings = IdleSettings(
-        node=arguments.node,
         worker_pid=arguments.worker_pid,
         worker_start=arguments.worker_start,
-        threads=arguments.threads,
         status=arguments.status,
     )
-    return run_idle(NodeStore(arguments.data_dir), settings)
+    run_idle(NodeStore(arguments.data_dir), settings)
 
 
 def _detach() -> None:

@@ -7,7 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -76,11 +76,11 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
 
 
 def _supervise(node: LocalNode, run: WorkerRun, lock: AttemptLock, claim: ClaimReply) -> None:
-    """Give the launch to the idle supervisor, or start another one where none takes it."""
+    """Give the launch to the idle process, or start a supervisor where that takes none."""
     if claim.spec.program is not None or claim.spec.model.factory is not None:
         start_supervisor(run, lock)  # what no forkserver has imported
         return
-    why = hand_over(node.store, run, lock)
+    why = hand_over(node.store, run, lock) if node.warm else "TRAINYARD_WARM is false on the node"
     if why is not None:
         logger.info("a cold launch: %s", why)
         start_supervisor(run, lock, why_cold=why)
@@ -185,7 +185,7 @@ def start_supervisor(run: WorkerRun, lock: AttemptLock, *, why_cold: str | None 
     Args:
         run: the run directory.
         lock: lock of the attempt.
-        why_cold: why no idle supervisor has taken the launch, for the provenance of the attempt.
+        why_cold: why the idle process has not taken the launch, for the provenance of the attempt.
     """
     reason = [] if why_cold is None else [f"--why-cold={why_cold}"]
     detach(
@@ -196,7 +196,14 @@ def start_supervisor(run: WorkerRun, lock: AttemptLock, *, why_cold: str | None 
     )
 
 
-def detach(words: Sequence[str], *, log: Path, folder: Path, pass_fds: Sequence[int] = ()) -> None:
+def detach(
+    words: Sequence[str],
+    *,
+    log: Path,
+    folder: Path,
+    pass_fds: Sequence[int] = (),
+    environment: Mapping[str, str] | None = None,
+) -> None:
     """Run a command of `python -m worker` that forks and ends; its child goes on by itself.
 
     Args:
@@ -204,19 +211,21 @@ def detach(words: Sequence[str], *, log: Path, folder: Path, pass_fds: Sequence[
         log: receives the output of the child.
         folder: working directory.
         pass_fds: descriptors that the child inherits.
+        environment: its variables; those of this process without the worker's own when absent.
 
     Raises:
         OSError, SubprocessError: it could not be started.
     """
     with log.open("ab") as output:
         subprocess.run(
-            [sys.executable, "-m", "worker", *words],
+            # Safely: the working directory may be one in which ranks write modules.
+            [sys.executable, "-P", "-m", "worker", *words],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
             pass_fds=pass_fds,
-            env=inherited_environment(),
+            env=inherited_environment() if environment is None else environment,
             cwd=folder,
             timeout=DETACH_SECONDS,
             check=True,

@@ -79,6 +79,7 @@ def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerI
         run_as=run_as,
         environment_days=settings.environment_days,
         run_bytes=settings.run_bytes,
+        warm=settings.warm,
     )
     storages = identify_roots(node.roots)
     if node.allow_code:
@@ -131,11 +132,11 @@ def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerI
 
 @contextmanager
 def _upkeep(settings: Settings, node: LocalNode) -> Iterator[None]:
-    """Remove old run directories, and keep an idle supervisor, while the block runs."""
+    """Remove old run directories, and keep an idle process, while the block runs."""
     threads: list[RunCleaner | IdleKeeper] = [
         RunCleaner(node.store, node.name, days=settings.run_days)
     ]
-    if settings.warm:
+    if node.warm:
         threads.append(IdleKeeper(node))
     for thread in threads:
         thread.start()

@@ -135,8 +135,8 @@ class Settings(BaseSettings):
     """Kind of slots; `auto` takes GPUs where NVML lists some."""
 
     warm: bool = True
-    """Whether an idle supervisor with torch imported waits for the next launch of the built-in
-    trainer; it takes some 370 MiB of memory. Without one launches start by torchrun."""
+    """Whether an idle process with torch imported waits for launches of the built-in trainer; it
+    takes some 320 MiB of memory. Without one launches start by torchrun."""
 
     environment_days: Annotated[float, Field(gt=0)] = 30.0
     """Days since its last use after which a build on this node removes another environment of

@@ -195,7 +195,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7, help="resumes; 0 for none")
     parser.add_argument("--kills", type=int, default=100, help="kills; 0 for none")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--cold", action="store_true", help="without an idle supervisor")
+    parser.add_argument("--cold", action="store_true", help="without an idle process")
     given = parser.parse_args()
     reached = True
     with stack(WARM=str(not given.cold).lower()) as running:

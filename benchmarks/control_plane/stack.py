@@ -36,7 +36,7 @@ class Running:
     up: subprocess.Popen[bytes]
     """The process that restarts the others."""
     is_warm: bool = True
-    """Whether its worker keeps an idle supervisor."""
+    """Whether its worker keeps an idle process."""
 
     def run(self, job: JobView) -> WorkerRun:
         """Return the run directory of the first attempt of a job."""

@@ -2,7 +2,7 @@
 
 A job goes through the API of a running embedded control plane: stored, placed, sent, claimed,
 checked, launched, with its dataset opened and its preflight saved during the first step. The node
-has an idle supervisor at each submission, unless launches are to be cold. The bare launch is
+has an idle process at each submission, unless launches are to be cold. The bare launch is
 `torchrun` of a script that imports torch and joins the process group, on as many ranks.
 Both alternate, so that other load on the machine affects both alike; the first job, which also
 builds the token cache, is reported separately.
@@ -134,7 +134,7 @@ def launch(running: Running, *, ranks: int) -> Launched:
 
 
 def await_idle(running: Running) -> None:
-    """Wait until the node has an idle supervisor, unless its worker keeps none."""
+    """Wait until the node has an idle process, unless its worker keeps none."""
     deadline = time.monotonic() + IDLE_SECONDS
     while running.is_warm:
         try:
@@ -142,7 +142,7 @@ def await_idle(running: Running) -> None:
                 return
         except OSError:  # none listens, though a former one's socket is there
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no idle supervisor after {IDLE_SECONDS:.0f} s") from None
+                raise TimeoutError(f"no idle process after {IDLE_SECONDS:.0f} s") from None
             time.sleep(0.1)
 
 
@@ -202,7 +202,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--cold", action="store_true", help="without an idle supervisor")
+    parser.add_argument("--cold", action="store_true", help="without an idle process")
     given = parser.parse_args()
     with stack(WARM=str(not given.cold).lower()) as running:
         return 0 if measure(running, rounds=given.rounds, ranks=given.ranks) else 1

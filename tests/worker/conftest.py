@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.worker.fake_server import FakeAttempt, FakeServer
-from tests.worker.launchers.process_launcher import PROCESSES, STAND_IN, TORCHRUN
+from tests.worker.launchers.process_launcher import PROCESSES, STAND_IN, TORCHRUN, WARM
 from tests.worker.node.hardware.fake_nvml import FakeNvml, compile_library
 from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
@@ -25,6 +25,7 @@ from trainyard.run.records import ExitRecord
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from worker.launch import prepare_run
+from worker.launchers.warm.fork_client import environment_of_imports
 from worker.node.hardware.devices import Devices
 from worker.node.lock import lock_folder
 from worker.node.node_store import LaunchRecord, LocalNode, NodeStore, WorkerRun, identity_of
@@ -242,6 +243,9 @@ class Place:
         """Start the supervisor of a run directory; `words` are the launcher and its trainer."""
         lock = self.node.lock(attempt_id, create=True)
         assert lock is not None
+        threads = self.local.devices.threads_per_slot
+        marked = environment_of_imports(node=self.local.name, threads=threads)
+        before = environment(**self.variables)
         with lock, run.supervisor_log.open("wb") as log:
             lock.lead_to(run)
             return subprocess.Popen(
@@ -254,7 +258,7 @@ class Place:
                 stderr=log,
                 start_new_session=True,
                 cwd=run.root,
-                env=environment(**self.variables),
+                env=marked | before if words[:1] == (WARM,) else before,
             )
 
     def clean(self) -> None:

@@ -7,7 +7,7 @@
 <data_dir>/server.pem          certificates that are trusted for it, where the worker names some
 <data_dir>/leaving             why this node is drained, written by `worker.init`
 <data_dir>/deadline            until when a notice leaves the processes, where that is known
-<data_dir>/idle.sock, idle.log  where the idle supervisor waits for a launch, and what it prints
+<data_dir>/idle.sock, idle.log  where the idle process waits for launches, and what it prints
 <data_dir>/cache/              token caches, shared by all attempts
 <data_dir>/packs/               packs of code, by digest
 <data_dir>/kernels/             archives of compiled kernels, which ranks only read
@@ -179,7 +179,7 @@ class NodeStore:
 
     @property
     def idle_log(self) -> Path:
-        """Output of the idle supervisor and of its forkserver."""
+        """Output of the idle process and of the forkservers."""
         return self.data_dir / "idle.log"
 
     @property
@@ -336,6 +336,8 @@ class LocalNode:
     """Time since its last use after which an environment is removed."""
     run_bytes: int = RUN_BYTES
     """Disk space that the run directory of a program may take."""
+    warm: bool = True
+    """Whether it keeps an idle process for launches."""
 
     @property
     def claim(self) -> Claim:

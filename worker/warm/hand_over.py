@@ -1,8 +1,9 @@
-"""Gives a claimed launch to the idle supervisor of the node.
+"""Gives a claimed launch to a supervisor that the idle process of the node forks.
 
-The launch connects to the supervisor's socket. The supervisor offers itself, or refuses; the launch
-answers with the run directory and the descriptor of the attempt's lock; the supervisor accepts. It
-touches nothing of the attempt before the answer, and holds the lock from then on. Whichever side
+The launch connects to the idle process's socket, which forks a supervisor. That one offers itself,
+or the launch is refused; the launch answers with the run directory, the variables of a supervisor
+and the descriptor of the attempt's lock; the supervisor accepts. It touches nothing of the attempt
+before the answer, and holds the lock from then on. Whichever side
 ends in between, the lock is free or held by the other, and what never wrote its identity launched
 nothing: a launch that is not accepted starts a supervisor of its own.
 """
@@ -17,9 +18,11 @@ import select
 import signal
 import socket
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worker.launchers.rank_environment import inherited_environment
 from worker.node.node_store import AttemptLock, NodeStore, WorkerRun
 from worker.node.process_identity import open_started_at
 
@@ -27,46 +30,61 @@ logger = logging.getLogger(__name__)
 
 SOCKET = "idle.sock"
 """Name of the socket in the data folder."""
-READY, USED = b"r", b"u"
-"""What an idle supervisor writes to its worker: that it waits, and that it ends as it should."""
-MESSAGE_BYTES = 64 * 1024
+READY, CHANGED = b"r", b"c"
+"""What an idle process writes to its worker: that it waits, and that it ends for changed code."""
+MESSAGE_BYTES = 1024 * 1024
 OFFER_SECONDS = 2.0
-"""Time for an idle supervisor to offer itself: it compares digests of the code, in some 10 ms."""
+"""Time for an offer: digests of the code are compared, and two processes forked, in some 50 ms."""
 ACCEPT_SECONDS = 5.0
+END_SECONDS = 10.0
+"""Time for a supervisor that is killed to end: the kernel may be writing to a disk for it."""
+
+
+@dataclass(frozen=True)
+class GivenLaunch:
+    """What a supervisor receives of a launch."""
+
+    folder: Path
+    """The run directory."""
+    lock: int
+    """A descriptor of the attempt's lock."""
+    environment: dict[str, str]
+    """The variables of a supervisor of the worker."""
 
 
 def hand_over(store: NodeStore, run: WorkerRun, lock: AttemptLock) -> str | None:
-    """Give a launch to the idle supervisor; return why none has taken it, and None if one has.
+    """Give a launch to a supervisor; return why none has taken it, and None if one has.
 
     The caller holds the lock on: a supervisor that has taken the launch has it too.
+
+    Raises:
+        TimeoutError: one that may have taken the launch does not end.
     """
+    offer: dict[str, Any] | None = None
     try:
         with connected(store) as connection:
-            offer = _receive(connection, OFFER_SECONDS)
-            if (why := offer.get("refusal")) is not None:
+            answer = _receive(connection, OFFER_SECONDS)
+            if (why := answer.get("refusal")) is not None:
                 return str(why)
-            _send(connection, {"run": str(run.root)}, descriptor=lock.fd)
-            try:
-                _receive(connection, ACCEPT_SECONDS)
-            except (OSError, ValueError, EOFError):
-                _end(offer)
-                return "the idle supervisor did not take the launch"
+            offer = answer
+            words = {"run": str(run.root), "environment": inherited_environment()}
+            _send(connection, words, descriptor=lock.fd)
+            _receive(connection, ACCEPT_SECONDS)
+            return None
     except (OSError, ValueError, EOFError) as error:
         logger.debug("%r", error)
-        return "no idle supervisor is ready"
-    return None
+    if offer is None:
+        return "no idle process is ready"
+    _end(offer)
+    return "the supervisor did not take the launch"
 
 
-def offered(connection: socket.socket, *, identity: Mapping[str, int]) -> tuple[Path, int] | None:
-    """Offer a launch the process that calls this; return what the launch gives, else None.
-
-    Returns:
-        The run directory, and a descriptor of the attempt's lock.
-    """
+def offered(connection: socket.socket, *, identity: Mapping[str, int]) -> GivenLaunch | None:
+    """Offer a launch the process that calls this; return what the launch gives, else None."""
     try:
         _send(connection, identity)
-        message = _receive_with_lock(connection)
-        if message is None:
+        given = _receive_with_lock(connection)
+        if given is None:
             return None
     except (OSError, ValueError) as error:
         logger.warning("a launch left: %r", error)
@@ -75,7 +93,7 @@ def offered(connection: socket.socket, *, identity: Mapping[str, int]) -> tuple[
     # that does not receive the word ends this process.
     with contextlib.suppress(OSError):
         _send(connection, {"taken": True})
-    return message
+    return given
 
 
 def refuse(connection: socket.socket, why: str) -> None:
@@ -96,7 +114,7 @@ def in_folder(store: NodeStore) -> Iterator[str]:
 
 @contextlib.contextmanager
 def connected(store: NodeStore) -> Iterator[socket.socket]:
-    """Connect to the idle supervisor of the node.
+    """Connect to the idle process of the node.
 
     Raises:
         OSError: none listens; the socket of a former one may be there all the same.
@@ -126,7 +144,7 @@ def _receive(connection: socket.socket, seconds: float) -> dict[str, Any]:
     return fields
 
 
-def _receive_with_lock(connection: socket.socket) -> tuple[Path, int] | None:
+def _receive_with_lock(connection: socket.socket) -> GivenLaunch | None:
     connection.settimeout(ACCEPT_SECONDS)
     message, descriptors, _, _ = socket.recv_fds(
         connection, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
@@ -134,11 +152,16 @@ def _receive_with_lock(connection: socket.socket) -> tuple[Path, int] | None:
     if not message:
         return None
     (lock,) = descriptors
-    return Path(json.loads(message)["run"]), lock
+    fields = json.loads(message)
+    return GivenLaunch(Path(fields["run"]), lock, fields["environment"])
 
 
 def _end(offer: Mapping[str, Any]) -> None:
-    """End a supervisor that may still take the launch, and return when it has ended."""
+    """End a supervisor that may still take the launch, and return when it has ended.
+
+    Raises:
+        TimeoutError: it does not end in time.
+    """
     pidfd = open_started_at(int(offer["pid"]), int(offer["start_time"]))
     if pidfd is None:
         return
@@ -147,6 +170,9 @@ def _end(offer: Mapping[str, Any]) -> None:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        poll.poll()
+        if not poll.poll(END_SECONDS * 1000):
+            raise TimeoutError(
+                f"supervisor {offer['pid']} does not end, and may have taken the launch"
+            )
     finally:
         os.close(pidfd)

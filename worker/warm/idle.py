@@ -1,95 +1,171 @@
-"""The idle supervisor of a node: it has imported what a supervisor needs, and owns a forkserver.
+"""The idle process of a node: it has imported torch, the trainer and what a supervisor needs.
 
-It waits for one launch, ends when its worker has ended or its forkserver does, and is from the
-launch on the supervisor of that attempt like any other one.
+For each launch it forks a supervisor, which forks its own forkserver before it takes the launch,
+and is from then on like any other supervisor. So launches may follow each other at once, and no
+process of one attempt is the parent of those of another. It ends with its worker.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import importlib
 import logging
 import os
 import select
+import signal
 import socket
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 from trainyard.base.file_limit import raise_file_limit
 from worker.launchers.base import Launcher, LauncherFactory, Share
 from worker.launchers.program_launcher import launcher_for
+from worker.launchers.rank_environment import rank_environment
 from worker.launchers.warm.code_digest import digest_of_code
-from worker.launchers.warm.fork_client import PRELOADED, Forkserver, ForkserverError
+from worker.launchers.warm.fork_client import PRELOADED, Forkserver
+from worker.launchers.warm.forkserver import STANDARD, why_unfit
 from worker.launchers.warm.warm_launcher import WarmLauncher
 from worker.node.node_store import NodeStore, WorkerRun
-from worker.node.process_identity import has_ended, open_started_at, own_identity
+from worker.node.process_identity import open_started_at, own_identity
 from worker.node.process_tree import become_subreaper
 from worker.supervisor.supervise import run_detached
-from worker.warm.hand_over import READY, USED, in_folder, offered, refuse
+from worker.warm.hand_over import CHANGED, READY, in_folder, offered, refuse
 
 logger = logging.getLogger(__name__)
 
-BACKLOG = 4
+BACKLOG = 16
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid; unix(7)
+IMPORT_SECONDS = 300.0
+"""Longest time of the imports; usually 3 s, and more from a disk over a network. Their end shows
+where they hang."""
+CACHES = "TORCHINDUCTOR_CACHE_DIR"
+"""Variable of a folder that torch makes at its import; by default it lies below `/tmp`, where any
+user can put something else in its place. A rank has its own value."""
+
+
+class UnfitError(Exception):
+    """This process must fork nothing that becomes a rank."""
 
 
 @dataclass(frozen=True)
 class IdleSettings:
-    """What an idle supervisor gets from its worker, as words of its command line."""
+    """What an idle process gets from its worker, as words of its command line."""
 
-    node: str
-    """Name of the node."""
     worker_pid: int
     """The worker, with which it ends."""
     worker_start: int
     """When the worker began, in clock ticks after boot."""
-    threads: int
-    """Threads of a rank."""
     status: int
-    """Descriptor to which `READY` is written when it waits, and `USED` when it ends as it should:
-    with a launch, or because the code has changed. It is closed then."""
+    """Descriptor to which `READY` is written when it waits, and `CHANGED` when it ends because the
+    code has changed. It is closed at its end."""
     module: str = PRELOADED
     """Module of the ranks."""
 
 
-def run_idle(store: NodeStore, settings: IdleSettings) -> int:
-    """Wait for a launch and supervise it; return the exit code.
+def run_idle(store: NodeStore, settings: IdleSettings) -> NoReturn:
+    """Wait for launches and fork their supervisors; end this process, and each of those.
 
-    Returns 3 where this node cannot have a forkserver now, for the reason that the log has.
+    It ends with 3 where imports have left what no rank may have, for the reason that the log has.
     """
-    become_subreaper()
+    code = 1
+    try:
+        code = _run(store, settings)
+    except Exception:
+        logger.exception("the idle process failed")
+    finally:
+        # Without finalizers, which would write to every page that it shares with others, and
+        # without a wait for what threads an import has left.
+        os._exit(code)
+
+
+def _run(store: NodeStore, settings: IdleSettings) -> int:
+    """Return the exit code, in each process."""
     raise_file_limit()  # its ranks inherit that, as they do from a supervisor that starts torchrun
     worker = open_started_at(settings.worker_pid, settings.worker_start)
     if worker is None:
         return 0
+    seen = rank_environment()
+    digest = digest_of_code()
+    kept = {worker, settings.status}
     try:
-        digest = digest_of_code()
-        server = Forkserver.start(
-            node=settings.node,
-            log=store.idle_log,
-            threads=settings.threads,
-            module=settings.module,
-        )
-        if not _await(server.fileno(), worker):
-            return 0
-        server.await_ready()
-        launch = _next_launch(store, server, worker, digest=digest, status=settings.status)
-    except (ForkserverError, OSError) as error:
-        logger.error("no idle supervisor: %s", error)
+        module = import_for_ranks(settings.module, store.data_dir, kept=kept)
+    except UnfitError as error:
+        logger.error("no idle process: %s", error)
         return 3
-    if launch is None:
+    connection = _in_supervisor(store, worker, digest=digest, status=settings.status)
+    if connection is None:
+        return 0
+    for descriptor in kept:
+        os.close(descriptor)
+    with connection:
+        code = _supervise(connection, module, seen)
+    for thread in threading.enumerate():  # as the interpreter does at its end
+        if not (thread.daemon or thread is threading.current_thread()):
+            thread.join()
+    return code
+
+
+def import_for_ranks(name: str, caches: Path, *, kept: Set[int] = frozenset()) -> Any:
+    """Import a module and what its ranks need, and return it.
+
+    Args:
+        name: the module, which has `preload` and `enter`.
+        caches: a folder for the caches of compilers, which the imports leave empty.
+        kept: descriptors that are open before.
+
+    Raises:
+        UnfitError: the imports leave something that must not pass to a rank.
+    """
+    # numpy's BLAS, which the trainer does not use, would start threads at its import.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ[CACHES] = str(caches)  # which is there: nothing is made
+    # An import may hang. A timer of `faulthandler` would be a thread, and may end late.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGALRM, chain=True)
+    signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
+    module = importlib.import_module(name)
+    module.preload()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    faulthandler.unregister(signal.SIGALRM)
+    if why := why_unfit() or _further_descriptors(kept):
+        raise UnfitError(why)
+    return module
+
+
+def _further_descriptors(kept: Set[int]) -> str | None:
+    """Return which descriptors an import has left open; its code could use them in a rank."""
+    known = {*STANDARD, *kept}
+    left = [path for path in Path("/proc/self/fd").iterdir() if int(path.name) not in known]
+    named = [str(path.readlink()) for path in left if path.is_symlink()]  # not that of the listing
+    return f"imports left {', '.join(named)} open" if named else None
+
+
+def _supervise(connection: socket.socket, module: Any, seen: Mapping[str, str]) -> int:
+    """Be the supervisor of the launch of a connection, to its end; return the exit code."""
+    become_subreaper()
+    try:
+        server = Forkserver.start(module, seen)  # before the launch: it holds nothing of it
+    except OSError as error:
+        refuse(connection, f"no forkserver can be forked: {error.strerror}")
+        return 3
+    own = own_identity()
+    given = offered(connection, identity={"pid": own.pid, "start_time": own.start_time})
+    if given is None:
         server.end()
         return 0
-    for descriptor in (worker, settings.status):
-        os.close(descriptor)
-    folder, lock = launch
+    os.environ.clear()
+    os.environ.update(given.environment)
     try:
-        _redirect_output(folder)
-        os.chdir(folder)
+        _redirect_output(given.folder)
+        os.chdir(given.folder)
     except OSError:  # as on a full disk: the launch is taken, and no other process reports it
         logger.exception("the log of the supervisor cannot be written")
-    run_detached(folder, lock, _launcher_with(server))
+    run_detached(given.folder, given.lock, _launcher_with(server))
     return 0
 
 
@@ -103,36 +179,55 @@ def _launcher_with(server: Forkserver) -> LauncherFactory:
     return launcher
 
 
-def _next_launch(
-    store: NodeStore, server: Forkserver, worker: int, *, digest: str, status: int
-) -> tuple[Path, int] | None:
-    """Return run directory and lock of the launch that this process takes; None for none."""
+def _in_supervisor(
+    store: NodeStore, worker: int, *, digest: str, status: int
+) -> socket.socket | None:
+    """Serve launches; return in each supervisor its connection, and None at the end of this."""
     with _listening(store) as listener:
-        logger.info("ready for a launch")
+        logger.info("ready for launches")
         os.write(status, READY)
-        while _await(listener.fileno(), worker, server.fileno()):
+        while _await(listener.fileno(), worker):
             connection, _ = listener.accept()
-            with connection:
-                if not _is_own(connection):
-                    continue
-                if digest_of_code() != digest:
-                    _used(status)
+            if not _is_own(connection):
+                connection.close()
+                continue
+            if digest_of_code() != digest:
+                with contextlib.suppress(OSError):  # the worker may have ended
+                    os.write(status, CHANGED)
+                with connection:
                     refuse(connection, "the code on the disk has changed since")
-                    return None
-                if has_ended(server.pidfd):
-                    refuse(connection, "the forkserver has ended")
-                    return None
-                own = own_identity()
-                found = offered(connection, identity={"pid": own.pid, "start_time": own.start_time})
-                if found is not None:
-                    _used(status)
-                    return found
+                return None
+            try:
+                if _fork_detached():
+                    return connection
+            except OSError as error:
+                logger.warning("no supervisor can be forked: %s", error)
+                refuse(connection, f"no supervisor can be forked: {error.strerror}")
+            connection.close()
     return None
 
 
-def _used(status: int) -> None:
-    with contextlib.suppress(OSError):  # the worker may have ended
-        os.write(status, USED)
+def _fork_detached() -> bool:
+    """Fork a process that is no child of this one; return whether this is that process.
+
+    It is a child of the machine's first process, which reaps it.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.fork():
+                os._exit(0)
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os.setsid()  # a signal to the worker's process group must not reach training
+        return True
+    _, status = os.waitpid(child, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        raise OSError(abs(code), os.strerror(abs(code)))
+    return False
 
 
 def _await(descriptor: int, *enders: int) -> bool:
@@ -146,9 +241,9 @@ def _await(descriptor: int, *enders: int) -> bool:
 
 @contextlib.contextmanager
 def _listening(store: NodeStore) -> Iterator[socket.socket]:
-    """Listen on the node's socket, in place of a former idle supervisor's.
+    """Listen on the node's socket, in place of a former idle process's.
 
-    Its file stays: the next idle supervisor may have put its own there meanwhile. A launch that
+    Its file stays: the next idle process may have put its own there meanwhile. A launch that
     connects to a socket whose process has ended is refused by the kernel.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

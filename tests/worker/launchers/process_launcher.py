@@ -9,15 +9,16 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from trainyard.run.records import RankExit
 from worker.launchers.base import Launcher, LauncherFactory, Observation, Share
 from worker.launchers.program_launcher import launcher_for
+from worker.launchers.rank_environment import rank_environment
 from worker.launchers.torchrun import TorchrunLauncher
 from worker.launchers.warm.fork_client import PRELOADED, Forkserver
 from worker.launchers.warm.warm_launcher import WarmLauncher
 from worker.node.process_tree import become_subreaper
+from worker.warm.idle import import_for_ranks
 
 STAND_IN = (sys.executable, str(Path(__file__).parents[1] / "stand_in.py"))
 STAND_IN_MODULE = "tests.worker.stand_in"
@@ -78,34 +79,34 @@ class ProcessLauncher:
         self._share.processes.end()
 
 
-class PreloadingLauncher(WarmLauncher):
-    """Starts its forkserver with the ranks; an idle supervisor has started one before."""
-
-    def __init__(self, share: Share, *, trainer: Sequence[str]) -> None:
-        self._of_stand_in = tuple(trainer[: len(STAND_IN)]) == STAND_IN
-        if self._of_stand_in:  # as `python -m` the words of the command are those of the module
-            trainer = (sys.executable, "-m", STAND_IN_MODULE, *trainer[len(STAND_IN) :])
-        super().__init__(share, cast("Forkserver", None), trainer=trainer)
+class OnlyWarmLauncher(WarmLauncher):
+    """Fails where the ranks are not forked."""
 
     def start(self, *, check: Sequence[str] = ()) -> int | None:
-        become_subreaper()
-        module = STAND_IN_MODULE if self._of_stand_in else PRELOADED
-        launch = self._share.launch
-        threads = int(launch.environment["OMP_NUM_THREADS"])
-        log = self._share.run.root / "forkserver.log"
-        self._forkserver = Forkserver.start(
-            node=launch.node, log=log, threads=threads, module=module
-        )
-        self._forkserver.await_ready()
         pid = super().start(check=check)
         assert self._wrappers is not None, f"cold: {self._cold.manner}"
         return pid
 
 
+def warm_launcher(trainer: Sequence[str]) -> LauncherFactory:
+    """Import what ranks need, and fork a forkserver, as the idle process of a node does."""
+    module = PRELOADED
+    if tuple(trainer[: len(STAND_IN)]) == STAND_IN:
+        module = STAND_IN_MODULE  # as `python -m` the words of the command are those of the module
+        trainer = (sys.executable, "-m", module, *trainer[len(STAND_IN) :])
+    variables, seen = dict(os.environ), rank_environment()
+    opened = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    imported = import_for_ranks(module, Path.cwd(), kept=opened)
+    become_subreaper()
+    server = Forkserver.start(imported, seen)
+    os.environ.clear()
+    os.environ.update(variables)
+    return lambda share: OnlyWarmLauncher(share, server, trainer=trainer)
+
+
 LAUNCHERS: dict[str, Callable[..., Launcher]] = {
     PROCESSES: ProcessLauncher,
     TORCHRUN: TorchrunLauncher,
-    WARM: PreloadingLauncher,
 }
 
 

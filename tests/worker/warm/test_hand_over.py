@@ -8,75 +8,41 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.worker.conftest import HERE, Attempt, Place, environment, wait_for
+from tests.worker.conftest import Attempt, Place, wait_for
 from tests.worker.fake_server import NODE_TOKEN
+from tests.worker.warm.conftest import Idle
 from trainyard.protocol.worker_messages import LaunchMessage
 from worker import launch
 from worker.api import WorkerApi
 from worker.launch import launch_attempt, prepare_run
 from worker.node.node_store import AttemptLock, WorkerRun
-from worker.node.process_identity import identify
+from worker.node.process_identity import identify, process_stat
 from worker.warm import hand_over as hand_over_module
-from worker.warm.hand_over import SOCKET, hand_over, in_folder, offered
+from worker.warm.hand_over import (
+    SOCKET,
+    GivenLaunch,
+    connected,
+    hand_over,
+    in_folder,
+    offered,
+)
 
 PACKAGE = "changing"
-
-
-@dataclass
-class Idle:
-    """Idle supervisors on the node of a test, with a process in place of their worker."""
-
-    place: Place
-    worker: subprocess.Popen[bytes]
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def start(self, *packages: str) -> subprocess.Popen[bytes]:
-        """Start one, and return it when it waits for a launch."""
-        identity = identify(self.worker.pid)
-        assert identity is not None
-        own, its = socket.socketpair()
-        words = [str(self.place.node.data_dir), str(identity.pid), str(identity.start_time)]
-        path = os.pathsep.join((str(HERE.parents[1]), str(self.place.folder)))
-        with own, its, (self.place.folder / "idle.out").open("ab") as log:
-            idle = subprocess.Popen(
-                [
-                    *(sys.executable, str(HERE / "warm" / "run_idle.py"), *words),
-                    *(str(its.fileno()), *packages),
-                ],
-                env=environment(PYTHONPATH=path),
-                pass_fds=[its.fileno()],
-                stdout=log,
-                stderr=log,
-            )
-            its.close()
-            self.started.append(idle)
-            assert own.recv(1) == b"r", (self.place.folder / "idle.out").read_text()
-        wait_for((self.place.node.data_dir / SOCKET).exists, "socket of the idle supervisor")
-        return idle
 
 
 @pytest.fixture(autouse=True)
 def _on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hand_over_module, "OFFER_SECONDS", 60.0)
-
-
-@pytest.fixture
-def idle(place: Place) -> Iterator[Idle]:
-    made = Idle(place, subprocess.Popen(["sleep", "600"]))
-    yield made
-    for process in (*made.started, made.worker):
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture
@@ -99,21 +65,61 @@ def launched(place: Place, **granted: Any) -> Attempt:
     return attempt
 
 
-def test_the_idle_supervisor_takes_one_launch(
+def test_each_launch_gets_a_supervisor_of_its_own(
     place: Place, idle: Idle, cold: list[str | None]
 ) -> None:
+    """Also one that follows at once."""
+    waiting = idle.start()
+    attempts = [launched(place) for _ in range(3)]
+    for attempt in attempts:
+        assert attempt.exit().outcome == "succeeded"
+        assert '"TRAINYARD_LAUNCH": "warm"' in attempt.log()
+        assert f"rank 0 in {attempt.run.root}\n" in attempt.log(), "as under torchrun"
+    assert len({waiting.pid, *(attempt.pid for attempt in attempts)}) == 4
+    assert cold == []
+    wait_for(lambda: place.node.live() == [], "end of the supervisors")
+    assert waiting.poll() is None
+
+
+def test_a_supervisor_is_a_child_of_no_process_of_the_node(place: Place, idle: Idle) -> None:
+    waiting = idle.start()
+    with connected(place.node) as connection:
+        connection.settimeout(60)
+        pid = json.loads(connection.recv(4096))["pid"]
+        stat = process_stat(pid)
+        assert stat is not None
+        assert stat.parent not in (waiting.pid, os.getpid())
+        assert os.getsid(pid) == pid
+    wait_for(partial(has_gone, pid), "end without a launch")
+    assert waiting.poll() is None
+
+
+def test_the_idle_process_holds_no_secret(
+    place: Place, idle: Idle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://name:pass-word@proxy:3128")
+    monkeypatch.setenv("TRAINYARD_BROKER_URL", "redis://pass-word@broker")
     waiting = idle.start()
     attempt = launched(place)
-    record = attempt.exit()
-    assert record.outcome == "succeeded"
-    assert attempt.pid == waiting.pid
-    assert '"TRAINYARD_LAUNCH": "warm"' in attempt.log()
-    assert f"rank 0 in {attempt.run.root}\n" in attempt.log(), "as under torchrun"
-    assert waiting.wait(30) == 0
-    assert cold == []
-    assert place.node.live() == []
-    launched(place)
-    assert cold == ["no idle supervisor is ready"]
+    assert attempt.exit().outcome == "succeeded"
+    shown = Path(f"/proc/{waiting.pid}/environ").read_bytes()
+    assert b"HTTPS_PROXY=http://proxy:3128\0" in shown
+    for secret in ("pass-word", attempt.seen.claim.attempt_token):
+        assert secret.encode() not in shown
+        assert secret.encode() not in memory_of(waiting.pid)
+
+
+def memory_of(pid: int) -> bytes:
+    """Return what a process has written into its memory."""
+    content = []
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for words in map(str.split, maps):
+            if words[1].startswith("rw") and words[-1] not in ("[vvar]", "[vsyscall]"):
+                first, end = (int(each, 16) for each in words[0].split("-"))
+                memory.seek(first)
+                content.append(memory.read(end - first))
+    return b"".join(content)
 
 
 def test_a_launch_of_code_is_not_given_to_it(
@@ -125,7 +131,7 @@ def test_a_launch_of_code_is_not_given_to_it(
     assert waiting.poll() is None
 
 
-def test_an_idle_supervisor_that_was_killed_takes_none(
+def test_an_idle_process_that_was_killed_takes_none(
     place: Place, idle: Idle, cold: list[str | None]
 ) -> None:
     waiting = idle.start()
@@ -133,10 +139,9 @@ def test_an_idle_supervisor_that_was_killed_takes_none(
     waiting.wait()
     assert (place.node.data_dir / SOCKET).exists()
     launched(place)
-    assert cold == ["no idle supervisor is ready"]
-    again = idle.start()
+    assert cold == ["no idle process is ready"]
+    idle.start()
     assert launched(place).exit().outcome == "succeeded"
-    assert again.wait(30) == 0
 
 
 def test_one_that_does_not_answer_in_time_waits_for_the_next_launch(
@@ -147,29 +152,23 @@ def test_one_that_does_not_answer_in_time_waits_for_the_next_launch(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hand_over_module, "OFFER_SECONDS", 0.5)
         launched(place)
-    assert cold == ["no idle supervisor is ready"]
+    assert cold == ["no idle process is ready"]
     os.kill(waiting.pid, signal.SIGCONT)
-    attempt = launched(place)
-    assert attempt.exit().outcome == "succeeded"
-    assert attempt.pid == waiting.pid
+    assert launched(place).exit().outcome == "succeeded"
+    assert len(cold) == 1
 
 
-def test_one_whose_forkserver_was_killed_ends(place: Place, idle: Idle) -> None:
-    waiting = idle.start()
-    children = Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text().split()
-    (forkserver,) = map(int, children)
-    os.kill(forkserver, signal.SIGKILL)
-    assert waiting.wait(30) == 0
-
-
-def test_one_that_ends_leaves_the_socket_of_the_next(place: Place, idle: Idle) -> None:
-    former, waiting = idle.start(), idle.start()
-    children = Path(f"/proc/{former.pid}/task/{former.pid}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGKILL)
+def test_one_that_ends_leaves_the_socket_of_the_next(
+    place: Place, idle: Idle, cold: list[str | None]
+) -> None:
+    former, its_worker = idle.start(), idle.worker
+    idle.worker = subprocess.Popen(["sleep", "600"])
+    idle.start()
+    its_worker.kill()
+    its_worker.wait()
     assert former.wait(30) == 0
-    attempt = launched(place)
-    assert attempt.exit().outcome == "succeeded"
-    assert attempt.pid == waiting.pid
+    assert launched(place).exit().outcome == "succeeded"
+    assert cold == []
 
 
 def test_a_launch_whose_log_cannot_be_written_is_launched(
@@ -186,18 +185,30 @@ def test_a_launch_whose_log_cannot_be_written_is_launched(
     assert cold == []
 
 
-def test_it_ends_with_its_worker_unless_it_has_a_launch(place: Place, idle: Idle) -> None:
-    first = idle.start()
+def test_it_ends_with_its_worker_and_supervisors_do_not(place: Place, idle: Idle) -> None:
+    waiting = idle.start()
     attempt = launched(place)
     idle.worker.kill()
     idle.worker.wait()
+    assert waiting.wait(30) == 0
     assert attempt.exit().outcome == "succeeded"
-    assert first.wait(30) == 0
-    idle.worker = subprocess.Popen(["sleep", "600"])
-    second = idle.start()
-    idle.worker.kill()
-    idle.worker.wait()
-    assert second.wait(30) == 0
+
+
+def test_nothing_is_left_at_the_end_of_the_worker(place: Place, idle: Idle) -> None:
+    idle.start()
+    with connected(place.node) as connection:
+        connection.settimeout(60)
+        pid = json.loads(connection.recv(4096))["pid"]
+        (forkserver,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        idle.worker.kill()
+        idle.worker.wait()
+    for each in (pid, int(forkserver)):
+        wait_for(partial(has_gone, each), "end")
+
+
+def has_gone(pid: int) -> bool:
+    stat = process_stat(pid)
+    return stat is None or stat.ended
 
 
 def test_changed_code_is_not_forked(place: Place, idle: Idle, cold: list[str | None]) -> None:
@@ -236,7 +247,7 @@ def held(place: Place) -> Iterator[Held]:
 
 
 def in_its_place(place: Place, act: Callable[[socket.socket], None]) -> int:
-    """Run a process that acts on the first connection as an idle supervisor; return its pid."""
+    """Run a process that acts on the first connection as a supervisor; return its pid."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         with in_folder(place.node) as path:
             listener.bind(path)
@@ -250,7 +261,7 @@ def in_its_place(place: Place, act: Callable[[socket.socket], None]) -> int:
     return pid
 
 
-def offer(connection: socket.socket) -> tuple[Path, int] | None:
+def offer(connection: socket.socket) -> GivenLaunch | None:
     own = identify(os.getpid())
     assert own is not None
     return offered(connection, identity={"pid": own.pid, "start_time": own.start_time})
@@ -268,7 +279,7 @@ def test_one_that_dies_with_the_launch_in_its_hands_leaves_the_lock(
         os.kill(os.getpid(), signal.SIGKILL)
 
     pid = in_its_place(place, die)
-    assert held.give() == "the idle supervisor did not take the launch"
+    assert held.give() == "the supervisor did not take the launch"
     os.waitpid(pid, 0)
     assert place.node.is_held(held.attempt.id), "by the launch alone"
     held.lock.__exit__()
@@ -290,7 +301,7 @@ def test_one_that_keeps_a_launch_without_a_word_is_ended(
         time.sleep(600)
 
     pid = in_its_place(place, keep)
-    assert held.give() == "the idle supervisor did not take the launch"
+    assert held.give() == "the supervisor did not take the launch"
     _, status = os.waitpid(pid, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
 
@@ -313,7 +324,7 @@ def test_one_whose_word_is_lost_is_ended(
         time.sleep(60)
 
     pid = in_its_place(place, lose)
-    assert held.give() == "the idle supervisor did not take the launch"
+    assert held.give() == "the supervisor did not take the launch"
     assert os.waitpid(pid, os.WNOHANG) == (pid, signal.SIGKILL)
 
 
@@ -324,7 +335,7 @@ def test_a_launch_whose_worker_is_killed_after_its_words_is_taken(held: Held) ->
     def speak_and_leave() -> None:
         with ours:
             ours.recv(4096)
-            words = json.dumps({"run": str(held.run.root)}).encode()
+            words = json.dumps({"run": str(held.run.root), "environment": {}}).encode()
             socket.send_fds(ours, [words], [held.lock.fd])
 
     speaking = threading.Thread(target=speak_and_leave)
@@ -333,11 +344,49 @@ def test_a_launch_whose_worker_is_killed_after_its_words_is_taken(held: Held) ->
         found = offer(its)
         speaking.join()
     assert found is not None
-    folder, lock = found
-    with AttemptLock.inherited(lock) as inherited:
-        assert (folder, inherited.path) == (held.run.root, held.lock.path)
+    with AttemptLock.inherited(found.lock) as inherited:
+        assert (found.folder, inherited.path) == (held.run.root, held.lock.path)
 
 
 def test_other_users_cannot_connect(place: Place, idle: Idle) -> None:
     idle.start()
     assert (place.node.data_dir / SOCKET).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_supervisor_gets_the_variables_of_the_worker(
+    place: Place, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://name:pass-word@proxy:3128")
+    monkeypatch.setenv("TRAINYARD_BROKER_URL", "redis://broker")
+
+    def note(connection: socket.socket) -> None:
+        given = offer(connection)
+        assert given is not None
+        (place.folder / "given.json").write_text(json.dumps(given.environment))
+
+    pid = in_its_place(place, note)
+    assert held.give() is None
+    os.waitpid(pid, 0)
+    given = json.loads((place.folder / "given.json").read_text())
+    assert given["HTTPS_PROXY"] == "http://name:pass-word@proxy:3128"
+    assert "TRAINYARD_BROKER_URL" not in given
+
+
+def test_one_that_does_not_end_keeps_the_launch(
+    place: Place, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other may take it: both might launch it."""
+    monkeypatch.setattr(hand_over_module, "ACCEPT_SECONDS", 0.5)
+    monkeypatch.setattr(hand_over_module, "END_SECONDS", 0.5)
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_words: None)  # as in a disk's wait
+
+    def keep(connection: socket.socket) -> None:
+        offer(connection)
+        time.sleep(600)
+
+    monkeypatch.setattr(hand_over_module, "_receive_with_lock", lambda _connection: None)
+    pid = in_its_place(place, keep)
+    with pytest.raises(TimeoutError, match="may have taken the launch"):
+        held.give()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)

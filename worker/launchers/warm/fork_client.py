@@ -1,4 +1,4 @@
-"""The supervisor's side of a forkserver: starts it, has it fork once, and is its children's parent.
+"""The supervisor's side of a forkserver: forks it, has it fork once, and is its children's parent.
 
 Until the gate opens no child does anything, so whatever goes wrong before is no failed launch.
 """
@@ -10,30 +10,38 @@ import os
 import select
 import signal
 import socket
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from worker.launchers.rank_environment import rank_environment
-from worker.launchers.warm.forkserver import MESSAGE_BYTES, ForkedLaunch
-from worker.node.process_tree import MARKER, NODE_MARKER, ProcessTree
+from worker.launchers.warm.forkserver import MESSAGE_BYTES, ForkedLaunch, run_forkserver
+from worker.node.process_tree import MARKER, NODE_MARKER
 
-FORKSERVER = (sys.executable, "-P", "-m", "worker.launchers.warm.forkserver")
-CONTROL = 4
-"""Descriptor of its socket; the one before it holds the variables while it starts."""
 PRELOADED = "trainer.__main__"
-"""Module that it imports, and that its children enter."""
+"""Module that is imported before, and that the processes of a launch enter."""
 FORK_SECONDS = 20.0
 """Longest time for an answer, and for its end after that; usually 0.1 s in all."""
 UNMARKED = "0" * 26
-"""Mark of a forkserver, which belongs to no attempt; ids are as long."""
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""What keeps numpy's BLAS, which the trainer does not use, from starting threads at its import."""
-CACHES = "TORCHINDUCTOR_CACHE_DIR"
-"""Variable of a folder that torch makes at its import; by default it lies below `/tmp`, where any
-user can put something else in its place. A rank has its own value."""
+"""Mark of a process that belongs to no attempt yet; ids are as long."""
+
+
+def environment_of_imports(*, node: str, threads: int) -> dict[str, str]:
+    """Return the variables of a process from which forkservers are forked.
+
+    They are those of a rank, with marks whose places in memory the ranks' own marks take.
+
+    Args:
+        node: name of the node.
+        threads: threads of a rank (`OMP_NUM_THREADS`), unless the node's variables set them.
+    """
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        **rank_environment(),
+        "PYTHONUNBUFFERED": "1",
+        MARKER: UNMARKED,
+        NODE_MARKER: node,
+    }
 
 
 class ForkserverError(Exception):
@@ -52,52 +60,23 @@ class Forkserver:
         """Variables that its imports have seen, as a rank would have them."""
 
     @classmethod
-    def start(cls, *, node: str, log: Path, threads: int, module: str = PRELOADED) -> Forkserver:
-        """Start one, which imports; call it from the main thread, before any other starts.
+    def start(cls, module: Any, environment: Mapping[str, str]) -> Forkserver:
+        """Fork one from this process, which has one thread and holds nothing of a launch.
 
         Args:
-            node: name of the node, which its children's marks have.
-            log: file to which it prints.
-            threads: threads of a rank (`OMP_NUM_THREADS`), unless the node's variables set them.
-            module: what it imports, and what its children enter.
+            module: what its children enter; it is imported.
+            environment: variables that its import has seen, as a rank would have them.
 
         Raises:
             OSError: the system refuses.
         """
-        environment = {"OMP_NUM_THREADS": str(threads), **rank_environment()}
-        environment["PYTHONUNBUFFERED"] = "1"
         own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        supervisor = os.getpid()
         with its:
-            pid = ProcessTree().attach(
-                [*FORKSERVER, str(CONTROL), module],
-                environment={
-                    **ONE_THREAD,
-                    **environment,
-                    CACHES: str(log.parent),  # which is there: nothing is made
-                    MARKER: UNMARKED,
-                    NODE_MARKER: node,
-                },
-                files=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o600),
-                    (os.POSIX_SPAWN_DUP2, 1, 2),
-                    (os.POSIX_SPAWN_DUP2, its.fileno(), CONTROL),
-                ],
-            )
+            pid = os.fork()
+            if pid == 0:
+                run_forkserver(its, module, supervisor=supervisor)
         return cls(pid, own, environment)
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when it has imported, or has ended."""
-        return self._control.fileno()
-
-    def await_ready(self) -> None:
-        """Wait until it has imported everything.
-
-        Raises:
-            ForkserverError: it must not fork, or has ended.
-        """
-        self._receive(None)
 
     def fork(self, request: ForkedLaunch) -> list[int]:
         """Have it fork, and let its children begin; they are this process's own by then.
@@ -114,7 +93,7 @@ class Forkserver:
                 socket.send_fds(self._control, [request.to_json()], [gate])
             finally:
                 os.close(gate)
-            pids: list[int] = self._receive(FORK_SECONDS)["pids"]
+            pids: list[int] = self._receive()["pids"]
             if not _is_readable(self.pidfd, FORK_SECONDS):
                 raise ForkserverError("the forkserver does not end")
             os.write(opener, b"\0" * len(pids))
@@ -130,9 +109,9 @@ class Forkserver:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self._control.close()
 
-    def _receive(self, seconds: float | None) -> dict[str, Any]:
-        if seconds is not None and not _is_readable(self._control.fileno(), seconds):
-            raise ForkserverError(f"the forkserver does not answer within {seconds:.0f} s")
+    def _receive(self) -> dict[str, Any]:
+        if not _is_readable(self._control.fileno(), FORK_SECONDS):
+            raise ForkserverError(f"the forkserver does not answer within {FORK_SECONDS:.0f} s")
         message = self._control.recv(MESSAGE_BYTES)
         if not message:
             raise ForkserverError("the forkserver has ended")

@@ -1,21 +1,18 @@
-"""The process that has imported torch and forks the ranks of one launch, then ends.
+"""The process that has torch imported and forks the ranks of one launch, then ends.
 
-`python -P -m worker.launchers.warm.forkserver FD MODULE` calls `MODULE.preload()`, writes to the
-socket FD whether it may fork, and waits for one request. Each process that it forks closes all
-descriptors but its own, becomes the user of the ranks, waits at a gate until this process has
-ended, so that the supervisor has become its parent, and calls `MODULE.enter()` with the request's
-words in `sys.argv`; a rank does so behind the code of the rank wrapper.
+A supervisor forks it before it takes a launch. It waits for one request. Each process that it forks
+closes all descriptors but its own, becomes the user of the ranks, waits at a gate until this
+process has ended, so that the supervisor has become its parent, and calls the module's `enter()`
+with the request's words in `sys.argv`; a rank does so behind the code of the rank wrapper.
 
-It holds no secret: it starts before any claim, without the worker's own variables.
+It holds no secret: it starts before the launch is given, without the worker's own variables.
 """
-
-# Imports nothing but the standard library, the rank wrapper and MODULE.
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -33,6 +30,8 @@ PR_SET_DUMPABLE = 4  # linux/prctl.h
 MESSAGE_BYTES = 1024 * 1024
 """Most bytes of a message: the variables of one launch, a few KiB of each rank."""
 STANDARD = range(3)
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that an interpreter ignores from its start."""
 LISTENER, ADDRESS, PORT = "TRAINYARD_STORE_FD", "MASTER_ADDR", "MASTER_PORT"
 """Variables by which the ranks meet; the trainer reads them."""
 LOOPBACK = "127.0.0.1"
@@ -85,13 +84,39 @@ class ForkedLaunch:
         return cls(**fields)
 
 
-def main() -> None:
-    """Import, answer, fork once, and end."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    _close_all_but({*STANDARD, control.fileno()})  # what whoever started the worker left open
-    module = importlib.import_module(sys.argv[2])
-    module.preload()
-    _answer(control, error=why_unfit() or _further_descriptors(control.fileno()))
+def run_forkserver(control: socket.socket, module: Any, *, supervisor: int) -> NoReturn:
+    """Be the forkserver of a supervisor, in a child that it has forked, and end with it.
+
+    Args:
+        control: socket of the requests and answers.
+        module: what the processes of the launch enter; it is imported.
+        supervisor: pid of the parent.
+    """
+    try:
+        _close_all_but({*STANDARD, control.fileno()})
+        os.setsid()
+        die_with(supervisor)
+        _be_as_new()
+        _fork_once(control, module)
+        os._exit(0)  # without finalizers: the children have them to themselves
+    except BaseException:  # noqa: BLE001 (a child never returns into the supervisor)
+        traceback.print_exc()
+    finally:
+        os._exit(CANNOT_START)
+
+
+def _be_as_new() -> None:
+    """Undo what a worker, or whoever started it, passes on, and what its interpreter has set up."""
+    # Those that the interpreter ignores stay so.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *IGNORED}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    logging.root.handlers.clear()
+    logging.root.setLevel(logging.WARNING)
+
+
+def _fork_once(control: socket.socket, module: Any) -> None:
+    """Wait for a request, and fork its processes."""
     message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
     if not message:
         return  # the supervisor has ended, or needs no fork
@@ -101,7 +126,6 @@ def main() -> None:
         return
     pids = fork_all(request, module, gate=gate)
     _answer(control, pids=pids)
-    os._exit(0)  # without finalizers: the children have them to themselves
 
 
 def _answer(control: socket.socket, **fields: object) -> None:
@@ -122,14 +146,6 @@ def why_unfit() -> str | None:
     if found := [name for name in GPU_FILES if name in maps]:
         return f"the forkserver has {found[0]} in its memory map"
     return None
-
-
-def _further_descriptors(control: int) -> str | None:
-    """Return which descriptors an import has left open; its code could use them in a rank."""
-    known = {*STANDARD, control}
-    left = [path for path in Path("/proc/self/fd").iterdir() if int(path.name) not in known]
-    named = [str(path.readlink()) for path in left if path.is_symlink()]  # not that of the listing
-    return f"imports left {', '.join(named)} open" if named else None
 
 
 def fork_all(request: ForkedLaunch, module: Any, *, gate: int) -> list[int]:
@@ -273,7 +289,3 @@ def _show(name: str, value: str) -> None:
     if not address or len(ctypes.string_at(address)) != len(content):
         raise ValueError(f"{name} has no value of {len(content)} bytes here")
     ctypes.memmove(address, content, len(content))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Which processes a forkserver refuses to fork after, and what its end leaves."""
+"""What a forkserver leaves at its end, and when its children begin."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.worker import stand_in
 from tests.worker.conftest import wait_for
-from tests.worker.launchers.process_launcher import STAND_IN_MODULE
 from worker.launchers.warm.code_digest import digest_of_code
 from worker.launchers.warm.fork_client import UNMARKED, Forkserver, ForkserverError
 from worker.launchers.warm.forkserver import (
@@ -27,20 +27,21 @@ from worker.launchers.warm.forkserver import (
 from worker.node.process_identity import process_stat
 from worker.node.process_tree import MARKER, NODE_MARKER, become_subreaper, reap
 
-HERE = "tests.worker.launchers.warm"
 ID = "1" * len(UNMARKED)
 
 Start = Callable[..., Forkserver]
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    monkeypatch.setenv(MARKER, UNMARKED)
+    monkeypatch.setenv(NODE_MARKER, "node-1")
     started = []
 
-    def begin(module: str = STAND_IN_MODULE, *, threads: int = 1) -> Forkserver:
-        log = tmp_path / "forkserver.log"
-        server = Forkserver.start(node="node-1", log=log, threads=threads, module=module)
+    def begin() -> Forkserver:
+        with monkeypatch.context() as patch:  # else what children print is captured
+            patch.setattr(sys, "stderr", sys.__stderr__)
+            server = Forkserver.start(stand_in, {})
         started.append(server)
         return server
 
@@ -71,43 +72,8 @@ def request(
     )
 
 
-@pytest.mark.parametrize(
-    ("module", "message"), [("threaded", "has 2 threads"), ("leaking", "left /etc/passwd open")]
-)
-def test_it_forks_nothing_after_imports_that_leave_something(
-    start: Start, module: str, message: str
-) -> None:
-    with pytest.raises(ForkserverError, match=message):
-        start(f"{HERE}.{module}").await_ready()
-
-
-def test_a_module_that_cannot_be_imported_ends_it(start: Start) -> None:
-    with pytest.raises(ForkserverError, match="has ended"):
-        start(f"{HERE}.missing").await_ready()
-
-
-def test_the_imports_of_the_trainer_leave_one_thread_whatever_the_threads_of_a_rank(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # the node's own number comes first
-    server = start("trainer.__main__", threads=4)
-    server.await_ready()
-    assert server.environment["OMP_NUM_THREADS"] == "4"
-
-
-def test_nothing_that_lies_in_the_folder_of_temporary_files_keeps_it_from_starting(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every user of the node may write there."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setenv("LOGNAME", "worker")
-    (tmp_path / "torchinductor_worker").touch()
-    start("trainer.__main__").await_ready()
-
-
 def test_a_forkserver_that_was_killed_forks_nothing(start: Start, tmp_path: Path) -> None:
     server = start()
-    server.await_ready()
     os.kill(server.pid, signal.SIGKILL)
     with pytest.raises(ForkserverError, match=r"has ended|cannot be reached"):
         server.fork(request(tmp_path, "succeed", "check", str(tmp_path)))
@@ -115,7 +81,6 @@ def test_a_forkserver_that_was_killed_forks_nothing(start: Start, tmp_path: Path
 
 def test_a_child_without_its_marks_does_not_begin(start: Start, tmp_path: Path) -> None:
     server = start()
-    server.await_ready()
     short = {MARKER: "short", NODE_MARKER: "node-1"}
     output = tmp_path / "output.log"
     with suppress(ForkserverError):  # where the child has ended before its gate opens
@@ -161,7 +126,6 @@ def test_no_child_begins_before_the_forkserver_has_ended(start: Start, tmp_path:
     if reader == 0:  # a supervisor of its own: no subreaper, so that children become init's
         try:
             server = start()
-            server.await_ready()
             server.fork(request(tmp_path, "check_lasts", "check", str(tmp_path)))
             time.sleep(1)
         finally:

@@ -1,4 +1,4 @@
-"""What a forkserver must not fork after: a module whose import leaves a file open."""
+"""What an idle process must not fork after: a module whose import leaves a file open."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a forkserver must not fork after: a module whose import leaves a thread."""
+"""What an idle process must not fork after: a module whose import leaves a thread."""
 
 import threading
 

@@ -1,0 +1,7 @@
+"""A module whose import hangs, as on a disk that does not answer."""
+
+import time
+
+
+def preload() -> None:
+    time.sleep(600)
