@@ -2,8 +2,8 @@
 
 A resume starts a stopped job on half of its ranks, or on all of them again; its time begins with
 the request. A kill ends a random rank of a running job by SIGKILL; its time begins with the signal.
-Both end with the first completed step of the next attempt. Between two launches the node's idle
-supervisor gets the time to be ready, as on a node whose jobs run longer than seconds.
+Both end with the first completed step of the next attempt. Before each the node's idle process
+listens; it is the same one all the time, unless it has ended.
 
     python -m benchmarks.control_plane.launch_times [--rounds 7] [--kills 100] [--ranks 2] [--cold]
 """

@@ -26,13 +26,14 @@ for folder in sys.argv[2:]:
 """
 """What a rank's user must be able to do; `find_spec` imports none of the package."""
 HIDDEN_PREFIXES = (
-    *("TRAINYARD_", "CELERY_", "C_FORCE_ROOT"),
+    # Celery sets the last ones in its pool's processes alone.
+    *("TRAINYARD_", "CELERY_", "C_FORCE_ROOT", "_MP_FORK_"),
     # Of another engine's launch: libraries of MPI would take the ranks for tasks of that one.
     *("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_"),
 )
 OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
 """Variables of the worker's own interpreter, by which another one would load its packages."""
-HIDDEN_NAMES = frozenset({"REDIS_URL", "_MP_FORK_LOGLEVEL_"})
+HIDDEN_NAMES = frozenset({"REDIS_URL"})
 
 
 def inherited_environment() -> dict[str, str]:

@@ -357,7 +357,9 @@ def test_a_supervisor_gets_the_variables_of_the_worker(
     place: Place, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://name:pass-word@proxy:3128")
-    monkeypatch.setenv("TRAINYARD_BROKER_URL", "redis://broker")
+    hidden = ("TRAINYARD_BROKER_URL", "_MP_FORK_LOGFILE_", "_MP_FORK_LOGFORMAT_")
+    for name in hidden:  # the last ones are those of a process of Celery's pool
+        monkeypatch.setenv(name, "redis://broker")
 
     def note(connection: socket.socket) -> None:
         given = offer(connection)
@@ -369,7 +371,7 @@ def test_a_supervisor_gets_the_variables_of_the_worker(
     os.waitpid(pid, 0)
     given = json.loads((place.folder / "given.json").read_text())
     assert given["HTTPS_PROXY"] == "http://name:pass-word@proxy:3128"
-    assert "TRAINYARD_BROKER_URL" not in given
+    assert not given.keys() & set(hidden), "else imports seem to have seen others"
 
 
 def test_one_that_does_not_end_keeps_the_launch(
