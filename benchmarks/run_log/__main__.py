@@ -25,6 +25,7 @@ from sqlalchemy import func, select
 from benchmarks.control_plane.reports import ReportMaker
 from benchmarks.control_plane.servers import PACKAGES, Running, Store, add_running, store
 from benchmarks.report import emit
+from benchmarks.run_log.calls import emit_calls
 from server.attempts.service import authenticate_share
 from server.auth.tokens import hash_token
 from server.database.metric_and_log_tables import metric_chunks, metric_series, metric_tail
@@ -38,7 +39,6 @@ from worker.supervisor.spool import Spool
 
 VALUES = 100
 HERTZ = 10
-LONGEST_CALL_SECONDS = 1e-3
 RANK = """
 import json, sys, time
 import trainyard
@@ -127,20 +127,13 @@ def measure_calls(opened: Store, *, processes: int, seconds: int) -> bool:
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         folder = Path(name)
         calls, processor = np.array(log(folder, processes=processes, steps=steps)).T
-        fast = emit(
+        fast = emit_calls(
             "run_log_call",
-            figure=float(np.quantile(calls, 0.99)),
-            unit="s",
-            target=LONGEST_CALL_SECONDS,
-            at_least=False,
-            packages=("numpy",),
+            calls,
+            processor,
             processes=processes,
             values=VALUES,
             hertz=HERTZ,
-            calls=len(calls),
-            median=float(f"{np.median(calls):.3g}"),
-            longest=float(f"{calls.max():.3g}"),
-            p99_of_processor_time=float(f"{np.quantile(processor, 0.99):.3g}"),
         )
         running = add_running(opened.context, "logs", slots=processes)
         started = time.perf_counter()

@@ -25,10 +25,10 @@ import numpy as np
 from benchmarks.control_plane.servers import PACKAGES
 from benchmarks.control_plane.stack import Running, stack
 from benchmarks.report import emit
+from benchmarks.run_log.calls import emit_calls
 
 VALUES = 100
 HERTZ = 10
-LONGEST_CALL_SECONDS = 1e-3
 WAIT_SECONDS = 300
 FOLDED = ("min", "mean", "max")
 RANK = """
@@ -153,22 +153,14 @@ def measure(running: Running, *, processes: int, away: float, around: float) -> 
         raise RuntimeError(f"calls of shape {calls.shape}, not of {steps} steps")
     wall, processor, at = calls.reshape(-1, 3).T
     without = wall[(at > killed_at) & (at < back_at)]
-    fast = emit(
+    fast = emit_calls(
         "run_log_outage_call",
-        figure=float(np.quantile(wall, 0.99)),
-        unit="s (p99)",
-        target=LONGEST_CALL_SECONDS,
-        at_least=False,
-        packages=("numpy",),
+        wall,
+        processor,
         processes=processes,
         values=VALUES,
         hertz=HERTZ,
-        calls=len(wall),
-        median=float(f"{np.median(wall):.3g}"),
-        longest=float(f"{wall.max():.3g}"),
         p99_without_server=float(f"{np.quantile(without, 0.99):.3g}"),
-        p99_of_processor_time=float(f"{np.quantile(processor, 0.99):.3g}"),
-        longest_of_processor_time=float(f"{processor.max():.3g}"),
     )
     points = running.yard.metrics_csv(job.id)
     found = deviations(points, processes=processes, values=VALUES, steps=steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, select, update
+from sqlalchemy import func, select, update
 
 from server.calibration import store
 from server.calibration.keeper import AFTER_END, LEAST_POINTS, PAUSE, CalibrationKeeper
@@ -20,6 +20,7 @@ from server.metrics.points import Points
 from server.metrics.store import store_points
 from tests.actors import ADA
 from tests.server.harness import Harness
+from tests.server.statements import query_plan
 from trainyard.planner.results import Plan
 from trainyard.planner.speed.calibrate import MARGIN_FROM, calibrate
 from trainyard.planner.speed.rates import Calibration
@@ -241,15 +242,5 @@ def test_a_program_has_no_prediction(harness: Harness, context: Context) -> None
 def test_attempts_that_ended_long_ago_are_not_read_again(context: Context) -> None:
     if not context.database.is_sqlite:  # PostgreSQL scans tables of a few rows
         return
-    asked: list[tuple[str, Any]] = []
-
-    def note(_connection: Any, _cursor: Any, sql: str, parameters: Any, *_: Any) -> None:
-        asked.append((sql, parameters))
-
-    event.listen(context.database.engine, "before_cursor_execute", note)
-    CalibrationKeeper(context).run()
-    event.remove(context.database.engine, "before_cursor_execute", note)
-    ((sql, parameters),) = [one for one in asked if "FROM attempts" in one[0]]
-    with context.database.read() as connection:
-        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters).all()
-    assert "ix_attempts_ended_at (ended_at>? AND ended_at<?)" in plan[0].detail
+    plan = query_plan(context, "attempts", CalibrationKeeper(context).run)
+    assert "ix_attempts_ended_at (ended_at>? AND ended_at<?)" in plan[0]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, insert, select, text, update
+from sqlalchemy import Connection, insert, select, text, update
 
 from server.context import Context
 from server.database.slot_tables import capacity_changes, holdings
@@ -28,6 +27,7 @@ from server.nodes.drain import set_drain
 from tests.actors import ADA
 from tests.server.goodput.test_goodput import train
 from tests.server.harness import Harness
+from tests.server.statements import query_plan
 from trainyard.protocol.goodput import SLOT_CATEGORIES, ClusterGoodputView
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.run.failures import FailureReason
@@ -172,18 +172,8 @@ def test_a_job_that_cannot_be_settled_waits_and_the_others_are_settled(
 def test_the_search_for_unsettled_jobs_reads_no_settled_ones(context: Context) -> None:
     if not context.database.is_sqlite:  # PostgreSQL scans tables of a few rows
         return
-    asked: list[tuple[str, Any]] = []
-
-    def note(_connection: Any, _cursor: Any, sql: str, parameters: Any, *_: Any) -> None:
-        asked.append((sql, parameters))
-
-    event.listen(context.database.engine, "before_cursor_execute", note)
-    Settler(context).run()
-    event.remove(context.database.engine, "before_cursor_execute", note)
-    ((sql, parameters),) = [one for one in asked if "FROM holdings" in one[0]]
-    with context.database.read() as connection:
-        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters).all()
-    found = [row.detail for row in plan if "holdings" in row.detail or " jobs" in row.detail]
+    plan = query_plan(context, "holdings", Settler(context).run)
+    found = [step for step in plan if "holdings" in step or " jobs" in step]
     assert len(found) == 2, found
     assert "ix_holdings_unsettled" in found[0]
     assert "SEARCH jobs" in found[1]
