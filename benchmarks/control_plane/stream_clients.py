@@ -3,7 +3,9 @@
 The API runs in processes of its own, the clients in another one, each with a connection that gets
 every change of every job. Supervisors report a step each half a second. The time of a frame is from
 when its report was due to when the frame was read. One client in ten parses its frames; of the
-others the bytes are read alone, because the clients share the machine with the server.
+others the bytes are read alone, because the clients share the machine with the server. A supervisor
+sends no report before the former one is answered, so late answers delay all later frames: how long
+reports took is printed, too.
 
     python -m benchmarks.control_plane.stream_clients [--clients 1000] [--api-processes 1]
 """
@@ -125,21 +127,26 @@ def _note(lines: Sequence[bytes], received: Received) -> None:
 
 async def _report_all(
     run: Run, runnings: Sequence[Running], *, seconds: float
-) -> dict[Step, float]:
-    """Report a step of each job in each interval; return when each was due."""
+) -> tuple[dict[Step, float], list[float]]:
+    """Report a step of each job in each interval.
+
+    Returns:
+        When each step was due, and the seconds from then to the answer, of each report.
+    """
     due: dict[Step, float] = {}
-    await asyncio.gather(
+    answered = await asyncio.gather(
         *(
             _report(run, running, place / len(runnings), seconds, due)
             for place, running in enumerate(runnings)
         )
     )
-    return due
+    return due, [each for of_job in answered for each in of_job]
 
 
 async def _report(
     run: Run, running: Running, phase: float, seconds: float, due: dict[Step, float]
-) -> None:
+) -> list[float]:
+    answered: list[float] = []
     interval = run.opened.context.settings.report_seconds
     api = run.apis[int(phase * len(run.apis))]
     url = f"{api.url}{API}/workers/attempts/{running.attempt_id}/report"
@@ -153,7 +160,9 @@ async def _report(
         due[running.job_id, number + 1] = at
         status = await connection.request(body)
         assert status == 200, f"the server answered {status}"
+        answered.append(time.time() - at)
     connection.close()
+    return answered
 
 
 def measure(opened: Store, given: argparse.Namespace) -> bool:
@@ -175,7 +184,7 @@ def measure(opened: Store, given: argparse.Namespace) -> bool:
         there.close()  # so that the end of the process ends a wait for it
         here.recv()
         with spent(opened, api=apis) as used:
-            due = asyncio.run(_report_all(run, runnings, seconds=given.seconds))
+            due, answered = asyncio.run(_report_all(run, runnings, seconds=given.seconds))
         time.sleep(LAST_FRAME_SECONDS)
         here.send(None)
         received = here.recv()
@@ -193,6 +202,7 @@ def measure(opened: Store, given: argparse.Namespace) -> bool:
         database=opened.kind,
         median_seconds=round(percentile(took, 0.5), 3),
         longest_seconds=round(max(took), 3),
+        answered_p95_seconds=round(percentile(answered, 0.95), 3),
         clients=given.clients,
         jobs=given.jobs,
         api_processes=given.api_processes,
