@@ -139,9 +139,13 @@ class ShardAdamW(AdamW):
     def _slice(self, parameter: Tensor) -> _Slice:
         state = self.state[parameter]
         assert parameter.grad is not None
+        weight, gradient = local_shard(parameter), local_shard(parameter.grad)
+        # The fused kernel does not compare shapes: it would read the first elements of a gradient
+        # that is whole where the weight is split, and train wrong without an error.
+        assert gradient.shape == weight.shape, "a gradient is not placed as its parameter"
         return _Slice(
-            weight=local_shard(parameter),
-            gradient=local_shard(parameter.grad),
+            weight=weight,
+            gradient=gradient,
             exp_avg=local_shard(state["exp_avg"]),
             exp_avg_sq=local_shard(state["exp_avg_sq"]),
             step=state["step"],

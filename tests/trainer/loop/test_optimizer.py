@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.optim import Adam, AdamW, Optimizer
 
 from tests.trainer.ranks import run_ranks
@@ -187,6 +187,26 @@ def check_meshes() -> None:
 
 
 # ---- moments in bfloat16 -------------------------------------------------------------------------
+
+
+def test_a_gradient_that_is_placed_otherwise_than_its_weight_is_refused() -> None:
+    run_ranks(2, check_placement)
+
+
+def check_placement() -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    weight = nn.Parameter(distribute_tensor(torch.ones(4, 3), mesh, [Shard(0)]))
+    optimizer = ShardAdamW(
+        [{"params": [weight], "weight_decay": 0.0}], lr=1e-2, betas=(0.9, 0.95), eps=1e-8
+    )
+    whole = torch.arange(12.0).view(4, 3)
+    weight.grad = distribute_tensor(whole, mesh, [Replicate()])
+    with pytest.raises(AssertionError, match="not placed as its parameter"):
+        optimizer.step()
+    assert torch.equal(local(weight.detach()), torch.ones(2, 3))
+    weight.grad = distribute_tensor(whole, mesh, [Shard(0)])
+    optimizer.step()
+    assert not torch.equal(local(weight.detach()), torch.ones(2, 3))
 
 
 def reference_step(
