@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from trainer.errors import CheckpointError, LaunchError, RunError
 from trainer.process import run_on_node_of
@@ -214,6 +215,31 @@ def on_every_rank(group: dist.ProcessGroup, action: Callable[[], T]) -> list[T]:
     if failures:
         raise _first(failures)
     return [value for value, _ in answers]  # type: ignore[misc]
+
+
+def gather_on_rank_0(mine_N: Tensor, group: dist.ProcessGroup) -> Tensor | None:
+    """Return the tensors of all ranks of a CPU group, [world, N], on rank 0; None on the others.
+
+    They travel along a binomial tree, whose pairs the broadcasts of rank 0 use too. `dist.gather`
+    would give rank 0 a socket to every other rank.
+
+    Args:
+        mine_N: what this rank sends; of one length and type on all ranks.
+        group: the ranks.
+    """
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    rows_RN = mine_N[None]
+    distance = 1
+    while distance < world_size:
+        if rank & distance:
+            dist.send(rows_RN, group_dst=rank - distance, group=group)
+            return None
+        if (other := rank + distance) < world_size:
+            theirs_RN = mine_N.new_empty(min(distance, world_size - other), len(mine_N))
+            dist.recv(theirs_RN, group_src=other, group=group)
+            rows_RN = torch.cat([rows_RN, theirs_RN])
+        distance *= 2
+    return rows_RN
 
 
 def same_on_every_rank(

@@ -3,7 +3,7 @@
 Of each layout the first rank, one in the middle and the last one run alone, each in a process with
 a fake process group (`one_rank_plan`). Times are of the processor, so other load changes them
 little. As a yardstick, DCP's own planner makes the plan of all ranks and pickles its metadata,
-where the ranks are few enough.
+where the ranks are few enough. gloo's descriptors are counted with real groups of up to 64 ranks.
 
     python -m benchmarks.checkpoint_plans [--check] [--ranks 4096] [--to benchmarks/results]
 """
@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.checkpoint_plans.dcp_plan import DcpCost, dcp_cost
+from benchmarks.checkpoint_plans.gloo_descriptors import RANKS, DescriptorLaw, descriptor_law
 from benchmarks.checkpoint_plans.log_picture import log_picture
 from benchmarks.checkpoint_plans.one_rank_plan import (
     PlanCost,
@@ -47,10 +48,13 @@ from trainyard.spec.layout import Layout
 PACKAGES = ("torch", "numpy", "pydantic")
 FIRST, LATER, RESUME, COMMIT = 2.0, 0.1, 3.0, 64 * 2**20
 """Targets: seconds of the first plan, of a later one and of a resume's, and bytes at a commit."""
+DESCRIPTORS, DESCRIPTOR_RANKS = 200, 512
+"""Most descriptors that gloo holds on a rank, and of how many ranks."""
 PRELOAD = [
     "torch._dynamo",
     "trainer.parallel.pipeline",
     "benchmarks.checkpoint_plans.one_rank_plan",
+    "benchmarks.checkpoint_plans.gloo_descriptors",
 ]
 YARDSTICK = 64
 """Most ranks for which DCP's planner runs: at 512 it takes half a minute and 4 GiB."""
@@ -88,6 +92,10 @@ CASES = (
     Case("405B", Layout(dp_shard=512, tp=8), Layout(dp_shard=32, tp=8, pp=8)),
     Case("405B", Layout(dp_replicate=2, dp_shard=32, tp=8, pp=8), Layout(dp_shard=64, tp=8)),
     Case("405B", Layout(dp_shard=64, cp=8, tp=8), Layout(dp_shard=64, cp=4, tp=8)),
+    Case("405B", Layout(dp_shard=8), Layout(dp_shard=4)),
+    Case("405B", Layout(dp_shard=64), Layout(dp_shard=32)),
+    Case("405B", Layout(dp_shard=512), Layout(dp_shard=64, tp=8)),
+    Case("405B", Layout(dp_shard=4096), Layout(dp_shard=512, tp=8)),
 )
 SMALL = (
     Case("debug", Layout(dp_shard=4), Layout(dp_shard=2)),
@@ -180,6 +188,16 @@ class Figures:
                 unit="exponent of the ranks",
             )
 
+    def descriptors(self, law: DescriptorLaw) -> None:
+        """Print the descriptors of gloo on the fullest rank, as the law has them."""
+        self._emit(
+            "gloo_descriptors",
+            law.at(DESCRIPTOR_RANKS),
+            DESCRIPTORS,
+            details={"ranks": DESCRIPTOR_RANKS, "measured": law.points},
+            unit="descriptors of the fullest rank, extrapolated",
+        )
+
     def _stages(self, size: str, layout: Layout) -> list[Stage]:
         count = layout.pp
         return list(self._pool.map(describe_stage, [size] * count, [layout] * count, range(count)))
@@ -257,6 +275,9 @@ def main(words: Sequence[str] | None = None) -> int:
             if given.ranks in (None, case.layout.world_size):
                 figures.measure(case)
     figures.growth()
+    if given.check or given.ranks is None:
+        sizes = (2, 4, 8) if given.check else RANKS
+        figures.descriptors(descriptor_law(context, sizes))
     if given.to is not None:
         curves = figures.curves | {f"{size} DCP": line for size, line in figures.dcp.items()}
         path = given.to / "checkpoint-plans.svg"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.checkpoint_plans.gloo_descriptors import DescriptorLaw
 from benchmarks.checkpoint_plans.log_picture import log_picture
 
 
@@ -18,6 +19,10 @@ def test_a_small_model_on_four_ranks(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
+    *lines, descriptors = lines
+    assert descriptors["benchmark"] == "checkpoint_plans_gloo_descriptors"
+    assert [ranks for ranks, _ in descriptors["measured"]] == [2, 4, 8]
+    assert all(count > 0 for _, count in descriptors["measured"])
     assert {line["benchmark"].removeprefix("checkpoint_plans_") for line in lines} == {
         *("first_plan", "later_plan", "resume_plan", "resharding_plan"),
         *("commit", "evenness", "first_plan_of_dcp"),
@@ -29,6 +34,13 @@ def test_a_small_model_on_four_ranks(tmp_path: Path) -> None:
     assert gathered > 4 * named
     picture = (tmp_path / "checkpoint-plans.svg").read_text()
     assert all(name in picture for name in ("debug FSDP", "debug HSDP", "debug DCP"))
+
+
+def test_descriptors_follow_the_law_that_fits_better() -> None:
+    by_doubling = DescriptorLaw(((8, 27), (16, 33), (32, 39), (64, 45)))
+    assert by_doubling.at(512) == pytest.approx(63)
+    by_rank = DescriptorLaw(((8, 10), (16, 18), (32, 34), (64, 66)))
+    assert by_rank.at(512) == pytest.approx(514)
 
 
 def test_a_picture_needs_points() -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.data.digest import in_global_order, step_digest
-from trainer.distributed import Ranks
+from trainer.distributed import Ranks, gather_on_rank_0
 from trainer.metrics.collective_waits import CollectiveWaits
 from trainer.metrics.loss_guard import LossGuard, Verdict
 from trainer.metrics.measure import (
@@ -239,7 +239,7 @@ class StepLog:
         self._steps.append(_Step(step, time.time(), hashes))
 
     def gather(self, times: RankSeconds | None = None) -> list[RankSeconds]:
-        """Collect what the ranks did in the steps that wait: one collective.
+        """Collect what the ranks did in the steps that wait, along one tree of messages.
 
         Args:
             times: how this rank spent the steps since the last comparison; on all ranks or on none.
@@ -255,10 +255,8 @@ class StepLog:
         # every rank another round trip.
         numbers = [] if times is None else [round(seconds / MICROSECOND) for seconds in times]
         flat = torch.cat([mine.flatten(), torch.tensor(numbers, dtype=torch.int64)])
-        leads = self._ranks.leads
-        gathered = [torch.empty_like(flat) for _ in range(self._ranks.world_size)]
-        dist.gather(flat, gathered if leads else None, dst=0, group=self._ranks.cpu_group)
-        if not leads:
+        gathered = gather_on_rank_0(flat, self._ranks.cpu_group)
+        if gathered is None:
             return []
         hashes = mine.numel()
         by_rank = [gathered[source][:hashes].view_as(mine).tolist() for source in self._sources]
