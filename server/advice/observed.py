@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from sqlalchemy import Connection, select
 
-from server.advice.findings import BestSaves, Observed, RecentSteps, SlowRank, findings_of
+from server.advice.advice_input import BestSaves, Observed, RecentSteps, SlowRank
+from server.advice.findings import findings_of
 from server.attempts.launch import effective_spec
 from server.attempts.lineage import NEVER
 from server.context import Context

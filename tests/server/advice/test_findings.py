@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from server.advice.findings import (
+from server.advice.advice_input import (
     LEAST_SHARE,
     BestSaves,
     Observed,
     RecentSteps,
     SlowRank,
-    findings_of,
     gain_of,
 )
+from server.advice.findings import findings_of
 from trainyard.protocol.goodput import AdviceFinding, Hindrance, TimeCategory
 from trainyard.spec.job import parse_job_spec
 
