@@ -15,10 +15,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, MutableMapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from trainyard.run.control_files import order_stop
 from trainyard.run.directory import STACKS_SIGNAL, RunDirectory
@@ -137,10 +138,6 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-STEPS_BETWEEN = 50
-"""Steps between collections: reference cycles with tensors are rare, and live at most so long."""
-
-
 @contextmanager
 def collector_disabled() -> Iterator[None]:
     """Disable the collector in a block that creates many small objects."""
@@ -153,18 +150,31 @@ def collector_disabled() -> Iterator[None]:
             gc.enable()
 
 
-@contextmanager
-def collecting_between_steps() -> Iterator[Callable[[int], None]]:
-    """Disable automatic collections; yield a function to call after each step, which collects."""
-    gc.collect()
-    gc.freeze()  # collections during training skip the objects of the set-up
+class StepCollector:
+    """A context without automatic collections; they run after the same steps on all ranks."""
 
-    def step_done(step: int) -> None:
-        if step % STEPS_BETWEEN == 0:
+    def __init__(self, every_steps: int) -> None:
+        """Collect after each `every_steps` steps: cycles that hold tensors live at most so long."""
+        self._every_steps = every_steps
+        self._contexts = ExitStack()
+        self.seconds = 0.0
+        """Time of the collections after steps so far."""
+
+    def __enter__(self) -> Self:
+        """Collect, and have later collections skip what is left: the objects of the set-up."""
+        gc.collect()
+        gc.freeze()
+        self._contexts.callback(gc.unfreeze)
+        self._contexts.enter_context(collector_disabled())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Enable automatic collections of all objects."""
+        self._contexts.close()
+
+    def step_done(self, step: int) -> None:
+        """Collect if it is time to, given the number of the step that ended."""
+        if step % self._every_steps == 0:
+            started = time.perf_counter()
             gc.collect()
-
-    with collector_disabled():
-        try:
-            yield step_done
-        finally:
-            gc.unfreeze()
+            self.seconds += time.perf_counter() - started

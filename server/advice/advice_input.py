@@ -39,6 +39,8 @@ class RecentSteps:
     """Peak of the device's memory as a share of all of it; None where either is not known."""
     recompiled: float = 0.0
     """Seconds of compilation in all of these steps, without those of the start."""
+    collected: float = 0.0
+    """Seconds of collections of garbage in all of these steps."""
     allocation_retries: float = 0.0
     """How often the allocator emptied its cache to find memory, in all of these steps."""
 

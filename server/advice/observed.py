@@ -33,8 +33,9 @@ OWN, OWN_MOST, WAIT = (
     "ranks/own_seconds_max",
     "ranks/wait_seconds_median",
 )
+GC = "gc/seconds"
 PEAK, RETRIES = "memory/peak_reserved_gib", "memory/allocation_retries"
-READ = (STEP, DATA, COMPILE, OWN, OWN_MOST, WAIT, PEAK, RETRIES)
+READ = (STEP, DATA, COMPILE, OWN, OWN_MOST, WAIT, GC, PEAK, RETRIES)
 
 
 def advice(context: Context, job_id: str) -> AdviceView:
@@ -110,6 +111,7 @@ def _recent(connection: Connection, records: JobRecords) -> RecentSteps | None:
         wait=_mean(values, WAIT),
         peak_share=peak * 2**30 / memory if peak and memory else None,
         recompiled=_sum_from(values.get(COMPILE), newest.start_step + WARM_STEPS),
+        collected=_sum_from(values.get(GC), first - 1),
         allocation_retries=_growth(retries[1]) if retries else 0.0,
     )
 

@@ -1,14 +1,17 @@
-"""The rules of advice on recent steps: waits, slow ranks, recompilation, memory."""
+"""The rules of advice on recent steps: waits, slow ranks, recompilation, garbage, memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import ceil
 
 from server.advice.advice_input import LEAST_SHARE, Observed, gain_of
 from trainyard.protocol.goodput import AdviceFinding, Evidence, Hindrance
 
 LEAST_COLLECTIVES = 0.25
 """Least share of a step in collectives: some is the price of any layout."""
+COLLECTED_SHARE = 0.01
+"""Share of a step that collections take with the proposed pause: below what is worth a finding."""
 FREE_MEMORY = 0.5
 """Share of the device's memory below whose peak a larger micro-batch fits: activations at most
 double with it."""
@@ -123,6 +126,37 @@ def _recompilation(observed: Observed) -> Iterator[AdviceFinding]:
     )
 
 
+def _garbage_collection(observed: Observed) -> Iterator[AdviceFinding]:
+    recent, program = observed.recent, observed.spec.program
+    if recent is None or recent.step <= 0:
+        return
+    share = min(recent.collected / (recent.step * recent.steps), 1.0)
+    if share < LEAST_SHARE:
+        return
+    # Most of a collection is a walk over objects that stay: a longer pause makes it no longer.
+    fewer = ceil(share / COLLECTED_SHARE)
+    if program is not None:
+        field, remedy = None, "Let the script collect less often, on all ranks after the same step."
+    else:
+        field = "training.gc_freq"
+        remedy = (
+            f"Set training.gc_freq to {fewer * observed.spec.training.gc_freq:,}: cycles of "
+            "objects that nothing uses then stay in memory longer."
+        )
+    yield AdviceFinding(
+        hindrance=Hindrance.GARBAGE_COLLECTION,
+        words=f"Collections of garbage took {share:.0%} of recent steps.",
+        share=share,
+        evidence=(
+            Evidence(name="gc/seconds", value=recent.collected, unit="s"),
+            Evidence(name="perf/step_seconds", value=recent.step, unit="s"),
+        ),
+        field=field,
+        remedy=remedy,
+        gain=gain_of(share * (1 - 1 / fewer)),
+    )
+
+
 def _small_micro_batches(observed: Observed) -> Iterator[AdviceFinding]:
     recent, spec = observed.recent, observed.spec
     if recent is None or recent.peak_share is None or spec.program is not None:
@@ -177,5 +211,6 @@ def _full_memory(observed: Observed) -> Iterator[AdviceFinding]:
 
 
 STEP_RULES: tuple[Callable[[Observed], Iterator[AdviceFinding]], ...] = (
-    *(_data_wait, _collectives, _straggler, _recompilation, _small_micro_batches, _full_memory),
+    *(_data_wait, _collectives, _straggler, _recompilation, _garbage_collection),
+    *(_small_micro_batches, _full_memory),
 )

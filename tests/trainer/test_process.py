@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainer.process import (
-    STEPS_BETWEEN,
-    collecting_between_steps,
+    StepCollector,
     cpus_in,
     prefer_growing_segments,
 )
@@ -26,14 +25,16 @@ class _Cycle:
 
 def test_cycles_are_collected_after_the_same_steps_everywhere() -> None:
     assert gc.isenabled()
-    with collecting_between_steps() as step_done:
+    with StepCollector(30) as collector:
         assert not gc.isenabled()
         dead = weakref.ref(_Cycle())
-        for step in range(1, STEPS_BETWEEN):
-            step_done(step)
+        for step in range(1, 30):
+            collector.step_done(step)
         assert dead() is not None
-        step_done(STEPS_BETWEEN)
+        assert collector.seconds == 0
+        collector.step_done(30)
         assert dead() is None
+        assert collector.seconds > 0
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
 

@@ -39,7 +39,7 @@ from trainer.metrics.run_writer import RunWriter
 from trainer.models.code import code_digest
 from trainer.parallel.compile import waiting_for_compilers
 from trainer.parallel.mesh import MeshCoordinates
-from trainer.process import collecting_between_steps
+from trainer.process import StepCollector
 from trainer.provenance import provenance
 from trainer.run import TrainerRun
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, TrainState
@@ -167,7 +167,10 @@ class Loop(SaveObserver):
             waiting_for_compilers, run.spec, assembly.mesh, ranks.cpu_group
         )
         self._first_compilation = partial(first_compilation, run, ranks, assembly.mesh)
-        self._metrics_logger = MetricsLogger(run, ranks, writer, start=state, waits=waits)
+        self._collector = StepCollector(run.spec.training.gc_freq)
+        self._metrics_logger = MetricsLogger(
+            run, ranks, writer, start=state, waits=waits, collector=self._collector
+        )
         self._requests = RequestChannel(
             run.directory,
             writer,
@@ -206,9 +209,9 @@ class Loop(SaveObserver):
                 prefetch=self._spec.data.prefetch_batches,
                 skipped=self._state.data.skipped,
             ) as batches,
-            collecting_between_steps() as collect,
+            self._collector,
         ):
-            self._train(batches, self._validation(dataset), collect)
+            self._train(batches, self._validation(dataset))
         finished = self._state.step >= self._spec.training.steps
         self._writer.enter(Phase.ENDING)
         if not finished and self._lacks_time():
@@ -273,12 +276,7 @@ class Loop(SaveObserver):
             self._assembly.forward_backward.evaluate,
         )
 
-    def _train(
-        self,
-        batches: Iterator[list[MicroBatch]],
-        validation: Validation | None,
-        collect: Callable[[int], None],
-    ) -> None:
+    def _train(self, batches: Iterator[list[MicroBatch]], validation: Validation | None) -> None:
         self._metrics_logger.timers.restart()
         if self._spec.compile.enabled is True:
             # The first step compiles. No heartbeat is possible meanwhile, so the supervisor applies
@@ -314,7 +312,7 @@ class Loop(SaveObserver):
                 self._requests.recorded(
                     self._profiler.step_done(self._state.step, self._requests.profile)
                 )
-            collect(self._state.step)
+            self._collector.step_done(self._state.step)
             self._writer.beat(Phase.TRAINING)
 
     def _step(self, batches: Iterator[list[MicroBatch]]) -> StepMetrics:

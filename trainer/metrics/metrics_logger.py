@@ -30,6 +30,7 @@ from trainer.metrics.stragglers import (
 )
 from trainer.metrics.timers import StepTimers
 from trainer.parallel.mesh import MeshCoordinates
+from trainer.process import StepCollector
 from trainer.run import TrainerRun
 from trainyard.protocol.manifest import TrainState
 from trainyard.run.directory import RunDirectory
@@ -76,6 +77,7 @@ class MetricsLogger:
         writer: RunWriter,
         *,
         start: TrainState,
+        collector: StepCollector,
         waits: CollectiveWaits | None = None,
     ) -> None:
         """Begin with the counters before the first step of the attempt.
@@ -85,6 +87,7 @@ class MetricsLogger:
             ranks: all ranks.
             writer: writes the events of stragglers.
             start: the counters.
+            collector: what collects the garbage of this rank.
             waits: what this rank spends in collectives; without it none is counted.
         """
         self._spec = run.spec
@@ -98,6 +101,8 @@ class MetricsLogger:
         self._rank_comparison = RankComparison(run.attempt.layout, ranks, writer)
         self._comparison_due = False  # agreed by all ranks: a line has the times of all or of none
         self._compile_seconds = 0.0
+        self._collector = collector
+        self._gc_seconds = 0.0
         self._kept: dict[str, float] = {}
         self._tensorboard: SummaryWriter | None = None
         if run.spec.training.tensorboard and ranks.leads:
@@ -194,13 +199,16 @@ class MetricsLogger:
         own = {name: pace[name] for name in ("perf/data_seconds", "perf/data_share")}
         own |= memory(self._ranks.device)
         own["compile/seconds"] = self._compile_seconds - compiled
+        collected, self._gc_seconds = self._gc_seconds, self._collector.seconds
+        own["gc/seconds"] = self._gc_seconds - collected
         own["verdict"] = float(verdict)
         own["comparison due"] = float(self.timers.comparable)
         largest = largest_of_ranks(own, self._ranks.cpu_group)
         verdict = Verdict(int(largest.pop("verdict")))
         self._comparison_due = bool(largest.pop("comparison due")) and self._ranks.world_size > 1
-        if not largest["compile/seconds"]:
-            del largest["compile/seconds"]
+        for name in ("compile/seconds", "gc/seconds"):
+            if not largest[name]:
+                del largest[name]
         rate = pace["perf/compute_tokens_per_second_per_device"]
         return pace | self._use.values(rate) | largest, verdict
 

@@ -253,6 +253,7 @@ class Hindrance(StrEnum):
     LOST_STEPS = "lost_steps"
     COMPILATION = "compilation"
     RECOMPILATION = "recompilation"
+    GARBAGE_COLLECTION = "garbage_collection"
     VALIDATION = "validation"
     STARTUP = "startup"
     SMALL_MICRO_BATCHES = "small_micro_batches"

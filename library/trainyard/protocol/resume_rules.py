@@ -21,6 +21,7 @@ WITHOUT_EFFECT = frozenset(
         "model.block_classes",
         "data.prefetch_batches",
         "training.log_every_steps",
+        "training.gc_freq",
         "training.deterministic",
         "training.tensorboard",
     }

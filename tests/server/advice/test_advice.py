@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.advice.observed import RECENT, WARM_STEPS, advice
+from server.advice.observed import GC, RECENT, WARM_STEPS, advice
 from server.context import Context
 from server.errors import NotFoundError
 from server.goodput.step_sums import COMPILE, DATA, STEP
@@ -88,6 +88,17 @@ def test_compilation_after_the_start_counts_as_recompilation(
     assert found[Hindrance.RECOMPILATION].evidence[0].value == pytest.approx(16.0)
 
 
+def test_collections_of_recent_steps_are_summed(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, _ = harness.running(step=0, training={"steps": 5_000})
+    # A collection before the recent steps, one without a duration, and ten that count.
+    collected = [900.0] + [0.0] * 499 + [float("nan")] + [0.0] * 989 + [8.0] * 10
+    record(harness, context, job_id, {STEP: [1.0] * (RECENT + 500), GC: collected})
+    found = {each.hindrance: each for each in advice(context, job_id).findings}
+    assert found[Hindrance.GARBAGE_COLLECTION].evidence[0].value == pytest.approx(80.0)
+    assert found[Hindrance.GARBAGE_COLLECTION].share == pytest.approx(0.08)
+
+
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -3.0, 1e308])
 def test_numbers_that_are_no_amounts_make_no_finding(
     harness: Harness, context: Context, odd: float
@@ -96,7 +107,7 @@ def test_numbers_that_are_no_amounts_make_no_finding(
     training = {"global_batch_size": 16, "micro_batch_size": 4}
     job_id, _ = harness.running(step=0, training=training)
     names = (
-        *("memory/peak_reserved_gib", "memory/allocation_retries", DATA),
+        *("memory/peak_reserved_gib", "memory/allocation_retries", DATA, GC),
         *("ranks/own_seconds_median", "ranks/own_seconds_max", "ranks/wait_seconds_median"),
     )
     record(harness, context, job_id, {STEP: [1.0] * 20} | {name: [odd] * 20 for name in names})

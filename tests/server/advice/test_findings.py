@@ -135,6 +135,21 @@ def test_recompilation_in_recent_steps() -> None:
     assert findings_of(observed(recent=recent(recompiled=10.0))) == ()
 
 
+def test_collections_are_made_rare_enough_to_be_no_finding() -> None:
+    found = only(observed(recent=recent(collected=52.0), training={"gc_freq": 20}))
+    assert (found.hindrance, found.field) == (Hindrance.GARBAGE_COLLECTION, "training.gc_freq")
+    assert found.share == pytest.approx(0.104)  # of 500 steps of a second
+    assert "to 220:" in found.remedy
+    assert found.gain == pytest.approx(1 / (1 - 0.104 * 10 / 11) - 1)
+    assert {each.name: each.value for each in found.evidence} == {
+        "gc/seconds": 52.0,
+        "perf/step_seconds": 1.0,
+    }
+    assert findings_of(observed(recent=recent(collected=5.0))) == ()
+    program = {"command": ["python", "train.py"]}
+    assert only(observed(recent=recent(collected=50.0), program=program)).field is None
+
+
 def test_small_micro_batches_with_memory_to_spare() -> None:
     batches: dict[str, Any] = {"training": {"global_batch_size": 16, "micro_batch_size": 4}}
     found = only(observed(recent=recent(peak_share=0.3), **batches))

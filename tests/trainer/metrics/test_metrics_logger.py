@@ -71,9 +71,17 @@ def test_the_values_of_a_run_on_cpu_ranks(tmp_path: Path) -> None:
     assert wall == pytest.approx(third["perf/step_seconds"] + stalled, rel=0.05)
 
 
+def test_a_collection_counts_for_the_record_after_it(tmp_path: Path) -> None:
+    attempt = short_job(tmp_path, steps=7, gc_freq=3).launch(1, Layout(dp_shard=2))
+    collected = {n: line.values for n, line in attempt.lines.items() if "gc/seconds" in line.values}
+    assert list(collected) == [4, 7]
+    for values in collected.values():
+        assert 0 < values["gc/seconds"] < values["perf/step_seconds"]
+
+
 def test_every_value_has_its_formula_in_the_documents(tmp_path: Path) -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "metrics.md").read_text()
-    attempt = short_job(tmp_path, steps=2).launch(1, Layout())
+    attempt = short_job(tmp_path, steps=2, gc_freq=1).launch(1, Layout())
     for name in set.union(*(set(line.values) for line in attempt.lines.values())):
         assert f"`{name}`" in text, name
 

@@ -35,6 +35,9 @@ class TrainingSection(SpecModel):
     log_every_steps: PositiveSteps | Auto = "auto"
     """Steps between two lines with values; the data digest is written for every step. `auto` is 1
     on CPUs and 10 on GPUs, where a line with values waits for the device."""
+    gc_freq: PositiveSteps = 50
+    """Steps between two collections of garbage, after the same step on all ranks; between them
+    none runs."""
     deterministic: bool = False
     """Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on
     CPUs, where runs repeat anyway."""

@@ -7425,7 +7425,7 @@ export interface components {
          * @description What takes time from training; docs/advice.md has the rule of each.
          * @enum {string}
          */
-        Hindrance: "data_wait" | "collectives" | "straggler" | "saves" | "lost_steps" | "compilation" | "recompilation" | "validation" | "startup" | "small_micro_batches" | "full_memory";
+        Hindrance: "data_wait" | "collectives" | "straggler" | "saves" | "lost_steps" | "compilation" | "recompilation" | "garbage_collection" | "validation" | "startup" | "small_micro_batches" | "full_memory";
         /**
          * HistogramView
          * @description Values, folded to bins of equal width.
@@ -7988,6 +7988,7 @@ export interface components {
              *       "weight_dtype": "float32",
              *       "reduce_dtype": "float32",
              *       "log_every_steps": "auto",
+             *       "gc_freq": 50,
              *       "deterministic": false,
              *       "tensorboard": false
              *     }
@@ -8212,6 +8213,7 @@ export interface components {
              *       "weight_dtype": "float32",
              *       "reduce_dtype": "float32",
              *       "log_every_steps": "auto",
+             *       "gc_freq": 50,
              *       "deterministic": false,
              *       "tensorboard": false
              *     }
@@ -15196,6 +15198,13 @@ export interface components {
              */
             log_every_steps: number | "auto";
             /**
+             * Gc Freq
+             * @description Steps between two collections of garbage, after the same step on all ranks; between them
+             *     none runs.
+             * @default 50
+             */
+            gc_freq: number;
+            /**
              * Deterministic
              * @description Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on
              *     CPUs, where runs repeat anyway.
@@ -15278,6 +15287,13 @@ export interface components {
              * @default auto
              */
             log_every_steps?: number | "auto";
+            /**
+             * Gc Freq
+             * @description Steps between two collections of garbage, after the same step on all ranks; between them
+             *     none runs.
+             * @default 50
+             */
+            gc_freq?: number;
             /**
              * Deterministic
              * @description Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on
@@ -23787,7 +23803,7 @@ export const hardwareCalibrationDeviceValues: ReadonlyArray<FlattenedDeepRequire
 export const hardwareInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["device"]> = ["cpu", "cuda"];
 export const hardwareInputIsolationValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["isolation"]> = ["user", "namespace", "none"];
 export const heartbeatAnswersValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Heartbeat"]["answers"]> = ["stop", "save", "profile", "memory_snapshot"];
-export const hindranceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hindrance"]> = ["data_wait", "collectives", "straggler", "saves", "lost_steps", "compilation", "recompilation", "validation", "startup", "small_micro_batches", "full_memory"];
+export const hindranceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hindrance"]> = ["data_wait", "collectives", "straggler", "saves", "lost_steps", "compilation", "recompilation", "garbage_collection", "validation", "startup", "small_micro_batches", "full_memory"];
 export const importRequestStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ImportRequest"]["state"]> = ["succeeded", "failed", "stopped", "cancelled"];
 export const importedToolValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Imported"]["tool"]> = ["wandb", "mlflow", "tensorboard"];
 export const importedRunToolValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ImportedRun"]["tool"]> = ["wandb", "mlflow", "tensorboard"];
