@@ -38,6 +38,7 @@ import server.supply.provisioners
 from server.app import health, monitoring, openapi, reference
 from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
+from server.attempts.service import AcceptedShares
 from server.auth.endpoints import SESSION_PATH
 from server.context import Context, SystemClock
 from server.database.engine import Database
@@ -110,6 +111,7 @@ def create_app(context: Context) -> FastAPI:
     app.state.tail = tail
     app.state.inboxes = inboxes
     app.state.groups = Groups(context)
+    app.state.accepted_shares = AcceptedShares()
     app.state.published = reference.Published(app)
     app.state.cluster_ledger = ledger
     app.state.monitoring = Monitoring(context, tail, ledger)

@@ -12,12 +12,12 @@ from starlette.concurrency import run_in_threadpool
 
 from server.attempts.claim import SentClaim, claim_all
 from server.attempts.node_heartbeat import node_heartbeat, node_heartbeats
-from server.attempts.service import ReportedShare, authenticate_shares
+from server.attempts.service import AcceptedShares, ReportedShare, authenticate_shares
 from server.auth.dependencies import AttemptTokenHash, Joiner, Node, Pilot
 from server.checkpoints.catalog import apply_outcome
 from server.context import Context
 from server.errors import RefusalError
-from server.http.dependencies import ServerContext
+from server.http.dependencies import ServerContext, context_of
 from server.http.group_commit import answer_or_error, served_together
 from server.http.path_params import OperationId
 from server.http.request_body import JsonBody
@@ -151,7 +151,17 @@ def _host(request: Request) -> str:
 async def _share(
     request: Request, attempt_id: AttemptId, token_hash: AttemptTokenHash
 ) -> ReportedShare:
-    return await served_together(request, authenticate_shares, (attempt_id, token_hash))
+    key = (attempt_id, token_hash)
+    share = _accepted_shares(request).take(key)
+    if share is None:
+        share = await served_together(request, authenticate_shares, key)
+    return share
+
+
+def _accepted_shares(request: Request) -> AcceptedShares:
+    shares = request.app.state.accepted_shares
+    assert isinstance(shares, AcceptedShares)
+    return shares
 
 
 @router.post(
@@ -160,7 +170,6 @@ async def _share(
     summary="Report of a supervisor",
 )
 async def report(
-    context: ServerContext,
     request: Request,
     share: Annotated[ReportedShare, Depends(_share)],
     report: Annotated[Report, Depends(JsonBody(Report))],
@@ -170,7 +179,8 @@ async def report(
     if sent.may_share:
         answer = await served_together(request, store_together, sent, key=share.job_id)
     if answer is None:  # not by the thread of the group, whose answers would wait for it
-        answer = await run_in_threadpool(store_report, context, share, report)
+        answer = await run_in_threadpool(store_report, context_of(request), share, report)
+    _accepted_shares(request).keep(share, answer.acknowledged)
     return _reply(answer, report.protocol)
 
 

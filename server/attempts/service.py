@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Integer, Table, bindparam, exists, func, sele
 from server.context import Context
 from server.database.metric_and_log_tables import shells
 from server.database.rows import TypedRow
-from server.database.tables import attempt_nodes, attempts, jobs
+from server.database.tables import attempt_nodes, attempts, jobs, requests
 from server.errors import ConflictError, RefusalError, UnauthenticatedError
 from server.events.notices import notify
 from server.events.store import NewEvent, append_event
@@ -29,6 +29,9 @@ from trainyard.spec.layout import Layout
 
 OUTPUT_TAKEN = timedelta(minutes=10)
 """Time after an attempt's end in which its token may still report output of its ranks."""
+
+MOST_ACCEPTED = 2048
+"""Shares that a process keeps between their reports; each takes a few kilobytes."""
 
 _lower = attempt_nodes.alias("lower_shares")
 # The list of slots is JSON text, which the two databases parse by different functions: its commas
@@ -52,6 +55,11 @@ _HAS_SHELLS = (
         shells.c.node == attempt_nodes.c.node,
         shells.c.started_at.is_(None),
     )
+    .correlate(attempt_nodes)
+)
+_HAS_REQUESTS = (
+    exists()
+    .where(requests.c.attempt_id == attempt_nodes.c.attempt_id, requests.c.answer.is_(None))
     .correlate(attempt_nodes)
 )
 
@@ -89,6 +97,8 @@ class ReportedShare(TypedRow):
     lost_at: datetime | None
     has_shells: Annotated[bool, _HAS_SHELLS]
     """Whether a person's command waits for the supervisor."""
+    has_requests: Annotated[bool, _HAS_REQUESTS]
+    """Whether a request waits for the trainer of the attempt."""
 
     @property
     def key(self) -> ShareKey:
@@ -148,21 +158,19 @@ def authenticate_shares(
     """Return for each key the share, or why it is refused, as `authenticate_share` does it."""
     with context.database.read() as connection:
         shares = read_reported_shares(connection, keys)
-    return [_accepted(context, shares.get(key)) for key in keys]
+    return [accepted_or_refused(context, shares.get(key)) for key in keys]
 
 
-def _accepted(context: Context, share: ReportedShare | None) -> ReportedShare | RefusalError:
+def accepted_or_refused(
+    context: Context, share: ReportedShare | None
+) -> ReportedShare | RefusalError:
+    """Return a share whose token is valid now, or why it is refused."""
     if share is None:
-        return no_token_of_attempt()
+        return UnauthenticatedError("this is no token of this attempt")
     ended_at = share.attempt_ended_at if share.node_state == AttemptNodeState.ENDED else None
     if ended_at is not None and context.now() - ended_at >= OUTPUT_TAKEN:
         return ConflictError("the attempt has ended, and its token is revoked")
     return share
-
-
-def no_token_of_attempt() -> UnauthenticatedError:
-    """Return the refusal of a token that is not of the attempt that it is sent for."""
-    return UnauthenticatedError("this is no token of this attempt")
 
 
 def read_reported_shares(
@@ -173,6 +181,35 @@ def read_reported_shares(
     of = {"attempt_ids": attempt_ids, "token_hashes": token_hashes}
     shares = ReportedShare.all(connection, _REPORTED_SHARES, of)
     return {(share.attempt_id, share.token_hash): share for share in shares}
+
+
+class AcceptedShares:
+    """Shares as they were after the last report that a process of the server has stored on each.
+
+    The next report on such a share needs no look at its token before its body is read: the
+    transaction that stores it reads the share again, and refuses a token that is revoked. Its
+    methods run in the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._shares: dict[ShareKey, ReportedShare] = {}
+
+    def take(self, key: ShareKey) -> ReportedShare | None:
+        """Return a share, once: it is kept again with the report that is stored."""
+        return self._shares.pop(key, None)
+
+    def keep(self, share: ReportedShare, acknowledged: Mapping[str, int]) -> None:
+        """Keep a share after a report.
+
+        Args:
+            share: the share on which the token of the report was accepted.
+            acknowledged: bytes of files that are stored, as the reply names them.
+        """
+        if len(self._shares) >= MOST_ACCEPTED:
+            del self._shares[next(iter(self._shares))]  # the one that has not reported for longest
+        # Of a file of which nothing is stored the database has no offset.
+        stored = share.acknowledged | {file: end for file, end in acknowledged.items() if end}
+        self._shares[share.key] = replace(share, acknowledged=stored)
 
 
 def check_identity(row: ReportedShare, identity: Identity) -> None:

@@ -22,6 +22,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    Select,
     Table,
     Text,
     cast,
@@ -167,10 +168,14 @@ def _next(dialect: str) -> ColumnElement[int]:
 
 def _settled(connection: Connection) -> int:
     """Return the number below which no further change can appear."""
-    if connection.dialect.name == "sqlite":
-        return int(connection.execute(select(_newest() + 1)).scalar_one())
-    oldest = func.pg_snapshot_xmin(func.pg_current_snapshot())
-    return int(connection.execute(select(_number(oldest))).scalar_one())
+    return int(connection.execute(_select_settled(connection.dialect.name)).scalar_one())
+
+
+@cache
+def _select_settled(dialect: str) -> Select[Any]:
+    if dialect == "sqlite":
+        return select(_newest() + 1)
+    return select(_number(func.pg_snapshot_xmin(func.pg_current_snapshot())))
 
 
 def _newest() -> ColumnElement[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -17,8 +17,8 @@ from server.attempts.service import (
     HeardShare,
     ReportedShare,
     ShareKey,
+    accepted_or_refused,
     check_identity,
-    no_token_of_attempt,
     read_reported_shares,
     record_heartbeats,
 )
@@ -29,7 +29,7 @@ from server.ingest.early_commits import hold_early_commits
 from server.ingest.parse import METRICS, ReportContent, UnpackedChunk, is_log, parse_chunks, unpack
 from server.ingest.report import IncomingReport
 from server.ingest.subscribers import SUBSCRIBERS, notify_logs, store_notices
-from server.lifecycle import lock_jobs_of, no_attempt
+from server.lifecycle import lock_jobs_of
 from server.logs.store import LogKey, close_output, store_output
 from server.metrics import rank_steps
 from server.metrics.store import MAX_SERIES, store_metrics
@@ -153,7 +153,7 @@ def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list
             if not waits and own.sent.share.attempt_id not in locked:
                 continue
             try:
-                found = _incoming(context, connection, own, locked, shares)
+                found = _incoming(context, connection, own, shares)
             except RefusalError as refusal:
                 answers[place] = refusal
                 continue
@@ -187,16 +187,14 @@ def _incoming(
     context: Context,
     connection: Connection,
     parsed: _Parsed,
-    locked: Collection[str],
     shares: Mapping[ShareKey, ReportedShare],
 ) -> IncomingReport:
     """Return a report with its share as it is now, under the lock of the job."""
     accepted, report, content = parsed.sent.share, parsed.sent.report, parsed.content
-    if accepted.attempt_id not in locked:
-        raise no_attempt(accepted.attempt_id)
-    share = shares.get(accepted.key)
-    if share is None:
-        raise no_token_of_attempt()
+    # The token may have been accepted with an earlier report, or have been revoked since.
+    share = accepted_or_refused(context, shares.get(accepted.key))
+    if isinstance(share, RefusalError):
+        raise share
     check_identity(share, report.identity)
     if share.acknowledged != accepted.acknowledged:  # a copy of this report came in between
         content = parse_chunks(parsed.chunks, share)
@@ -390,7 +388,8 @@ def _pending_requests(
 
     Only global rank 0's node can hand it over.
     """
-    mine = [each.share.attempt_id for each in reports if each.share.node_rank == 0]
+    shares = [each.share for each in reports]
+    mine = [each.attempt_id for each in shares if each.node_rank == 0 and each.has_requests]
     found: dict[str, tuple[PendingRequest, ...]] = {}
     if mine:
         for row in connection.execute(_PENDING_REQUESTS, {"attempt_ids": mine}):
