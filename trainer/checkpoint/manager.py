@@ -7,8 +7,8 @@ rank is raised on every rank, as the same typed error.
 from __future__ import annotations
 
 import logging
-import threading
 import time
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,7 +26,7 @@ from trainer.checkpoint.pending_save import PendingSave, staging_of
 from trainer.checkpoint.save_folder import Point, collect_leftovers, reached
 from trainer.checkpoint.save_retry import SaveRetry
 from trainer.checkpoint.shared_root import remove_probes
-from trainer.checkpoint.tensors import TrainTensors, copied_buffers
+from trainer.checkpoint.tensors import TrainTensors
 from trainer.checkpoint.writer.checkpoint_writer import PREFLIGHT, CheckpointWriter
 from trainer.distributed import Ranks, on_rank_0
 from trainer.errors import CheckpointError, RunError
@@ -304,7 +304,7 @@ class CheckpointManager:
         dtype = next(model.parameters()).dtype
         in_background = self._in_background(kind)
         # The next forward pass only reads weights, but it may change buffers, as a batch norm does.
-        buffers = copied_buffers(model, tensors) if in_background else None
+        buffers = self._tensors.copied_buffers() if in_background else None
         save = PendingSave(state, kind=kind, staging=self._staging, buffers=buffers)
 
         def write() -> None:
@@ -324,8 +324,10 @@ class CheckpointManager:
         if self._staging is not None:
             self._staging.mark()
         if in_background:
-            # A daemon: a process that fails ends without waiting for ranks that may have ended.
-            threading.Thread(target=write, name="checkpoint", daemon=True).start()
+            # `threading.Thread.start` waits until the thread runs, which then keeps the interpreter
+            # for its switch interval, 5 ms. Like a daemon, it does not keep a process that fails
+            # waiting for ranks that may have ended.
+            start_new_thread(write, ())
         else:
             write()
         return save

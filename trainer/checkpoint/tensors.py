@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import IO, Any, NamedTuple, cast
@@ -62,43 +62,67 @@ def train_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     return tensors
 
 
-def copied_buffers(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of this rank's part of the saved buffers, which a forward pass may change.
-
-    Args:
-        model: the module; the families have no such buffers, a batch norm has.
-        tensors: `train_tensors` of it.
-    """
-    parameters = {f"{WEIGHTS}{name}" for name, _ in model.named_parameters()}
-    return {
-        name: local_part(tensor).clone()
-        for name, tensor in tensors.items()
-        if name.startswith(WEIGHTS) and name not in parameters
-    }
-
-
 def local_part(tensor: Tensor) -> Tensor:
     """Return this rank's memory of a tensor."""
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 class TrainTensors:
-    """`train_tensors`, kept while no tensor moves in memory, so that the plan of a save is kept."""
+    """`train_tensors`, kept while no tensor moves in memory, so that the plan of a save is kept.
+
+    The training thread calls it at each save. Looking at the memory of parameters, buffers and
+    optimizer state takes a fraction of the time of listing them by name.
+    """
 
     def __init__(self) -> None:
         self._memory: list[int] = []
         self._tensors: dict[str, Tensor] = {}
+        self._aliases = False
+        self._buffers: list[str] = []
 
     def __call__(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
         """Return the same dictionary as before, unless a tensor has moved to other memory.
 
         FSDP moves uneven shards at their first forward pass.
         """
+        if self._aliases and _memory(model, optimizer) == self._memory:
+            return self._tensors
         tensors = train_tensors(model, optimizer)
-        memory = [getattr(t, "_local_tensor", t).data_ptr() for t in tensors.values()]
-        if memory != self._memory:
-            self._tensors, self._memory = tensors, memory
+        addresses = [_address(tensor) for tensor in tensors.values()]
+        if addresses != [_address(tensor) for tensor in self._tensors.values()]:
+            self._tensors = tensors
+            parameters = {f"{WEIGHTS}{name}" for name, _ in model.named_parameters()}
+            self._buffers = [
+                name for name in tensors if name.startswith(WEIGHTS) and name not in parameters
+            ]
+        self._memory = _memory(model, optimizer)
+        # A hook of a module's state may make tensors of its own, whose values are of one moment.
+        self._aliases = set(addresses) <= set(self._memory)
         return self._tensors
+
+    def copied_buffers(self) -> dict[str, Tensor]:
+        """Return copies of this rank's part of the saved buffers, which a forward pass may change.
+
+        The families have no such buffers, a batch norm has.
+        """
+        return {name: local_part(self._tensors[name]).clone() for name in self._buffers}
+
+
+def _memory(model: nn.Module, optimizer: Optimizer) -> list[int]:
+    """Return the addresses of parameters, buffers and optimizer state of this rank."""
+    groups = list(optimizer.state.values())
+    modules = [model]
+    for module in modules:  # grows; in half the time of `model.modules()`
+        groups += [module._parameters, module._buffers]
+        modules += [child for child in module._modules.values() if child is not None]
+    return [_address(t) for group in groups for t in group.values() if t is not None]
+
+
+def _address(tensor: Tensor) -> int:
+    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    if type(local) is not Tensor:
+        local = getattr(local, "_tensor", local)  # as `high_precision`
+    return local.data_ptr()
 
 
 class TensorFrame(NamedTuple):

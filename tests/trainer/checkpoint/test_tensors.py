@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint.tensors import train_tensors
+from trainer.checkpoint.tensors import TrainTensors, train_tensors
 from trainer.loop.build import assemble
 from trainer.loop.optimizer import materialize_state
 from trainer.parallel.quantize import high_precision
@@ -91,3 +92,69 @@ def test_without_optimizer_state_nothing_is_named() -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(AssertionError, match="materialize"):
         train_tensors(model, torch.optim.AdamW(model.parameters()))
+
+
+def materialized(model: nn.Module) -> torch.optim.Optimizer:
+    """Return an optimizer of the model, with its state."""
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    materialize_state(optimizer)
+    return optimizer
+
+
+def test_tensors_are_listed_once_until_one_moves() -> None:
+    """Weights, moments and buffers alike; values that change in place move nothing."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    optimizer = materialized(model)
+    listed = TrainTensors()
+    first = listed(model, optimizer)
+    assert memory(first) == memory(train_tensors(model, optimizer))
+    with patch("trainer.checkpoint.tensors.train_tensors", side_effect=AssertionError):
+        assert listed(model, optimizer) is first
+        model(torch.ones(2, 2))
+        assert listed(model, optimizer) is first
+    layer, norm = cast(nn.Linear, model[0]), cast(nn.BatchNorm1d, model[1])
+    state = optimizer.state[layer.weight]
+
+    def move_weight() -> None:
+        layer.weight.data = layer.weight.data.clone()
+
+    def move_moment() -> None:
+        state["exp_avg"] = state["exp_avg"].clone()
+
+    def move_buffer() -> None:
+        norm.running_mean = torch.ones(2)
+
+    before = first
+    for move in (move_weight, move_moment, move_buffer):
+        move()
+        after = listed(model, optimizer)
+        assert after is not before
+        assert memory(after) == memory(train_tensors(model, optimizer))
+        before = after
+
+
+def test_tensors_that_a_hook_makes_are_made_at_each_save() -> None:
+    """They are in no memory of the model, so nothing else shows that their values changed."""
+    model = nn.Linear(2, 2)
+    model.register_state_dict_post_hook(
+        lambda module, state, prefix, local: state.update(doubled=2 * module.weight.detach())
+    )
+    optimizer = materialized(model)
+    listed = TrainTensors()
+    kept = listed(model, optimizer)  # else its memory could be used again
+    with torch.no_grad():
+        model.weight.fill_(3.0)
+    assert listed(model, optimizer)["model.doubled"].tolist() == [[6.0, 6.0], [6.0, 6.0]]
+    assert kept["model.doubled"].tolist() != [[6.0, 6.0], [6.0, 6.0]]
+
+
+def test_buffers_are_copied_and_weights_are_not() -> None:
+    model = nn.BatchNorm1d(2)
+    listed = TrainTensors()
+    listed(model, materialized(model))
+    copies = listed.copied_buffers()
+    assert copies.keys() == {
+        f"model.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")
+    }
+    model(torch.ones(2, 2))
+    assert copies["model.num_batches_tracked"] == 0
