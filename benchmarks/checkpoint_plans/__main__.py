@@ -3,7 +3,8 @@
 Of each layout the first rank, one in the middle and the last one run alone, each in a process with
 a fake process group (`one_rank_plan`). Times are of the processor, so other load changes them
 little. As a yardstick, DCP's own planner makes the plan of all ranks and pickles its metadata,
-where the ranks are few enough. gloo's descriptors are counted with real groups of up to 64 ranks.
+where the ranks are few enough. One rank of 512 saves its part of the state in the background
+(`save_stall`). gloo's descriptors are counted with real groups of up to 64 ranks.
 
     python -m benchmarks.checkpoint_plans [--check] [--ranks 4096] [--to benchmarks/results]
 """
@@ -17,7 +18,7 @@ import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from benchmarks.checkpoint_plans.one_rank_plan import (
     plan_cost,
     resharding_cost,
 )
+from benchmarks.checkpoint_plans.save_stall import SaveStall, save_stall
 from benchmarks.report import emit
 from trainer.checkpoint.writer.storage_writer import WrittenShare
 from trainyard.protocol.manifest import (
@@ -50,11 +52,17 @@ FIRST, LATER, RESUME, COMMIT = 2.0, 0.1, 3.0, 64 * 2**20
 """Targets: seconds of the first plan, of a later one and of a resume's, and bytes at a commit."""
 DESCRIPTORS, DESCRIPTOR_RANKS = 200, 512
 """Most descriptors that gloo holds on a rank, and of how many ranks."""
+STALL, ROUNDS = 0.005, 7
+"""Most time for which a save in the background blocks training, of a synchronous save's."""
+STALLED = ("8B", Layout(dp_shard=512))
+MEMORY = Path("/dev/shm")
+"""Where saves are written: on slower storage the part in which they block is smaller."""
 PRELOAD = [
     "torch._dynamo",
     "trainer.parallel.pipeline",
     "benchmarks.checkpoint_plans.one_rank_plan",
     "benchmarks.checkpoint_plans.gloo_descriptors",
+    "benchmarks.checkpoint_plans.save_stall",
 ]
 YARDSTICK = 64
 """Most ranks for which DCP's planner runs: at 512 it takes half a minute and 4 GiB."""
@@ -188,6 +196,24 @@ class Figures:
                 unit="exponent of the ranks",
             )
 
+    def stall(self, size: str, layout: Layout, *, bounded: bool) -> None:
+        """Print for how long a save in the background of training holds it up, in memory."""
+        seen: SaveStall = self._pool.submit(save_stall, size, layout, MEMORY, ROUNDS).result()
+        self._emit(
+            "save_stall",
+            seen.share,
+            STALL if bounded else None,
+            details={"model": size, "layout": str(layout), "ranks": layout.world_size},
+            unit="of a synchronous save's time, in which one in the background blocks training",
+            rounds=ROUNDS,
+            seconds={
+                field.name: float(f"{getattr(seen, field.name):.4g}")
+                for field in fields(seen)
+                if field.name not in ("share", "state_bytes")
+            },
+            state_bytes=int(seen.state_bytes),
+        )
+
     def descriptors(self, law: DescriptorLaw) -> None:
         """Print the descriptors of gloo on the fullest rank, as the law has them."""
         self._emit(
@@ -274,6 +300,9 @@ def main(words: Sequence[str] | None = None) -> int:
         for case in SMALL if given.check else CASES:
             if given.ranks in (None, case.layout.world_size):
                 figures.measure(case)
+        size, layout = ("debug", Layout(dp_shard=4)) if given.check else STALLED
+        if given.ranks in (None, layout.world_size):
+            figures.stall(size, layout, bounded=not given.check)
     figures.growth()
     if given.check or given.ranks is None:
         sizes = (2, 4, 8) if given.check else RANKS

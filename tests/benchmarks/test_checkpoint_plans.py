@@ -25,7 +25,7 @@ def test_a_small_model_on_four_ranks(tmp_path: Path) -> None:
     assert all(count > 0 for _, count in descriptors["measured"])
     assert {line["benchmark"].removeprefix("checkpoint_plans_") for line in lines} == {
         *("first_plan", "later_plan", "resume_plan", "resharding_plan"),
-        *("commit", "evenness", "first_plan_of_dcp"),
+        *("commit", "evenness", "first_plan_of_dcp", "save_stall"),
     }
     assert all(line["figure"] > 0 and line["ranks"] == 4 for line in lines)
     # DCP's planner receives a list of each rank, and ours one of each stage.
