@@ -25,8 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.trainer.preloaded"])
+from tests.forkserver import FORKSERVER
 
 
 class RankError(AssertionError):
@@ -110,8 +109,8 @@ def started_ranks(
     started = StartedRanks([], [], deadline=time.monotonic() + timeout_seconds + 5)
     try:
         for rank in range(world_size):
-            ours, theirs = _context.Pipe()
-            process = _context.Process(
+            ours, theirs = FORKSERVER.Pipe()
+            process = FORKSERVER.Process(
                 target=_run_rank,
                 args=(rank, environment, theirs, initialize, timeout_seconds),
                 name=f"rank-{rank}",

@@ -18,6 +18,7 @@ import pytest
 from tests.worker.fake_server import FakeAttempt, FakeServer
 from tests.worker.launchers.process_launcher import PROCESSES, STAND_IN, TORCHRUN, WARM
 from tests.worker.node.hardware.fake_nvml import FakeNvml, compile_library
+from tests.worker.run_detached import ForkedSupervisor
 from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
 from trainyard.protocol.worker_messages import ClaimReply, Hardware
@@ -51,6 +52,8 @@ LONG = {"training": {"steps": 10**6}}
 """Section of a spec whose job lasts until the test ends it."""
 
 Found = TypeVar("Found")
+Supervising = ForkedSupervisor | subprocess.Popen[bytes]
+"""The process of a supervisor."""
 
 
 def wait_for(look: Callable[[], Found | None], what: str, *, seconds: float = SECONDS) -> Found:
@@ -86,7 +89,7 @@ class Attempt:
     node: str
     seen: FakeAttempt
     run: WorkerRun
-    supervisor: subprocess.Popen[bytes] | None = None
+    supervisor: Supervising | None = None
 
     @property
     def pid(self) -> int:
@@ -239,15 +242,21 @@ class Place:
         attempt.supervisor = self.supervise(attempt.id, attempt.run, kind, *trainer)
         return attempt
 
-    def supervise(self, attempt_id: str, run: WorkerRun, *words: str) -> subprocess.Popen[bytes]:
+    def supervise(self, attempt_id: str, run: WorkerRun, *words: str) -> Supervising:
         """Start the supervisor of a run directory; `words` are the launcher and its trainer."""
         lock = self.node.lock(attempt_id, create=True)
         assert lock is not None
-        threads = self.local.devices.threads_per_slot
-        marked = environment_of_imports(node=self.local.name, threads=threads)
-        before = environment(**self.variables)
+        variables = environment(**self.variables)
+        if warm := words[:1] == (WARM,):
+            threads = self.local.devices.threads_per_slot
+            variables = environment_of_imports(node=self.local.name, threads=threads) | variables
         with lock, run.supervisor_log.open("wb") as log:
             lock.lead_to(run)
+            if not warm and not self.variables:
+                forked = ForkedSupervisor(run.root, lock.fd, words, environment=variables, log=log)
+                forked.start()
+                return forked
+            # The loader reads some variables, and ranks their marks, where an interpreter starts.
             return subprocess.Popen(
                 [
                     *(sys.executable, str(HERE / "run_detached.py"), str(run.root)),
@@ -258,7 +267,7 @@ class Place:
                 stderr=log,
                 start_new_session=True,
                 cwd=run.root,
-                env=marked | before if words[:1] == (WARM,) else before,
+                env=variables,
             )
 
     def clean(self) -> None:

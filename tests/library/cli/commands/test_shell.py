@@ -23,7 +23,7 @@ from server.database.engine import Database
 from server.settings import Settings
 from tests.library.conftest import PresentClock, Run, serving
 from tests.server.harness import Harness, Supervisor
-from tests.worker.conftest import make_place, processes_of, wait_for
+from tests.worker.conftest import Supervising, make_place, processes_of, wait_for
 from tests.worker.fake_server import FakeServer
 from tests.worker.launchers.process_launcher import PROCESSES, STAND_IN
 from trainyard.client.sdk import Client
@@ -131,7 +131,7 @@ def in_background() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _end(attempt_id: str, node: str, supervisor: subprocess.Popen[bytes]) -> None:
+def _end(attempt_id: str, node: str, supervisor: Supervising) -> None:
     supervisor.kill()
     supervisor.wait()
     for pid in processes_of(attempt_id, node):
