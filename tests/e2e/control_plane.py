@@ -364,12 +364,13 @@ def course(yard: Client, job_id: str) -> Course:
 def assert_each_once(yard: Client, job_id: str, *, steps: int) -> Course:
     """Every series has every step exactly once, the digests of the sequences too.
 
-    Only the figures of saves, the network and ranks are no series of every step; none comes twice.
+    Only those of saves, garbage collection, the network and ranks are no series of every step; none
+    comes twice.
     """
     points = course(yard, job_id)
     assert {"train/loss", "data_digest"} <= set(points.steps)
     for name, seen in points.steps.items():
-        sparse = name.startswith(("checkpoint/", "network/", "ranks/"))
+        sparse = name.startswith(("checkpoint/", "gc/", "network/", "ranks/"))
         assert seen == (sorted(set(seen)) if sparse else list(range(1, steps + 1))), name
     return points
 

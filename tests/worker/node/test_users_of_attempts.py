@@ -21,6 +21,7 @@ from trainyard.protocol.shell_sessions.messages import ShellOrder, Terminal
 from trainyard.protocol.states import DesiredState
 from trainyard.run.atomic import replace_file
 from worker.launch import prepare_run
+from worker.launchers.warm.fork_client import environment_of_imports
 from worker.node.node_store import AttemptLock
 from worker.node.process_tree import end_user
 from worker.node.users import RankUser, RunAs
@@ -56,6 +57,9 @@ class Launched:
     def supervise(self, python: str, behaviour: str, *, launcher: str = TORCHRUN) -> None:
         """Start the supervisor, with a stand-in for the trainer."""
         run = self.attempt.run
+        variables = environment(PYTHONPATH=packages())
+        if launcher == WARM:  # as the idle process has them, from which its supervisor is forked
+            variables = environment_of_imports(node=self.attempt.node, threads=1) | variables
         with self.lock, run.supervisor_log.open("wb") as log:
             self.attempt.supervisor = subprocess.Popen(
                 [
@@ -67,7 +71,7 @@ class Launched:
                 stderr=log,
                 start_new_session=True,
                 cwd=run.root,
-                env=environment(PYTHONPATH=packages()),
+                env=variables,
             )
 
 
