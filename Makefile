@@ -15,10 +15,10 @@ NODE_IS_NEW := node -e 'const [a, b] = process.versions.node.split(".").map(Numb
 	process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null
 NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --loglevel=error
 
-# Four processes share the files of tests: many tests wait more than they compute, and no file needs another.
+# Three processes share the files of tests: many tests wait more than they compute, and no file needs another.
 # Bytecode is kept, whatever the caller's setting: else each process of a test compiles our code anew, and pytest
 # rewrites the assertions of all files in each of its processes.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo up generate check test test-again test-all test-programs test-podman test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
