@@ -364,8 +364,7 @@ def course(yard: Client, job_id: str) -> Course:
 def assert_each_once(yard: Client, job_id: str, *, steps: int) -> Course:
     """Every series has every step exactly once, the digests of the sequences too.
 
-    Only those of saves, garbage collection, the network and ranks are no series of every step; none
-    comes twice.
+    Those of saves, collections, the network and ranks alone are no series of every step.
     """
     points = course(yard, job_id)
     assert {"train/loss", "data_digest"} <= set(points.steps)
