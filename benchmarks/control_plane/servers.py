@@ -23,7 +23,7 @@ from server.auth.service import create_token
 from server.auth.tokens import hash_token
 from server.context import Context, SystemClock
 from server.database.engine import Database
-from server.database.metric_and_log_tables import metric_chunks, metric_tail
+from server.database.metric_and_log_tables import metric_chunks, metric_series
 from server.database.migrate import upgrade
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.settings import Settings
@@ -177,7 +177,7 @@ def user_token(opened: Store) -> str:
 def stored_points(opened: Store) -> int:
     """Return how many points a database holds."""
     with opened.context.database.read() as connection:
-        tail = connection.scalar(select(func.count()).select_from(metric_tail))
+        tail = connection.scalar(select(func.sum(metric_series.c.tail)))
         chunks = connection.scalar(select(func.sum(metric_chunks.c.count)))
     return (tail or 0) + (chunks or 0)
 

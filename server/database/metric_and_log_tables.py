@@ -11,7 +11,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    SmallInteger,
     String,
     Table,
     Text,
@@ -53,19 +52,18 @@ metric_series = Table(
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False),
     Column("name", String(100), nullable=False),
     Column("last_step", BigInteger, nullable=False, default=-1),  # greatest that is stored
-    Column("tail", Integer, nullable=False, default=0),  # points in metric_tail
+    Column("tail", Integer, nullable=False, default=0),  # points in metric_tails
     UniqueConstraint("attempt_id", "name"),
 )
 
-# Live points, narrow; moved to chunks of about a thousand. All lie above the last chunk.
-metric_tail = Table(
-    "metric_tail",
+# Live points, a row of each report; moved to chunks of about a thousand. All lie above the last
+# chunk.
+metric_tails = Table(
+    "metric_tails",
     metadata,
     _series_id(),
-    Column("step", BigInteger, primary_key=True, autoincrement=False),
-    Column("time", Float, nullable=False),
-    Column("value", Float),  # null when not finite: SQLite has no NaN
-    Column("non_finite", SmallInteger, nullable=False, default=0),  # 1 NaN, 2 +inf, 3 -inf
+    Column("last_step", BigInteger, primary_key=True, autoincrement=False),  # of its points
+    Column("points", LargeBinary, nullable=False),  # int64 step, float64 time and value of each
     sqlite_with_rowid=False,  # half the work of an insert and of a delete
 )
 

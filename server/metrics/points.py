@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +18,10 @@ MOST_SUMMED = 1e12
 
 PACKED = ("first_step", "last_step", "count", "steps", "times", "numbers")
 """Columns of `metric_chunks` from which the points of a chunk are unpacked."""
+
+_POINT = Struct("<qdd")
+"""A live point: step, time, value."""
+_POINT_TYPE = np.dtype([("step", "<i8"), ("time", "<f8"), ("value", "<f8")])
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -129,21 +133,15 @@ def unpack(
     return Points(taken, np.frombuffer(times, dtype="<f8"), np.frombuffer(numbers, dtype="<f8"))
 
 
-def code_of(value: float) -> int:
-    """Return how `metric_tail` marks a value: 0 finite, 1 NaN, 2 infinite, 3 minus infinite."""
-    if math.isfinite(value):
-        return 0
-    if math.isnan(value):
-        return 1
-    return 2 if value > 0 else 3
+def pack_tail(steps: Iterable[int], times: Iterable[float], values: Iterable[float]) -> bytes:
+    """Return points of three equally long sequences as the bytes of a row of `metric_tails`."""
+    return b"".join(map(_POINT.pack, steps, times, values))
 
 
-_NON_FINITE = {1: math.nan, 2: math.inf, 3: -math.inf}
-
-
-def value_of(value: float | None, code: int) -> float:
-    """Return the value of a row of `metric_tail`."""
-    return _NON_FINITE[code] if value is None else value
+def unpack_tail(rows: Iterable[bytes]) -> Points:
+    """Return the points of successive rows of `metric_tails`."""
+    points = np.frombuffer(b"".join(rows), dtype=_POINT_TYPE)
+    return Points(*(np.ascontiguousarray(points[column]) for column in ("step", "time", "value")))
 
 
 def _evenly_spaced(steps: Integers) -> bool:

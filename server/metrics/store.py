@@ -1,12 +1,11 @@
-"""The store of points: a narrow tail for live ones, chunks of a thousand for the rest."""
+"""The store of points: a tail of small rows for live ones, chunks of a thousand for the rest."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import isfinite
 from operator import itemgetter
 from typing import Any
 
@@ -27,11 +26,11 @@ from sqlalchemy import (
 from server.database.metric_and_log_tables import (
     metric_chunks,
     metric_series,
-    metric_tail,
+    metric_tails,
     step_digests,
 )
 from server.database.tables import attempts
-from server.metrics.points import CHUNK_POINTS, Points, chunked, code_of, value_of
+from server.metrics.points import CHUNK_POINTS, Points, chunked, pack_tail, unpack_tail
 from trainyard.run.records import MetricRecord
 
 TAIL_LIMIT = 2000
@@ -61,6 +60,9 @@ _GROW_SERIES_BY_ARRAYS = (
     " WHERE id = grown.series"
 )
 """On PostgreSQL the update of all series is one message."""
+_DELETE_TAILS = delete(metric_tails).where(
+    metric_tails.c.series_id.in_(bindparam("series", expanding=True))
+)
 # The newest one of an attempt is read from the end of the key, not by a look at all of them.
 _NEWEST_DIGESTS = select(
     attempts.c.id,
@@ -144,7 +146,15 @@ def _store_columns(
             newest[series_id] = fresh[0][-1]
     compacted, appended = _split_due(grown)
     left = [*appended, *_compact(connection, compacted)]
-    _insert(connection, metric_tail, [row for growth in left for row in _tail_rows(growth)])
+    _insert(
+        connection,
+        metric_tails,
+        [
+            (each.series, newest[each.series], pack_tail(*each.columns))
+            for each in left
+            if len(each)
+        ],
+    )
     sizes = [(each.series, newest[each.series], each.grown) for each in left]
     _grow_series(connection, sizes)
     return left_out
@@ -171,16 +181,15 @@ def read_tails(
     twice, not never: the reader drops the tail's points up to the last chunk's end.
     """
     query = (
-        select(metric_tail)
-        .where(
-            metric_tail.c.series_id.in_(list(series_ids)), metric_tail.c.step.between(first, last)
-        )
-        .order_by(metric_tail.c.series_id, metric_tail.c.step)
+        select(metric_tails.c.series_id, metric_tails.c.points)
+        .where(metric_tails.c.series_id.in_(list(series_ids)), metric_tails.c.last_step >= first)
+        .order_by(metric_tails.c.series_id, metric_tails.c.last_step)
     )
     points = {}
     for series_id, rows in groupby(connection.execute(query).all(), itemgetter(0)):
-        _, steps, times, values, codes = zip(*rows, strict=True)
-        points[series_id] = Points.of(steps, times, map(value_of, values, codes))
+        found = unpack_tail(row for _, row in rows).between(first, last)
+        if len(found):
+            points[series_id] = found
     return points
 
 
@@ -192,34 +201,36 @@ def newest_values(
     There are few just after chunks, and an attempt without any is absent.
     """
     given = {"attempt_ids": attempt_ids, "name": name, "before": limit - 1}
-    found: dict[str, list[float]] = {}
-    for attempt_id, value, code in connection.execute(_NEWEST_VALUES, given):
-        found.setdefault(attempt_id, []).append(value_of(value, code))
-    return found
+    rows = connection.execute(_NEWEST_ROWS, given)
+    return {
+        attempt_id: unpack_tail(row for _, row in own).values[: -limit - 1 : -1].tolist()
+        for attempt_id, own in groupby(rows, itemgetter(0))
+    }
 
 
-_older = metric_tail.alias("older")
+_older = metric_tails.alias("older")
+# A row has one point at least, so that many rows have as many points.
 _FIRST_OF_NEWEST = (
-    select(_older.c.step)
+    select(_older.c.last_step)
     .where(_older.c.series_id == metric_series.c.id)
-    .order_by(_older.c.step.desc())
+    .order_by(_older.c.last_step.desc())
     .limit(1)
     .offset(bindparam("before"))
     .correlate(metric_series)
     .scalar_subquery()
 )
-_NEWEST_VALUES = (
-    select(metric_series.c.attempt_id, metric_tail.c.value, metric_tail.c.non_finite)
+_NEWEST_ROWS = (
+    select(metric_series.c.attempt_id, metric_tails.c.points)
     .select_from(metric_series)
     .join(
-        metric_tail,
+        metric_tails,
         and_(
-            metric_tail.c.series_id == metric_series.c.id,
-            metric_tail.c.step >= func.coalesce(_FIRST_OF_NEWEST, 0),
+            metric_tails.c.series_id == metric_series.c.id,
+            metric_tails.c.last_step >= func.coalesce(_FIRST_OF_NEWEST, 0),
         ),
     )
     .where(metric_series.c.attempt_id.in_(_ATTEMPTS), metric_series.c.name == bindparam("name"))
-    .order_by(metric_series.c.attempt_id, metric_tail.c.step.desc())
+    .order_by(metric_series.c.attempt_id, metric_tails.c.last_step)
 )
 
 
@@ -299,40 +310,21 @@ def _split_due(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
 
 def _compact(connection: Connection, grown: Sequence[_Growth]) -> list[_Growth]:
     """Move full chunks out of the tails; return what is left of each series, to be appended."""
+    if not grown:
+        return []
     with_tail = [growth.series for growth in grown if growth.tail]
     tails = read_tails(connection, with_tail, first=0, last=2**62) if with_tail else {}
     chunks: list[dict[str, Any]] = []
-    ends: list[dict[str, int]] = []
     left = []
     for growth in grown:
         fresh = Points.of(*growth.columns)
-        whole = Points.joined([*filter(None, [tails.get(growth.series)]), fresh])
-        rows, rest = chunked(whole)
+        rows, rest = chunked(Points.joined([*filter(None, [tails.get(growth.series)]), fresh]))
         chunks += ({"series_id": growth.series, **row} for row in rows)
-        if growth.tail:
-            ends.append({"series": growth.series, "end": rows[-1]["last_step"]})
-        kept = max(len(rest) - len(fresh), 0)  # of the tail as it was
-        left.append(_Growth(growth.series, kept, rest[kept:].columns))
-    if chunks:
-        connection.execute(insert(metric_chunks), chunks)
-    if ends:
-        connection.execute(
-            delete(metric_tail).where(
-                metric_tail.c.series_id == bindparam("series"),
-                metric_tail.c.step <= bindparam("end"),
-            ),
-            ends,
-        )
+        left.append(_Growth(growth.series, 0, rest.columns))
+    connection.execute(insert(metric_chunks), chunks)
+    if with_tail:
+        connection.execute(_DELETE_TAILS, {"series": with_tail})
     return left
-
-
-def _tail_rows(growth: _Growth) -> Iterator[tuple[int, int, float, float | None, int]]:
-    series = growth.series
-    for step, time, value in zip(*growth.columns, strict=True):
-        if isfinite(value):
-            yield series, step, time, value, 0
-        else:
-            yield series, step, time, None, code_of(value)
 
 
 def _store_digests(connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]) -> None:

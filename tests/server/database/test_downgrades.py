@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 from alembic import command
@@ -30,12 +32,15 @@ from server.events.notices import notify
 from server.events.store import NewEvent, append_event
 from server.imports.store import start_import
 from server.jobs.resume import resume
+from server.metrics.points import Points
+from server.metrics.store import read_tails, store_points
 from server.nodes.slots import CLOCK
 from server.projects.service import create_project
 from server.subject import SERVER, Subject
 from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.nodes.gpu_node import GpuNode, heartbeat
+from tests.server.records import add_attempt, add_job
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.past_runs.views import ImportedRun, ImportRequest
 from trainyard.protocol.rest.checkpoints import SampleRequest
@@ -291,3 +296,32 @@ def stored(connection: sa.Connection) -> Iterator[dict[str, Any]]:
             for key in path:
                 holder = holder[key]
             yield holder
+
+
+def test_live_points_are_packed_and_unpacked(database: Database, context: Context) -> None:
+    attempt_id = add_attempt(context, add_job(context))
+    values = (0.5, math.nan, math.inf, -math.inf, 5e-324)
+    points = {
+        name: Points.of(range(count), map(float, range(count)), values[:count])
+        for name, count in (("train/loss", 5), ("train/lr", 1))
+    }
+    with database.write() as connection:
+        for first in range(5):
+            some = {name: own[first : first + 1] for name, own in points.items()}
+            store_points(connection, attempt_id, some)
+        before = read_tails(connection, (1, 2), first=0, last=9)
+        command.downgrade(alembic_config(connection), "0051")
+        rows = connection.execute(sa.text("SELECT value, non_finite FROM metric_tail")).all()
+        assert sorted(rows, key=str) == sorted(
+            [(0.5, 0), (0.5, 0), (None, 1), (None, 2), (None, 3), (5e-324, 0)], key=str
+        )
+    upgrade(database)
+    with database.read() as connection:
+        after = read_tails(connection, (1, 2), first=0, last=9)
+    assert before.keys() == after.keys() == {1, 2}
+    for name, own in points.items():
+        for found in (before, after):
+            (same,) = (each for each in found.values() if len(each) == len(own))
+            assert same.steps.tolist() == own.steps.tolist(), name
+            assert same.times.tolist() == own.times.tolist()
+            assert np.array_equal(same.values, own.values, equal_nan=True)

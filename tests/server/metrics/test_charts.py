@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from sqlalchemy import event, func, select
 
 from server.context import Context
-from server.database.metric_and_log_tables import metric_chunks, metric_tail
+from server.database.metric_and_log_tables import metric_chunks
 from server.errors import InvalidRequestError, NotFoundError
 from server.metrics import points, store
 from server.metrics.charts import chart
 from server.metrics.points import Points
 from server.metrics.series import decode
-from server.metrics.store import TAIL_LIMIT, store_points
+from server.metrics.store import TAIL_LIMIT, newest_values, read_tails, store_points
 from tests.server.records import add_attempt, add_attempts, add_job
 from trainyard.protocol.rest.metrics_and_logs import CurveView
 
@@ -143,9 +143,8 @@ def test_the_tail_stays_short_and_no_point_is_lost(context: Context) -> None:
     for start in range(0, len(data), 130):
         stored(context, attempt_id, data[start : start + 130])
         with context.database.read() as connection:
-            size = connection.scalar(select(func.count()).select_from(metric_tail))
-        assert size is not None
-        assert size <= TAIL_LIMIT
+            tails = read_tails(connection, [1], first=0, last=10_000)
+        assert sum(map(len, tails.values())) <= TAIL_LIMIT
     with context.database.read() as connection:
         assert connection.scalar(select(func.count()).select_from(metric_chunks)) == 4
     (curve,) = chart(context, job_id, ["train/loss"], max_points=10_000).curves
@@ -159,8 +158,21 @@ def test_a_large_report_goes_straight_into_chunks(context: Context) -> None:
     data = [(step, float(step)) for step in range(3456)]
     stored(context, attempt_id, data[:10], data[10:])
     with context.database.read() as connection:
-        tail = list(connection.scalars(select(metric_tail.c.step).order_by(metric_tail.c.step)))
-    assert tail == list(range(3000, 3456))
+        (tail,) = read_tails(connection, [1], first=0, last=10_000).values()
+    assert tail.steps.tolist() == list(range(3000, 3456))
+
+
+def test_the_newest_live_values_come_from_rows_of_any_size(context: Context) -> None:
+    attempt_id = add_attempt(context, add_job(context))
+    data = [(step, float(step)) for step in range(12)]
+    stored(context, attempt_id, data[:7], data[7:8], data[8:])
+    with context.database.read() as connection:
+        for limit in (1, 4, 5, 6, 12):
+            found = newest_values(connection, [attempt_id], "train/loss", limit=limit)
+            assert found == {attempt_id: [float(step) for step in range(11, 11 - limit, -1)]}
+        every = newest_values(connection, [attempt_id], "train/loss", limit=100)
+        assert every == {attempt_id: [float(step) for step in range(11, -1, -1)]}
+        assert newest_values(connection, [attempt_id], "absent", limit=1) == {}
 
 
 def test_a_step_is_kept_once(context: Context) -> None:
