@@ -6,7 +6,7 @@ decoded. A bucket is an exact summary of the points of its steps, so none hides 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -36,6 +36,11 @@ from server.metrics.store import read_tails
 WIDEST = 2
 """A chunk of up to so many bucket widths is kept whole, and moves the borders next to it; a wider
 one must be decoded."""
+
+MERGED_AT = 60_000
+"""Spans above the wanted number at which they are merged into buckets; each takes 64 bytes."""
+DECODED_AT_ONCE = 100
+"""Chunks that are decoded at once: their points take 2.4 MB."""
 
 _ELEMENTS: Mapping[str, Callable[[Any], Any]] = {
     "postgresql": func.json_array_elements,
@@ -101,6 +106,60 @@ class Spans:
         return Spans(*(column[index] for column in _columns(self)))
 
 
+class Buckets:
+    """Gathers the spans of a curve in a number of buckets; few spans stay as they are.
+
+    The steps are cut into as many equal cells, and a span belongs to the cell of its middle. So a
+    bucket is exact over the steps that it names, and its borders lie at most half a span in
+    addition to those of its cell. What is gathered is merged now and then, which bounds the memory
+    of a curve.
+    """
+
+    def __init__(self, *, first: int, last: int, limit: int) -> None:
+        """Cut the steps `first..last` into `limit` cells."""
+        self._first, self._last, self._limit = first, last, limit
+        self._parts: list[tuple[Integers, Spans]] = []  # cells of spans, and the spans
+        self._size = 0
+        self._merged = False
+
+    def add(self, spans: Spans) -> None:
+        """Add spans that follow those before."""
+        middles = (spans.first + spans.last) // 2
+        cells = (middles - self._first) * self._limit // (self._last - self._first + 1)
+        self._parts.append((cells, spans))
+        self._size += len(spans)
+        if self._size > self._limit + MERGED_AT:
+            self._merge()
+
+    def spans(self) -> Spans:
+        """Return what was added, in at most as many buckets as there are cells."""
+        if self._size > self._limit or self._merged:
+            self._merge()
+        return Spans.joined(spans for _, spans in self._parts)
+
+    def _merge(self) -> None:
+        cells = np.concatenate([cells for cells, _ in self._parts])
+        spans = Spans.joined(spans for _, spans in self._parts)
+        starts = np.flatnonzero(np.diff(cells, prepend=cells[0] - 1))
+        ends = np.append(starts[1:], len(spans)) - 1
+        merged = Spans(
+            first=spans.first[starts],
+            last=spans.last[ends],
+            count=np.add.reduceat(spans.count, starts),
+            non_finite=np.add.reduceat(spans.non_finite, starts),
+            low=np.fmin.reduceat(spans.low, starts),
+            high=np.fmax.reduceat(spans.high, starts),
+            last_value=_last_finite(spans.last_value, starts, ends),
+        )
+        self._parts, self._size, self._merged = [(cells[starts], merged)], len(merged), True
+
+
+def _last_finite(values: Floats, starts: NDArray[np.intp], ends: NDArray[np.intp]) -> Floats:
+    known = np.where(np.isnan(values), -1, np.arange(len(values)))
+    newest = np.maximum.accumulate(known)[ends]
+    return np.where(newest >= starts, values[newest], np.nan)
+
+
 @dataclass(frozen=True)
 class Series:
     """Some steps of one series."""
@@ -159,6 +218,15 @@ def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, P
         return {}
     rows = connection.execute(_chunks_of_keys(connection.dialect.name), {"keys": wanted})
     return {(row.series_id, row.first_step): unpack(*row[1:]) for row in rows}
+
+
+def decode_in_turn(connection: Connection, keys: Sequence[ChunkKey]) -> Iterator[Points]:
+    """Yield the points of each of these chunks, a number of chunks a query."""
+    none = Points.joined([])
+    for start in range(0, len(keys), DECODED_AT_ONCE):
+        some = keys[start : start + DECODED_AT_ONCE]
+        found = decode(connection, some)
+        yield from (found.get(key, none) for key in some)  # a job may be deleted meanwhile
 
 
 @cache
@@ -230,40 +298,10 @@ def must_be_decoded(chunks: Spans, *, first: int, last: int, limit: int) -> NDAr
     return chunks.last - chunks.first + 1 > WIDEST * (last - first + 1) / limit
 
 
-def bucketed(series: Spans, *, first: int, last: int, limit: int) -> Spans:
-    """Return a series in at most `limit` buckets of neighbouring spans; few spans stay as they are.
-
-    The steps `first..last` are cut into `limit` equal cells, and a span belongs to the cell of its
-    middle. So a bucket is exact over the steps that it names, and its borders lie at most half a
-    span in addition to those of its cell.
-    """
-    if len(series) <= limit:
-        return series
-    middles = (series.first + series.last) // 2
-    cells = (middles - first) * limit // (last - first + 1)
-    starts = np.flatnonzero(np.diff(cells, prepend=cells[0] - 1))
-    ends = np.append(starts[1:], len(series)) - 1
-    return Spans(
-        first=series.first[starts],
-        last=series.last[ends],
-        count=np.add.reduceat(series.count, starts),
-        non_finite=np.add.reduceat(series.non_finite, starts),
-        low=np.fmin.reduceat(series.low, starts),
-        high=np.fmax.reduceat(series.high, starts),
-        last_value=_last_finite(series.last_value, starts, ends),
-    )
-
-
 def _spans(rows: Sequence[Sequence[Any]]) -> Spans:
     _, *columns = zip(*rows, strict=True)
     types: list[Any] = [np.int64] * 4 + [np.float64] * 3  # as a float, None becomes NaN
     return Spans(*(np.array(column, kind) for column, kind in zip(columns, types, strict=True)))
-
-
-def _last_finite(values: Floats, starts: NDArray[np.intp], ends: NDArray[np.intp]) -> Floats:
-    known = np.where(np.isnan(values), -1, np.arange(len(values)))
-    newest = np.maximum.accumulate(known)[ends]
-    return np.where(newest >= starts, values[newest], np.nan)
 
 
 def _columns(spans: Spans) -> tuple[NDArray[Any], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sqlalchemy import event, func, select
 from server.context import Context
 from server.database.metric_and_log_tables import metric_chunks
 from server.errors import InvalidRequestError, NotFoundError
-from server.metrics import points, store
+from server.metrics import charts, points, series, store
 from server.metrics.charts import chart
 from server.metrics.points import Points
 from server.metrics.series import decode
@@ -83,6 +84,7 @@ def reports(draw: st.DrawFn) -> list[list[Point]]:
     batches=reports(),
     chunk_points=st.sampled_from([1, 2, 3, 7, 1000]),
     limit=st.sampled_from([1, 2, 5, 10, 1000]),
+    at_once=st.sampled_from([1, 3, 100]),
     window=st.one_of(st.none(), st.tuples(st.integers(0, 200), st.integers(0, 300))),
 )
 def test_buckets_equal_a_brute_force_computation(
@@ -90,6 +92,7 @@ def test_buckets_equal_a_brute_force_computation(
     batches: list[list[Point]],
     chunk_points: int,
     limit: int,
+    at_once: int,
     window: tuple[int, int] | None,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:  # small chunks: many borders with few points
@@ -99,9 +102,13 @@ def test_buckets_equal_a_brute_force_computation(
         job_id = add_job(context)
         stored(context, add_attempt(context, job_id), *batches)
         first, last = (window[0], window[0] + window[1]) if window else (0, 2**40)
-        view = chart(
-            context, job_id, ["train/loss"], max_points=limit, from_step=first, to_step=last
-        )
+        drawn = partial(chart, context, job_id, ["train/loss"], max_points=limit)
+        at_a_time = drawn(from_step=first, to_step=last)
+        patch.setattr(series, "DECODED_AT_ONCE", at_once)
+        patch.setattr(series, "MERGED_AT", at_once)
+        patch.setattr(charts, "JOINED_AT_ONCE", at_once)
+        view = drawn(from_step=first, to_step=last)
+    assert view == at_a_time, "what is decoded at once changes the buckets"
     wanted = [p for p in itertools.chain(*batches) if first <= p[0] <= last]
     if not wanted:
         assert view.curves == []
