@@ -79,9 +79,12 @@ def short_attention_by_mkl() -> Iterator[None]:
 
 def _attend(kernel: Any, keys: Any, first_BHSW: Tensor, *others: Any, **options: Any) -> Any:
     """Run a kernel of attention, forward or backward; its first input has the queries' shape."""
-    if first_BHSW.shape[-2] * first_BHSW.shape[-1] >= ONEDNN_FROM:
-        return kernel.call_boxed(keys, first_BHSW, *others, **options)
     selected = torch.get_float32_matmul_precision()
+    is_long = first_BHSW.shape[-2] * first_BHSW.shape[-1] >= ONEDNN_FROM
+    # MKL may be the selection of another thread that is in here: to restore it after that thread
+    # has restored oneDNN would keep MKL for all later products.
+    if is_long or selected == MKL:
+        return kernel.call_boxed(keys, first_BHSW, *others, **options)
     torch.set_float32_matmul_precision(MKL)
     try:
         return kernel.call_boxed(keys, first_BHSW, *others, **options)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 from trainer.kernels import cpu_products
-from trainer.kernels.cpu_products import fast_products, mkl_lacks_avx512, products_are_float32
+from trainer.kernels.cpu_products import (
+    fast_products,
+    mkl_lacks_avx512,
+    products_are_float32,
+    short_attention_by_mkl,
+)
 
 HERE = Path("/proc/cpuinfo").read_text()
 float32_only = pytest.mark.skipif(
@@ -81,6 +88,24 @@ def test_attention_to_short_sequences_keeps_mkl(
         assert torch.get_float32_matmul_precision() == "medium"
     assert equal(inside, outside if by_mkl else by_onednn)
     assert equal(with_gradient(attention, inputs), outside)
+
+
+def test_attention_in_several_threads_leaves_the_selection() -> None:
+    """A model's own code may run some: each of them selects a library for the whole process."""
+    inputs = torch.randn(3, 2, 2, 100, 32)
+    interval, threads = sys.getswitchinterval(), torch.get_num_threads()
+    sys.setswitchinterval(1e-6)
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with short_attention_by_mkl(), ThreadPoolExecutor(6) as pool:
+            for _ in range(3):
+                list(pool.map(attention, [inputs] * 1_000))
+                assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.set_num_threads(threads)
+        sys.setswitchinterval(interval)
 
 
 def attention(inputs: torch.Tensor) -> torch.Tensor:
