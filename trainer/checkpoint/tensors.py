@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import IO, Any, NamedTuple, cast
@@ -75,7 +75,7 @@ class TrainTensors:
     """
 
     def __init__(self) -> None:
-        self._memory: list[int] = []
+        self._memory = _Memory([], [])
         self._tensors: dict[str, Tensor] = {}
         self._aliases = False
         self._buffers: list[str] = []
@@ -83,13 +83,13 @@ class TrainTensors:
     def __call__(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
         """Return the same dictionary as before, unless a tensor has moved to other memory.
 
-        FSDP moves uneven shards at their first forward pass.
+        FSDP moves uneven shards at their first forward pass. The dictionary keeps the memory of its
+        tensors: no other tensor gets an address in it.
         """
         if self._aliases and _memory(model, optimizer) == self._memory:
             return self._tensors
         tensors = train_tensors(model, optimizer)
-        addresses = [_address(tensor) for tensor in tensors.values()]
-        if addresses != [_address(tensor) for tensor in self._tensors.values()]:
+        if _views(tensors.values()) != _views(self._tensors.values()):
             self._tensors = tensors
             parameters = {f"{WEIGHTS}{name}" for name, _ in model.named_parameters()}
             self._buffers = [
@@ -97,7 +97,7 @@ class TrainTensors:
             ]
         self._memory = _memory(model, optimizer)
         # A hook of a module's state may make tensors of its own, whose values are of one moment.
-        self._aliases = set(addresses) <= set(self._memory)
+        self._aliases = {*map(_address, tensors.values())} <= {*self._memory.addresses}
         return self._tensors
 
     def copied_buffers(self) -> dict[str, Tensor]:
@@ -108,14 +108,35 @@ class TrainTensors:
         return {name: local_part(self._tensors[name]).clone() for name in self._buffers}
 
 
-def _memory(model: nn.Module, optimizer: Optimizer) -> list[int]:
-    """Return the addresses of parameters, buffers and optimizer state of this rank."""
+class _Memory(NamedTuple):
+    """Where the tensors of model and optimizer lie."""
+
+    addresses: list[int]
+    """Of parameters, buffers and optimizer state of this rank."""
+    buffers: list[_View]
+    """Code of a model may replace a buffer by another view of the same memory, such as a longer
+    part of it; nothing does that with parameters, and to look at all would take five times as
+    long."""
+
+
+def _memory(model: nn.Module, optimizer: Optimizer) -> _Memory:
     groups = list(optimizer.state.values())
+    buffers: list[Tensor | None] = []
     modules = [model]
     for module in modules:  # grows; in half the time of `model.modules()`
         groups += [module._parameters, module._buffers]
+        buffers += module._buffers.values()
         modules += [child for child in module._modules.values() if child is not None]
-    return [_address(t) for group in groups for t in group.values() if t is not None]
+    addresses = [_address(t) for group in groups for t in group.values() if t is not None]
+    return _Memory(addresses, _views(t for t in buffers if t is not None))
+
+
+_View = tuple[int, torch.Size, tuple[int, ...], torch.dtype]
+
+
+def _views(tensors: Iterable[Tensor]) -> list[_View]:
+    """Return address, shape, strides and type of each tensor; a DTensor has the shape of all."""
+    return [(_address(t), t.shape, t.stride(), t.dtype) for t in tensors]
 
 
 def _address(tensor: Tensor) -> int:

@@ -133,6 +133,40 @@ def test_tensors_are_listed_once_until_one_moves() -> None:
         before = after
 
 
+def test_a_buffer_that_becomes_another_view_of_its_memory_is_listed_anew() -> None:
+    """A model may fill a reserved tensor, of which the saved buffer is the part in use."""
+    model = nn.Linear(2, 2)
+    reserved = torch.arange(8.0)
+    model.register_buffer("seen", reserved[:2])
+    optimizer = materialized(model)
+    listed = TrainTensors()
+    listed(model, optimizer)
+    for view in (
+        reserved[:6],
+        reserved.view(2, 4),
+        reserved.view(4, 2).T,
+        reserved.view(torch.int32),
+    ):
+        model.seen = view
+        saved = listed(model, optimizer)
+        assert torch.equal(saved["model.seen"], view)
+        assert saved["model.seen"].dtype == view.dtype
+        assert torch.equal(listed.copied_buffers()["model.seen"], view)
+        assert listed(model, optimizer) is saved
+
+
+def test_memory_of_a_replaced_buffer_is_not_used_again() -> None:
+    """The address of the new one would else be that of the tensor which is listed."""
+    model = nn.BatchNorm1d(4096)
+    optimizer = materialized(model)
+    listed = TrainTensors()
+    listed(model, optimizer)
+    for number in range(1, 4):
+        model.running_mean = None
+        model.running_mean = torch.full((4096,), float(number))
+        assert torch.equal(listed(model, optimizer)["model.running_mean"], model.running_mean)
+
+
 def test_tensors_that_a_hook_makes_are_made_at_each_save() -> None:
     """They are in no memory of the model, so nothing else shows that their values changed."""
     model = nn.Linear(2, 2)
