@@ -10,7 +10,6 @@ from sqlalchemy import Connection, select
 from server.advice.advice_input import BestSaves, Observed, RecentSteps, SlowRank
 from server.advice.findings import findings_of
 from server.attempts.launch import effective_spec
-from server.attempts.lineage import NEVER
 from server.context import Context
 from server.database.metric_and_log_tables import metric_series
 from server.database.tables import attempt_nodes, jobs, nodes
@@ -95,7 +94,8 @@ def _recent(connection: Connection, records: JobRecords) -> RecentSteps | None:
     last = records.trainings[newest.number].last_step
     # The first step allocates and compiles: it is not like the others.
     first = max(newest.start_step + 2, last - RECENT + 1)
-    values = _values(connection, newest, first=first)
+    # Not the points of a report that was stored after the ledger was read.
+    values = _values(connection, newest, first=first, last=last)
     seconds = _mean(values, STEP)
     if seconds is None:
         return None
@@ -116,14 +116,16 @@ def _recent(connection: Connection, records: JobRecords) -> RecentSteps | None:
     )
 
 
-def _values(connection: Connection, one: RecordedSteps, *, first: int) -> Mapping[str, Values]:
-    """Return the points of the series that advice reads, from a step on."""
+def _values(
+    connection: Connection, one: RecordedSteps, *, first: int, last: int
+) -> Mapping[str, Values]:
+    """Return the points of the series that advice reads, from one step to another."""
     series = metric_series.c
     query = select(series.id, series.name).where(
         series.attempt_id == one.attempt_id, series.name.in_(READ)
     )
     names = {row.id: row.name for row in connection.execute(query)}
-    found = read_values(connection, list(names), first=first, last=NEVER)
+    found = read_values(connection, list(names), first=first, last=last)
     return {names[key]: values for key, values in found.items() if len(values[0])}
 
 

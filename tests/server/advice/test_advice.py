@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from server.advice import observed
 from server.advice.observed import GC, RECENT, WARM_STEPS, advice
 from server.context import Context
 from server.errors import NotFoundError
+from server.goodput.queries import records_of
 from server.goodput.step_sums import COMPILE, DATA, STEP
 from server.metrics.points import Points
 from server.metrics.store import store_points
@@ -48,6 +50,21 @@ def test_recent_steps_count_and_the_first_step_does_not(harness: Harness, contex
     (found,) = [each for each in view.findings if each.hindrance == Hindrance.DATA_WAIT]
     assert found.share == pytest.approx(0.25)
     assert found.field == "data.path"
+
+
+def test_steps_that_arrive_after_the_ledger_was_read_are_left_out(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL each statement sees what is stored by then."""
+    harness.add_node()
+    job_id, _ = harness.running(step=0)
+    record(harness, context, job_id, {STEP: [1.0]})
+    with context.database.read() as connection:
+        records = records_of(context, connection, job_id)
+    record(harness, context, job_id, {STEP: [1.0, 2.0], COMPILE: [0.0, 0.5]})
+    monkeypatch.setattr(observed, "records_of", lambda *_: records)
+    view = advice(context, job_id)
+    assert (view.attempt, view.recent_steps) == (None, 0)
 
 
 def test_values_that_are_no_durations_are_left_out(harness: Harness, context: Context) -> None:
