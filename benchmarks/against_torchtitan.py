@@ -238,6 +238,8 @@ def _train(
         "HF_DATASETS_CACHE": str(folder / "cache"),
         # Modules in the folder of a script must not shadow a package.
         "PYTHONSAFEPATH": "1",
+        # Installed packages have bytecode; without it our own files would be compiled in each run.
+        "PYTHONDONTWRITEBYTECODE": "",
     }
     if way.on_cpu:
         environment["OMP_NUM_THREADS"] = "1"

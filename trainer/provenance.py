@@ -51,7 +51,9 @@ def installed_packages() -> dict[str, str]:
 
     Reading them takes 60 ms of a core.
     """
-    found = ((d.metadata["Name"], d.version) for d in importlib.metadata.distributions())
+    # A look at `metadata` parses the file, and so does one at `version`.
+    parsed = (package.metadata for package in importlib.metadata.distributions())
+    found = ((fields["Name"], fields["Version"]) for fields in parsed)
     return dict(sorted((name, version) for name, version in found if name))
 
 
