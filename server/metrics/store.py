@@ -13,7 +13,6 @@ import psycopg
 from sqlalchemy import (
     BindParameter,
     Connection,
-    Table,
     and_,
     bindparam,
     delete,
@@ -27,9 +26,7 @@ from server.database.metric_and_log_tables import (
     metric_chunks,
     metric_series,
     metric_tails,
-    step_digests,
 )
-from server.database.tables import attempts
 from server.metrics.points import CHUNK_POINTS, Points, chunked, pack_tail, unpack_tail
 from trainyard.run.records import MetricRecord
 
@@ -63,13 +60,15 @@ _GROW_SERIES_BY_ARRAYS = (
 _DELETE_TAILS = delete(metric_tails).where(
     metric_tails.c.series_id.in_(bindparam("series", expanding=True))
 )
-# The newest one of an attempt is read from the end of the key, not by a look at all of them.
-_NEWEST_DIGESTS = select(
-    attempts.c.id,
-    select(func.max(step_digests.c.step))
-    .where(step_digests.c.attempt_id == attempts.c.id)
-    .scalar_subquery(),
-).where(attempts.c.id.in_(_ATTEMPTS))
+_APPEND = "INSERT INTO metric_tails (series_id, last_step, points) VALUES (?, ?, ?)"
+_COPY = "COPY metric_tails (series_id, last_step, points) FROM STDIN"
+_STORE_DIGESTS = (
+    "INSERT INTO step_digests (attempt_id, step, digest) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_STORE_DIGESTS_BY_ARRAYS = (
+    "INSERT INTO step_digests (attempt_id, step, digest)"
+    " SELECT * FROM unnest(%s::varchar[], %s::bigint[], %s::varchar[]) ON CONFLICT DO NOTHING"
+)
 
 SeriesKey = tuple[str, str]
 """Attempt and name of a series."""
@@ -146,15 +145,8 @@ def _store_columns(
             newest[series_id] = fresh[0][-1]
     compacted, appended = _split_due(grown)
     left = [*appended, *_compact(connection, compacted)]
-    _insert(
-        connection,
-        metric_tails,
-        [
-            (each.series, newest[each.series], pack_tail(*each.columns))
-            for each in left
-            if len(each)
-        ],
-    )
+    rows = [(each.series, newest[each.series], pack_tail(*each.columns)) for each in left if each]
+    _append_to_tails(connection, rows)
     sizes = [(each.series, newest[each.series], each.grown) for each in left]
     _grow_series(connection, sizes)
     return left_out
@@ -329,36 +321,31 @@ def _compact(connection: Connection, grown: Sequence[_Growth]) -> list[_Growth]:
 
 def _store_digests(connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]) -> None:
     digests = {
-        attempt_id: own
+        (attempt_id, each.step): each.data_digest
         for attempt_id, records in metrics.items()
-        if (own := {each.step: each.data_digest for each in records if each.data_digest})
+        for each in records
+        if each.data_digest
     }
-    if not digests:
-        return
-    given = {"attempt_ids": list(digests)}
-    rows = connection.execute(_NEWEST_DIGESTS, given)
-    newest: dict[str, int | None] = dict(rows.all())
-    fresh = [
-        (attempt_id, step, digest)
-        for attempt_id, own in digests.items()
-        for step, digest in own.items()
-        if (stored := newest.get(attempt_id)) is None or step > stored
-    ]
-    _insert(connection, step_digests, fresh)
-
-
-def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert narrow rows, all columns in their order."""
+    rows = [(*key, digest) for key, digest in digests.items()]
     if not rows:
         return
-    into = f"{table.name} ({', '.join(table.c.keys())})"
     if connection.dialect.name == "sqlite":
-        marks = ", ".join("?" for _ in table.c)
-        connection.exec_driver_sql(f"INSERT INTO {into} VALUES ({marks})", rows)  # noqa: S608
+        connection.exec_driver_sql(_STORE_DIGESTS, rows)
+        return
+    arrays = tuple(map(list, zip(*rows, strict=True)))
+    connection.exec_driver_sql(_STORE_DIGESTS_BY_ARRAYS, arrays)
+
+
+def _append_to_tails(connection: Connection, rows: Sequence[tuple[int, int, bytes]]) -> None:
+    """Add rows to tails: series, last step, packed points."""
+    if not rows:
+        return
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(_APPEND, rows)
         return
     # COPY takes the client half the time of an INSERT of arrays, and of ten rows no more.
     raw = connection.connection.driver_connection
     assert isinstance(raw, psycopg.Connection)
-    with raw.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN") as copy:
+    with raw.cursor() as cursor, cursor.copy(_COPY) as copy:
         for row in rows:
             copy.write_row(row)
