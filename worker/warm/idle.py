@@ -31,7 +31,7 @@ from worker.launchers.warm.fork_client import PRELOADED, Forkserver
 from worker.launchers.warm.forkserver import STANDARD, why_unfit
 from worker.launchers.warm.warm_launcher import WarmLauncher
 from worker.node.node_store import NodeStore, WorkerRun
-from worker.node.process_identity import open_started_at, own_identity
+from worker.node.process_identity import has_ended, open_started_at, own_identity
 from worker.node.process_tree import become_subreaper
 from worker.supervisor.supervise import run_detached
 from worker.warm.hand_over import CHANGED, READY, in_folder, offered, refuse
@@ -97,6 +97,8 @@ def _run(store: NodeStore, settings: IdleSettings) -> int:
     except UnfitError as error:
         logger.error("no idle process: %s", error)
         return 3
+    if has_ended(worker):
+        return 0  # where another worker serves the node, its idle process may listen already
     connection = _in_supervisor(store, worker, digest=digest, status=settings.status)
     if connection is None:
         return 0

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker.conftest import Place
 from tests.worker.warm.conftest import Idle
 from worker.launchers.warm.fork_client import UNMARKED, environment_of_imports
 from worker.node.process_identity import status_field
 from worker.node.process_tree import MARKER, NODE_MARKER
+from worker.warm.hand_over import SOCKET
 
 HERE = "tests.worker.warm"
 
@@ -36,6 +38,17 @@ def test_imports_that_hang_end_it_and_show_where(idle: Idle) -> None:
     process = idle.begin(module=f"{HERE}.hanging", import_seconds=0.5)
     assert process.wait(30) == -signal.SIGALRM
     assert "hanging.py" in idle.output
+
+
+def test_one_whose_worker_ends_during_the_imports_leaves_the_socket_of_the_next(
+    place: Place, idle: Idle
+) -> None:
+    socket = place.node.data_dir / SOCKET
+    socket.touch()
+    process = idle.begin(module=f"{HERE}.orphaned")
+    assert process.wait(30) == 0
+    assert socket.is_file()
+    assert not idle.ready
 
 
 def test_the_imports_of_the_trainer_leave_one_thread_whatever_others_do(
