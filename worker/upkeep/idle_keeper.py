@@ -38,6 +38,15 @@ class IdleKeeper(threading.Thread):
         self._failures = Retries(AGAIN)
         self._status: socket.socket | None = None
         self._ready_at = math.inf
+        self._pair: tuple[socket.socket, ...] = ()
+        # A process of Celery's pool may be forked at any time, and lives long: with a copy of the
+        # idle process's end it would hide that that one has ended.
+        self._no_fork = threading.Lock()
+        os.register_at_fork(
+            before=self._no_fork.acquire,
+            after_in_parent=self._no_fork.release,
+            after_in_child=self._close_copies,
+        )
         self.ready = threading.Event()
         """Set while an idle process waits for launches."""
 
@@ -54,6 +63,11 @@ class IdleKeeper(threading.Thread):
     def stop(self) -> None:
         """Start no more. The idle process ends with the worker's."""
         os.eventfd_write(self._ended, 1)
+
+    def _close_copies(self) -> None:
+        for each in self._pair:
+            each.close()
+        self._no_fork.release()
 
     def _watch(self, status: socket.socket) -> None:
         """Wait until the idle process is ready, or has ended."""
@@ -87,7 +101,8 @@ class IdleKeeper(threading.Thread):
         """Start one; where that fails, a later call does so."""
         identity, store = own_identity(), self._node.store
         try:
-            own, its = socket.socketpair()
+            with self._no_fork:
+                own, its = self._pair = socket.socketpair()
         except OSError:
             logger.exception("an idle process could not be started")
             self._failed()

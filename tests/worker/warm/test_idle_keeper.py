@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from functools import partial
 from pathlib import Path
 
@@ -61,6 +62,34 @@ def peer(connection: socket.socket) -> int:
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     )[0]
     return found
+
+
+def test_one_that_ended_is_followed_by_another_where_the_worker_forks_meanwhile(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Celery's pool does, whose processes live as long as the worker."""
+    forked: list[int] = []
+
+    def fork_and_end(_words: list[str], *, pass_fds: list[int], **_options: object) -> None:
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(600)
+            os._exit(0)
+        forked.append(pid)
+        os.write(pass_fds[0], READY)
+
+    monkeypatch.setattr(idle_keeper, "detach", fork_and_end)
+    monkeypatch.setattr(idle_keeper, "AGAIN", Backoff(first=0.1, longest=0.1))
+    keeper = IdleKeeper(place.local)
+    keeper.start()
+    try:
+        wait_for(lambda: len(forked) > 1, "next one")
+    finally:
+        keeper.stop()
+        keeper.join(30)
+        for pid in forked:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def test_one_that_ends_before_a_launch_came_is_followed_after_a_pause(
