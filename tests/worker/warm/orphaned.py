@@ -1,9 +1,13 @@
 """A module during whose import the worker ends."""
 
 import os
+import select
 import signal
 import sys
 
 
 def preload() -> None:
-    os.kill(int(sys.argv[2]), signal.SIGKILL)
+    worker = os.pidfd_open(int(sys.argv[2]))
+    signal.pidfd_send_signal(worker, signal.SIGKILL)
+    select.select([worker], [], [])  # a signal alone may take effect after the import
+    os.close(worker)
