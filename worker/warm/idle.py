@@ -163,8 +163,8 @@ def _supervise(connection: socket.socket, module: Any, seen: Mapping[str, str]) 
     os.environ.clear()
     os.environ.update(given.environment)
     try:
-        _redirect_output(given.folder)
         os.chdir(given.folder)
+        _redirect_output(given.folder)
     except OSError:  # as on a full disk: the launch is taken, and no other process reports it
         logger.exception("the log of the supervisor cannot be written")
     run_detached(given.folder, given.lock, _launcher_with(server))

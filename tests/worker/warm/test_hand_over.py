@@ -181,7 +181,9 @@ def test_a_launch_whose_log_cannot_be_written_is_launched(
 
     monkeypatch.setattr(launch, "prepare_run", prepare)
     idle.start()
-    assert launched(place).exit().outcome == "succeeded"
+    attempt = launched(place)
+    assert Path(f"/proc/{attempt.pid}/cwd").readlink() == attempt.run.root
+    assert attempt.exit().outcome == "succeeded"
     assert cold == []
 
 
