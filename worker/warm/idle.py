@@ -85,6 +85,7 @@ def run_idle(store: NodeStore, settings: IdleSettings) -> NoReturn:
 
 def _run(store: NodeStore, settings: IdleSettings) -> int:
     """Return the exit code, in each process."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where ignored, no child could be waited for
     raise_file_limit()  # its ranks inherit that, as they do from a supervisor that starts torchrun
     worker = open_started_at(settings.worker_pid, settings.worker_start)
     if worker is None:
@@ -227,8 +228,10 @@ def _fork_detached() -> bool:
         os.setsid()  # a signal to the worker's process group must not reach training
         return True
     _, status = os.waitpid(child, 0)
-    if code := os.waitstatus_to_exitcode(status):
-        raise OSError(abs(code), os.strerror(abs(code)))
+    # One that was killed may have forked before: that process answers the launch, or no process
+    # does. A refusal as well could be taken for its acceptance.
+    if (code := os.waitstatus_to_exitcode(status)) > 0:
+        raise OSError(code, os.strerror(code))
     return False
 
 

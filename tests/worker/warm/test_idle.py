@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from tests.worker.warm.conftest import Idle
 from worker.launchers.warm.fork_client import UNMARKED, environment_of_imports
 from worker.node.process_identity import status_field
 from worker.node.process_tree import MARKER, NODE_MARKER
-from worker.warm.hand_over import SOCKET
+from worker.warm.hand_over import SOCKET, connected
+from worker.warm.idle import _fork_detached
 
 HERE = "tests.worker.warm"
 
@@ -43,11 +46,11 @@ def test_imports_that_hang_end_it_and_show_where(idle: Idle) -> None:
 def test_one_whose_worker_ends_during_the_imports_leaves_the_socket_of_the_next(
     place: Place, idle: Idle
 ) -> None:
-    socket = place.node.data_dir / SOCKET
-    socket.touch()
+    path = place.node.data_dir / SOCKET
+    path.touch()
     process = idle.begin(module=f"{HERE}.orphaned")
     assert process.wait(30) == 0
-    assert socket.is_file()
+    assert path.is_file()
     assert not idle.ready
 
 
@@ -61,6 +64,39 @@ def test_the_imports_of_the_trainer_leave_one_thread_whatever_others_do(
     (tmp_path / "torchinductor_worker").touch()
     process = idle.start(module="trainer.__main__")
     assert status_field(process.pid, "Threads") == "1"
+
+
+def test_it_forks_where_its_parent_ignores_the_ends_of_children(place: Place, idle: Idle) -> None:
+    former = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        idle.start()
+    finally:
+        signal.signal(signal.SIGCHLD, former)
+    with connected(place.node) as connection:
+        connection.settimeout(60)
+        answers = [connection.recv(4096)]
+        connection.shutdown(socket.SHUT_WR)
+        answers.append(connection.recv(4096))
+    assert b"pid" in answers[0]
+    assert answers[1] == b"", "one process answers a launch"
+
+
+def test_a_fork_between_the_two_that_is_killed_is_no_reason_to_refuse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where memory runs out: the supervisor may have been forked, and answers by itself."""
+    fork, first = os.fork, os.getpid()
+
+    def fork_and_die() -> int:
+        if os.getpid() == first:
+            return fork()
+        if fork() == 0:
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    monkeypatch.setattr(os, "fork", fork_and_die)
+    assert not _fork_detached()
 
 
 def test_the_imports_see_the_variables_of_ranks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
