@@ -121,7 +121,7 @@ def _fork_once(control: socket.socket, module: Any) -> None:
     if not message:
         return  # the supervisor has ended, or needs no fork
     request, (gate,) = ForkedLaunch.of_json(message), descriptors
-    if why := why_unfit():  # a thread may have started since
+    if why := why_unfit():  # a GPU may have been opened since; threads pass to no fork
         _answer(control, error=why)
         return
     pids = fork_all(request, module, gate=gate)
