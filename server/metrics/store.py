@@ -60,8 +60,6 @@ _GROW_SERIES_BY_ARRAYS = (
 _DELETE_TAILS = delete(metric_tails).where(
     metric_tails.c.series_id.in_(bindparam("series", expanding=True))
 )
-_APPEND = "INSERT INTO metric_tails (series_id, last_step, points) VALUES (?, ?, ?)"
-_COPY = "COPY metric_tails (series_id, last_step, points) FROM STDIN"
 _STORE_DIGESTS = (
     "INSERT INTO step_digests (attempt_id, step, digest) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 )
@@ -336,16 +334,18 @@ def _store_digests(connection: Connection, metrics: Mapping[str, Sequence[Metric
     connection.exec_driver_sql(_STORE_DIGESTS_BY_ARRAYS, arrays)
 
 
-def _append_to_tails(connection: Connection, rows: Sequence[tuple[int, int, bytes]]) -> None:
+def _append_to_tails(connection: Connection, points: Sequence[tuple[int, int, bytes]]) -> None:
     """Add rows to tails: series, last step, packed points."""
-    if not rows:
+    if not points:
         return
     if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql(_APPEND, rows)
+        insertion = "INSERT INTO metric_tails (series_id, last_step, points) VALUES (?, ?, ?)"
+        connection.exec_driver_sql(insertion, points)
         return
     # COPY takes the client half the time of an INSERT of arrays, and of ten rows no more.
     raw = connection.connection.driver_connection
     assert isinstance(raw, psycopg.Connection)
-    with raw.cursor() as cursor, cursor.copy(_COPY) as copy:
-        for row in rows:
+    into = "COPY metric_tails (series_id, last_step, points) FROM STDIN"
+    with raw.cursor() as cursor, cursor.copy(into) as copy:
+        for row in points:
             copy.write_row(row)
