@@ -23,9 +23,10 @@ from server.auth.service import create_token
 from server.auth.tokens import hash_token
 from server.context import Context, SystemClock
 from server.database.engine import Database
-from server.database.metric_and_log_tables import metric_chunks, metric_series
+from server.database.metric_and_log_tables import metric_chunks, metric_tails
 from server.database.migrate import upgrade
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.metrics.points import POINT_BYTES
 from server.settings import Settings
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.access import TokenRequest
@@ -177,9 +178,9 @@ def user_token(opened: Store) -> str:
 def stored_points(opened: Store) -> int:
     """Return how many points a database holds."""
     with opened.context.database.read() as connection:
-        tail = connection.scalar(select(func.sum(metric_series.c.tail)))
+        tail = connection.scalar(select(func.sum(func.length(metric_tails.c.points))))
         chunks = connection.scalar(select(func.sum(metric_chunks.c.count)))
-    return (tail or 0) + (chunks or 0)
+    return (tail or 0) // POINT_BYTES + (chunks or 0)
 
 
 SPEC = JobSpec(training=TrainingSection(steps=10**9))  # points after the last step are left out

@@ -28,8 +28,9 @@ from benchmarks.report import emit
 from benchmarks.run_log.calls import emit_calls
 from server.attempts.service import authenticate_share
 from server.auth.tokens import hash_token
-from server.database.metric_and_log_tables import metric_chunks, metric_series
+from server.database.metric_and_log_tables import metric_chunks, metric_series, metric_tails
 from server.ingest.receive import store_report
+from server.metrics.points import POINT_BYTES
 from trainyard.protocol.worker_messages import Chunk, Report
 from trainyard.run.directory import RunDirectory
 from trainyard.run.record_base import to_json
@@ -104,14 +105,21 @@ def catch_up(opened: Store, folder: Path, running: Running, *, processes: int) -
 
 def points(opened: Store, running: Running) -> dict[str, int]:
     """Return how many points the server has, by series."""
-    columns = metric_series.c
-    chunked = select(func.sum(metric_chunks.c.count)).where(metric_chunks.c.series_id == columns.id)
-    query = select(
-        columns.name,
-        columns.tail + func.coalesce(chunked.correlate(metric_series).scalar_subquery(), 0),
-    ).where(columns.attempt_id == running.attempt_id)
+    found: dict[str, int] = {}
     with opened.context.database.read() as connection:
-        return dict(connection.execute(query).all())
+        for table, count in (
+            (metric_tails, func.sum(func.length(metric_tails.c.points)) / POINT_BYTES),
+            (metric_chunks, func.sum(metric_chunks.c.count)),
+        ):
+            query = (
+                select(metric_series.c.name, count)
+                .join(table, table.c.series_id == metric_series.c.id)
+                .where(metric_series.c.attempt_id == running.attempt_id)
+                .group_by(metric_series.c.name)
+            )
+            for name, some in connection.execute(query):
+                found[name] = found.get(name, 0) + int(some)
+    return found
 
 
 def measure_calls(opened: Store, *, processes: int, seconds: int) -> bool:

@@ -20,15 +20,17 @@ depends_on = None
 
 POINT = Struct("<qdd")
 NON_FINITE = {1: math.nan, 2: math.inf, 3: -math.inf}
-ROWS_AT_ONCE = 1000
+ROWS_AT_ONCE = 200
 ROW_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
     """Pack the tail of each series into one row."""
+    _refuse_writers("metric_tail")
     new = _created(
         "metric_tails",
         sa.Column("last_step", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("first_step", sa.BigInteger(), nullable=False),
         sa.Column("points", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("series_id", "last_step", name="pk_metric_tails"),
     )
@@ -38,6 +40,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Give each point a row again."""
+    _refuse_writers("metric_tails")
     new = _created(
         "metric_tail",
         sa.Column("step", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -48,6 +51,12 @@ def downgrade() -> None:
     )
     _insert(new, _unpacked())
     op.drop_table("metric_tails")
+
+
+def _refuse_writers(table: str) -> None:
+    """Have a server that was not stopped wait: what it stored after the copy would be lost."""
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
 
 
 def _created(name: str, *columns: SchemaItem) -> sa.Table:
@@ -86,12 +95,16 @@ def _packed() -> Iterator[dict[str, Any]]:
         "SELECT series_id, step, time, value, non_finite FROM metric_tail ORDER BY series_id, step"
     )
     for series_id, own in groupby(rows, itemgetter(0)):
-        packed = b""
-        last_step = 0
-        for _, step, time, value, code in own:
-            packed += POINT.pack(step, time, NON_FINITE[code] if value is None else value)
-            last_step = step
-        yield {"series_id": series_id, "last_step": last_step, "points": packed}
+        points = [
+            (step, time, NON_FINITE[code] if value is None else value)
+            for _, step, time, value, code in own
+        ]
+        yield {
+            "series_id": series_id,
+            "last_step": points[-1][0],
+            "first_step": points[0][0],
+            "points": b"".join(POINT.pack(*point) for point in points),
+        }
 
 
 def _unpacked() -> Iterator[dict[str, Any]]:

@@ -56,15 +56,16 @@ metric_series = Table(
     UniqueConstraint("attempt_id", "name"),
 )
 
-# Live points, a row of each report; moved to chunks of about a thousand. All lie above the last
-# chunk.
+# Live points: a row has those of one report, or what a compaction has left. They are moved to
+# chunks of about a thousand, and all lie above the last chunk.
 metric_tails = Table(
     "metric_tails",
     metadata,
     _series_id(),
     Column("last_step", BigInteger, primary_key=True, autoincrement=False),  # of its points
+    Column("first_step", BigInteger, nullable=False),
     Column("points", LargeBinary, nullable=False),  # int64 step, float64 time and value of each
-    sqlite_with_rowid=False,  # half the work of an insert and of a delete
+    sqlite_with_rowid=False,
 )
 
 metric_chunks = Table(

@@ -21,6 +21,8 @@ PACKED = ("first_step", "last_step", "count", "steps", "times", "numbers")
 
 _POINT = Struct("<qdd")
 """A live point: step, time, value."""
+POINT_BYTES = _POINT.size
+"""Of each point in a row of `metric_tails`."""
 _POINT_TYPE = np.dtype([("step", "<i8"), ("time", "<f8"), ("value", "<f8")])
 
 Integers = NDArray[np.int64]

@@ -123,7 +123,7 @@ class Buckets:
         self._merged = False
 
     def add(self, spans: Spans) -> None:
-        """Add spans that follow those before."""
+        """Add spans, in rising order of their steps."""
         middles = (spans.first + spans.last) // 2
         cells = (middles - self._first) * self._limit // (self._last - self._first + 1)
         self._parts.append((cells, spans))
@@ -138,13 +138,15 @@ class Buckets:
         return Spans.joined(spans for _, spans in self._parts)
 
     def _merge(self) -> None:
-        cells = np.concatenate([cells for cells, _ in self._parts])
+        # Segments of a program, which may save any step, can overlap.
+        order = np.argsort(np.concatenate([spans.first for _, spans in self._parts]), kind="stable")
+        cells = np.concatenate([cells for cells, _ in self._parts])[order]
         spans = Spans.joined(spans for _, spans in self._parts)
         starts = np.flatnonzero(np.diff(cells, prepend=cells[0] - 1))
         ends = np.append(starts[1:], len(spans)) - 1
         merged = Spans(
             first=spans.first[starts],
-            last=spans.last[ends],
+            last=np.maximum.reduceat(spans.last, starts),
             count=np.add.reduceat(spans.count, starts),
             non_finite=np.add.reduceat(spans.non_finite, starts),
             low=np.fmin.reduceat(spans.low, starts),

@@ -76,12 +76,12 @@ Columns = tuple[list[int], list[float], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class _Growth:
-    """New points of one series, in rising order of their steps."""
+    """Points to append to the tail of one series, in rising order of their steps."""
 
     series: int
     """Id of the series."""
     tail: int
-    """Points of its tail before."""
+    """Points that its tail has before."""
     columns: Columns
 
     def __len__(self) -> int:
@@ -102,7 +102,8 @@ def store_metrics(
     ignored there. (The caller's offsets keep records from coming twice.)
 
     Args:
-        connection: a transaction.
+        connection: a transaction that holds the locks of the jobs, or in which no other one can
+            store metrics of the attempts: rows of a tail must not overlap.
         metrics: what is new of each attempt, in the order of steps.
 
     Returns:
@@ -118,7 +119,8 @@ def store_points(
 ) -> Sequence[str]:
     """Store points of an attempt by the names of their series; return those above `MAX_SERIES`.
 
-    The work is bounded by the points given and `COMPACTED_AT_ONCE` tails.
+    The work is bounded by the points given and `COMPACTED_AT_ONCE` tails. The transaction must be
+    as that of `store_metrics`.
     """
     columns = {(attempt_id, name): own.columns for name, own in points.items()}
     return _store_columns(connection, columns).get(attempt_id, ())
@@ -143,7 +145,11 @@ def _store_columns(
             newest[series_id] = fresh[0][-1]
     compacted, appended = _split_due(grown)
     left = [*appended, *_compact(connection, compacted)]
-    rows = [(each.series, newest[each.series], pack_tail(*each.columns)) for each in left if each]
+    rows = [
+        (each.series, newest[each.series], each.columns[0][0], pack_tail(*each.columns))
+        for each in left
+        if each
+    ]
     _append_to_tails(connection, rows)
     sizes = [(each.series, newest[each.series], each.grown) for each in left]
     _grow_series(connection, sizes)
@@ -172,7 +178,11 @@ def read_tails(
     """
     query = (
         select(metric_tails.c.series_id, metric_tails.c.points)
-        .where(metric_tails.c.series_id.in_(list(series_ids)), metric_tails.c.last_step >= first)
+        .where(
+            metric_tails.c.series_id.in_(list(series_ids)),
+            metric_tails.c.last_step >= first,
+            metric_tails.c.first_step <= last,
+        )
         .order_by(metric_tails.c.series_id, metric_tails.c.last_step)
     )
     points = {}
@@ -199,7 +209,7 @@ def newest_values(
 
 
 _older = metric_tails.alias("older")
-# A row has one point at least, so that many rows have as many points.
+# As many rows have as many points at least.
 _FIRST_OF_NEWEST = (
     select(_older.c.last_step)
     .where(_older.c.series_id == metric_series.c.id)
@@ -311,20 +321,20 @@ def _compact(connection: Connection, grown: Sequence[_Growth]) -> list[_Growth]:
         rows, rest = chunked(Points.joined([*filter(None, [tails.get(growth.series)]), fresh]))
         chunks += ({"series_id": growth.series, **row} for row in rows)
         left.append(_Growth(growth.series, 0, rest.columns))
-    connection.execute(insert(metric_chunks), chunks)
+    if chunks:
+        connection.execute(insert(metric_chunks), chunks)
     if with_tail:
         connection.execute(_DELETE_TAILS, {"series": with_tail})
     return left
 
 
 def _store_digests(connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]) -> None:
-    digests = {
-        (attempt_id, each.step): each.data_digest
+    rows = [
+        (attempt_id, each.step, each.data_digest)
         for attempt_id, records in metrics.items()
         for each in records
         if each.data_digest
-    }
-    rows = [(*key, digest) for key, digest in digests.items()]
+    ]
     if not rows:
         return
     if connection.dialect.name == "sqlite":
@@ -334,18 +344,21 @@ def _store_digests(connection: Connection, metrics: Mapping[str, Sequence[Metric
     connection.exec_driver_sql(_STORE_DIGESTS_BY_ARRAYS, arrays)
 
 
-def _append_to_tails(connection: Connection, points: Sequence[tuple[int, int, bytes]]) -> None:
-    """Add rows to tails: series, last step, packed points."""
+def _append_to_tails(connection: Connection, points: Sequence[tuple[int, int, int, bytes]]) -> None:
+    """Add rows to tails: series, last and first step, packed points."""
     if not points:
         return
     if connection.dialect.name == "sqlite":
-        insertion = "INSERT INTO metric_tails (series_id, last_step, points) VALUES (?, ?, ?)"
-        connection.exec_driver_sql(insertion, points)
+        connection.exec_driver_sql(
+            "INSERT INTO metric_tails (series_id, last_step, first_step, points)"
+            " VALUES (?, ?, ?, ?)",
+            points,
+        )
         return
-    # COPY takes the client half the time of an INSERT of arrays, and of ten rows no more.
+    # COPY takes the client less time than an INSERT of arrays.
     raw = connection.connection.driver_connection
     assert isinstance(raw, psycopg.Connection)
-    into = "COPY metric_tails (series_id, last_step, points) FROM STDIN"
+    into = "COPY metric_tails (series_id, last_step, first_step, points) FROM STDIN"
     with raw.cursor() as cursor, cursor.copy(into) as copy:
         for row in points:
             copy.write_row(row)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event, func, select
 
 from server.context import Context
-from server.database.metric_and_log_tables import metric_chunks
+from server.database.metric_and_log_tables import metric_chunks, metric_series
 from server.errors import InvalidRequestError, NotFoundError
 from server.metrics import charts, points, series, store
 from server.metrics.charts import chart
@@ -151,7 +151,9 @@ def test_the_tail_stays_short_and_no_point_is_lost(context: Context) -> None:
         stored(context, attempt_id, data[start : start + 130])
         with context.database.read() as connection:
             tails = read_tails(connection, [1], first=0, last=10_000)
-        assert sum(map(len, tails.values())) <= TAIL_LIMIT
+            counted = connection.scalar(select(metric_series.c.tail))
+        assert sum(map(len, tails.values())) == counted
+        assert counted <= TAIL_LIMIT
     with context.database.read() as connection:
         assert connection.scalar(select(func.count()).select_from(metric_chunks)) == 4
     (curve,) = chart(context, job_id, ["train/loss"], max_points=10_000).curves
@@ -180,6 +182,24 @@ def test_the_newest_live_values_come_from_rows_of_any_size(context: Context) -> 
         every = newest_values(connection, [attempt_id], "train/loss", limit=100)
         assert every == {attempt_id: [float(step) for step in range(11, -1, -1)]}
         assert newest_values(connection, [attempt_id], "absent", limit=1) == {}
+
+
+@pytest.mark.parametrize("at_once", [1, 10_000])
+def test_segments_that_overlap_share_buckets(
+    context: Context, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """As of a program that counts from 0 in each attempt and saves any step."""
+    monkeypatch.setattr(series, "MERGED_AT", at_once)
+    job_id = add_job(context)
+    # 1 runs to 100; 2 goes on from there and saves step 10; 3 goes on from that one.
+    ids = add_attempts(context, job_id, [None, (1, 100), (2, 10)])
+    stored(context, ids[0], [(step, 1.0) for step in range(1, 101)])
+    stored(context, ids[2], [(step, 3.0) for step in range(11, 1001)])
+    view = chart(context, job_id, ["train/loss"], max_points=100)
+    (curve,) = (each for each in view.curves if each.branch == "lineage")
+    assert len(curve.steps) <= 100
+    assert sum(curve.count) == 100 + 990
+    assert all(a < b for a, b in itertools.pairwise(curve.first_steps))
 
 
 def test_a_step_is_kept_once(context: Context) -> None:
