@@ -1,4 +1,4 @@
-"""The store of points: a tail of small rows for live ones, chunks of a thousand for the rest."""
+"""The store of points: a tail of packed rows for live ones, chunks of a thousand for the rest."""
 
 from __future__ import annotations
 

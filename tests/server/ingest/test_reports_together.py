@@ -85,7 +85,7 @@ def test_many_reports_take_as_many_statements_as_two(
         assert all(isinstance(reply, ReportReply) for reply in replies)
         counts.append(len([each for each in seen if not each.startswith("BEGIN")]))
     assert counts[0] == counts[1], counts
-    # COPY passes by the event that counts: points and digests of PostgreSQL.
+    # COPY passes by the event that counts: points of PostgreSQL.
     assert counts[0] == (16 if context.database.is_sqlite else 15), counts
 
 
