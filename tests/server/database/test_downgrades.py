@@ -325,3 +325,23 @@ def test_live_points_are_packed_and_unpacked(database: Database, context: Contex
             assert same.steps.tolist() == own.steps.tolist(), name
             assert same.times.tolist() == own.times.tolist()
             assert np.array_equal(same.values, own.values, equal_nan=True)
+
+
+def test_tails_of_many_series_are_packed_while_they_are_read(
+    database: Database, context: Context
+) -> None:
+    """More rows than the migration reads at once, of two points each."""
+    attempt_id = add_attempt(context, add_job(context))
+    points = {
+        f"series/{number}": Points.of((1, 2), (1.0, 2.0), (number, -number))
+        for number in range(450)
+    }
+    with database.write() as connection:
+        store_points(connection, attempt_id, points)
+        command.downgrade(alembic_config(connection), "0051")
+        assert connection.scalar(sa.text("SELECT count(*) FROM metric_tail")) == 900
+    upgrade(database)
+    with database.read() as connection:
+        found = read_tails(connection, range(1, 451), first=0, last=9)
+    values = sorted(tail.values.tolist() for tail in found.values())
+    assert values == [[number, -number] for number in range(450)]
