@@ -17,7 +17,7 @@ from embedded.broker import Broker, answers, choose_broker
 from embedded.child import Child
 from embedded.folders import Folders
 from embedded.record import ProcessRecord, end
-from trainyard.base.loopback import is_loopback
+from trainyard.base.loopback import is_loopback, uses_tls
 from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
 
@@ -235,7 +235,8 @@ class Stack:
                 raise StopRequestedError
 
     def _is_ready(self) -> bool:
-        return httpx.get(f"{self.address.url}/readyz", timeout=5).is_success
+        url = self.address.url
+        return httpx.get(f"{url}/readyz", timeout=5, verify=uses_tls(url)).is_success
 
     def _admin_token(self) -> str:
         try:

@@ -12,6 +12,7 @@ import httpx
 from pydantic import ValidationError
 
 from trainyard.base.backoff import Backoff, Retries, retry
+from trainyard.base.loopback import uses_tls
 from trainyard.base.model_base import RecordModel
 from trainyard.protocol.node_sources.messages import (
     RequestClaim,
@@ -41,7 +42,9 @@ class ProvisionerApi:
     """
 
     def __init__(self, url: str, token: str | None, *, ca_file: Path | None = None) -> None:
-        verify = ssl.create_default_context(cafile=ca_file) if ca_file is not None else True
+        verify = (
+            ssl.create_default_context(cafile=ca_file) if ca_file is not None else uses_tls(url)
+        )
         self._client = httpx.Client(timeout=TIMEOUT_SECONDS, verify=verify)
         self._url = url.rstrip("/")
         self.token = token

@@ -17,6 +17,7 @@ import httpx
 from pydantic import ValidationError
 
 from trainyard.base.backoff import Backoff, Retries, retry
+from trainyard.base.loopback import uses_tls
 from trainyard.base.model_base import RecordModel
 from trainyard.protocol.job_artifacts.messages import UploadReply
 from trainyard.protocol.node_sources.messages import (
@@ -80,7 +81,8 @@ class WorkerApi:
         Raises:
             ValueError: `ca_file` cannot be read or holds no certificate.
         """
-        self._client = httpx.Client(timeout=TIMEOUT_SECONDS, verify=_trust(ca_file))
+        self._trusted = _trust(ca_file)
+        self._clients: dict[bool, httpx.Client] = {}
         self.ca_file = ca_file
         """Certificates that alone are trusted."""
         self.url = url
@@ -92,7 +94,8 @@ class WorkerApi:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client.close()
+        for client in self._clients.values():
+            client.close()
 
     def register(self, registration: Registration) -> RegistrationReply:
         """Introduce the node."""
@@ -122,7 +125,7 @@ class WorkerApi:
             ServerAway: it does not answer, or its answer has no time.
         """
         try:
-            response = self._client.get(f"{self.url.rstrip('/')}/healthz")
+            response = self._client().get(f"{self.url.rstrip('/')}/healthz")
             return parsedate_to_datetime(response.headers["date"]).timestamp()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ServerAway(f"{self.url}: {error or type(error).__name__}") from error
@@ -160,7 +163,7 @@ class WorkerApi:
         url = f"{self.url.rstrip('/')}/api/v1/workers/attempts/{attempt_id}/pack"
         headers = {"Authorization": f"Bearer {self.token}"}
         try:
-            with self._client.stream("GET", url, headers=headers) as response:
+            with self._client().stream("GET", url, headers=headers) as response:
                 if response.status_code >= 400:
                     response.read()
                 self._refuse(response)
@@ -196,6 +199,14 @@ class WorkerApi:
         """Report the progress or the outcome of an operation; 409 after a later claim."""
         return self._post(f"operations/{operation_id}/report", report, OperationReportReply)
 
+    def _client(self) -> httpx.Client:
+        """Return the client for the present URL, made when it is first needed."""
+        tls = uses_tls(self.url)
+        if tls not in self._clients:
+            verify = self._trusted if tls else False
+            self._clients[tls] = httpx.Client(timeout=TIMEOUT_SECONDS, verify=verify)
+        return self._clients[tls]
+
     def _post(
         self, path: str, body: RecordModel, kind: type[Reply], *, seconds: float = TIMEOUT_SECONDS
     ) -> Reply:
@@ -218,7 +229,7 @@ class WorkerApi:
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         try:
-            response = self._client.request(
+            response = self._client().request(
                 method,
                 f"{self.url.rstrip('/')}/api/v1/workers/{path}",
                 content=content,

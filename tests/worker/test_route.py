@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -178,6 +179,31 @@ def test_a_proxy_is_used_but_for_the_hosts_that_it_is_not_for(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     assert poll(url, certificate) == MessagesReply()
     assert len(proxy.targets) == 2
+
+
+def test_certificates_are_read_where_they_are_used(
+    url: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longer than a request. The address of a server may change to an encrypted one."""
+    read: list[object] = []
+    create = ssl.create_default_context
+
+    def counted(**options: Any) -> ssl.SSLContext:
+        read.append(options)
+        return create(**options)
+
+    monkeypatch.setattr(ssl, "create_default_context", counted)
+    with WorkerApi("http://127.0.0.1:1", NODE_TOKEN) as api:
+        with pytest.raises(ServerAway, match="refused"):
+            api.messages(POLL)
+        assert read == []
+        api.url = url
+        with pytest.raises(ServerAway, match="CERTIFICATE_VERIFY_FAILED"):
+            api.messages(POLL)
+        assert read
+    with WorkerApi("http://127.0.0.1:1", NODE_TOKEN, ca_file=certificate) as api:
+        api.url = url
+        assert api.messages(POLL) == MessagesReply()
 
 
 @pytest.mark.parametrize("content", [None, "", "no certificate"])

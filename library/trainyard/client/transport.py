@@ -12,6 +12,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from trainyard.base.backoff import Backoff, Retries, retry
+from trainyard.base.loopback import uses_tls
 from trainyard.client.errors import ApiError, ConnectionFailedError
 from trainyard.client.settings import Connection
 from trainyard.protocol.rest.common import Page
@@ -51,6 +52,7 @@ class Transport:
             headers=headers,
             timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
             transport=transport,
+            verify=uses_tls(connection.url),
         )
         self.sleep = sleep
 
