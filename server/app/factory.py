@@ -40,8 +40,7 @@ from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
 from server.attempts.service import AcceptedShares
 from server.auth.endpoints import SESSION_PATH
-from server.context import Context, SystemClock
-from server.database.engine import Database
+from server.context import Context
 from server.events.tail import Tail
 from server.goodput.cluster import ClusterLedger
 from server.http import problems
@@ -53,10 +52,10 @@ from server.inbox.long_polls import Inboxes
 from server.liveness import keep_beating
 from server.packs.endpoints import PACKS_PATH
 from server.queue.forecaster import Forecaster
-from server.settings import Settings
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
 from trainyard.spec.code_pack import MAX_PACK_BYTES
 
+TITLE = "Trainyard"
 API = "/api/v1"
 WORKERS = f"{API}/workers/"
 PROVISIONERS = f"{API}/provisioners/"
@@ -99,7 +98,7 @@ def create_app(context: Context) -> FastAPI:
     """Return the application of one server process; its lifespan runs the tail and the beat."""
     tail, ledger, inboxes = Tail(context), ClusterLedger(context), Inboxes(context)
     app = FastAPI(
-        title="Trainyard",
+        title=TITLE,
         openapi_url=None,  # `server.app.reference` serves the document and its page
         docs_url=None,
         redoc_url=None,
@@ -112,12 +111,12 @@ def create_app(context: Context) -> FastAPI:
     app.state.inboxes = inboxes
     app.state.groups = Groups(context)
     app.state.accepted_shares = AcceptedShares()
-    app.state.published = reference.Published(app)
+    app.state.published = PUBLISHED
     app.state.cluster_ledger = ledger
     app.state.monitoring = Monitoring(context, tail, ledger)
     app.state.forecaster = Forecaster(context)
     problems.install(app)
-    openapi.install(app)
+    app.openapi = document  # type: ignore[method-assign]
     folder = dashboard_dir(context.settings.web_dir)
     if folder is not None:
         app.router.default = Dashboard(folder, otherwise=app.router.default)
@@ -125,10 +124,18 @@ def create_app(context: Context) -> FastAPI:
     return app
 
 
+@cache
+def document() -> openapi.Document:
+    """Return the OpenAPI document; FastAPI takes seconds to derive it, once in a process."""
+    return openapi.build(TITLE, _routes())
+
+
+PUBLISHED = reference.Published(document)
+
+
 def openapi_text() -> str:
-    """Return the document as the text of a file; it needs no database."""
-    context = Context(settings=Settings(), database=Database("sqlite://"), clock=SystemClock())
-    return json.dumps(create_app(context).openapi(), indent=2, ensure_ascii=False) + "\n"
+    """Return the document as the text of a file."""
+    return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
 
 
 @cache

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
+from starlette.routing import BaseRoute
 
 from server.auth.dependencies import SCHEMES, schemes_of
 from server.http.examples import EXAMPLES
@@ -41,27 +41,14 @@ TITLES = {
 Document = dict[str, Any]
 
 
-def install(app: FastAPI) -> None:
-    """Make `app.openapi()` the whole document, worked out once."""
-
-    def document() -> Document:
-        if app.openapi_schema is None:
-            app.openapi_schema = build(app)
-        return app.openapi_schema
-
-    app.openapi = document  # type: ignore[method-assign]
-
-
-def build(app: FastAPI) -> Document:
+def build(title: str, routes: Sequence[BaseRoute]) -> Document:
     """Return the document of an application; the same routes always give the same one."""
-    document = get_openapi(
-        title=app.title, version=VERSION, description=DESCRIPTION, routes=app.routes
-    )
+    document = get_openapi(title=title, version=VERSION, description=DESCRIPTION, routes=routes)
     schemas: Document = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own; ours are problems
         schemas.pop(name, None)
     _add_stream_items(schemas)
-    bodies, authorized = dict(_bodies(app)), dict(_authorized(app))
+    bodies, authorized = dict(_bodies(routes)), dict(_authorized(routes))
     names = _add_schemas(schemas, {ProblemDetails, *(body.model for body in bodies.values())})
     # Routes of workers come first because most requests are theirs; readers look for the others.
     paths = sorted(document["paths"].items(), key=lambda item: "/workers/" in item[0])
@@ -86,9 +73,9 @@ def _add_stream_items(schemas: Document) -> None:
         schemas.setdefault(name, _without_none(schema))
 
 
-def _authorized(app: FastAPI) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
+def _authorized(routes: Sequence[BaseRoute]) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
     """Yield the security schemes of each path and method, in their order."""
-    for route in iter_route_contexts(app.routes):
+    for route in iter_route_contexts(routes):
         named = set(_schemes(route.dependant))
         for method in route.methods or ():
             yield (route.path or "", method), tuple(name for name in SCHEMES if name in named)
@@ -100,8 +87,8 @@ def _schemes(dependant: Dependant) -> Iterator[str]:
         yield from _schemes(dependency)
 
 
-def _bodies(app: FastAPI) -> Iterator[tuple[tuple[str, str], JsonBody[Any]]]:
-    for route in iter_route_contexts(app.routes):
+def _bodies(routes: Sequence[BaseRoute]) -> Iterator[tuple[tuple[str, str], JsonBody[Any]]]:
+    for route in iter_route_contexts(routes):
         for body in _json_bodies(route.dependant):
             for method in route.methods or ():
                 yield (route.path or "", method), body

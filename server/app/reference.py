@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from server.app.reference_page import STYLE, STYLE_PATH, render
 from server.http.responses import JSON
@@ -19,20 +20,20 @@ router = APIRouter(tags=["meta"])
 
 
 class Published:
-    """The texts of one application."""
+    """The texts, each made when it is first read."""
 
-    def __init__(self, app: FastAPI) -> None:
-        self._app = app
+    def __init__(self, document: Callable[[], Mapping[str, Any]]) -> None:
+        self._document = document
 
     @cached_property
     def document(self) -> bytes:
         """The OpenAPI document."""
-        return orjson.dumps(self._app.openapi())
+        return orjson.dumps(self._document())
 
     @cached_property
     def page(self) -> bytes:
         """The reference."""
-        return render(self._app.openapi()).encode()
+        return render(self._document()).encode()
 
 
 def _described(media_type: str) -> dict[int | str, dict[str, Any]]:

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from server.app.factory import create_app
@@ -92,6 +94,14 @@ def serving(context: Context) -> Iterator[str]:
     config = configured(create_app(context), context.settings, connections=500, shutdown_seconds=1)
     with listening_on(config) as (host, port):
         yield f"http://{host}:{port}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_once() -> Iterator[None]:
+    """Build the command and its groups once in a process, which the runner does at each call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture

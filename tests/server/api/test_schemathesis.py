@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +16,13 @@ from schemathesis.core import NotSet
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from server.app.factory import openapi_text
 from server.auth.admin import ensure_admin_token
 from server.context import Context
 from server.database.engine import Database
 from server.database.migrate import upgrade
 from server.http.paging import encode
 from server.settings import Settings
+from tests.server.api.published import DOCUMENT
 from tests.server.api.serving import PATIENCE, serving
 from tests.server.harness import FakeClock, Harness
 
@@ -48,7 +47,7 @@ for listing, key in KEYS.items():
     schemathesis.openapi.format(f"page-token-of-{listing}", st.just(encode(listing, key)))
 
 schemathesis.serializer.alias("application/gzip", "application/octet-stream")
-schema = schemathesis.openapi.from_dict(json.loads(openapi_text()))
+schema = schemathesis.openapi.from_dict(DOCUMENT)
 schema.config.update(request_timeout=PATIENCE)
 REFUSALS = schema.config.checks.negative_data_rejection
 REFUSALS.expected_statuses = [*REFUSALS.expected_statuses, "413", "431"]

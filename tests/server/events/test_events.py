@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import insert
 
-from server.app.factory import openapi_text
+from server.app.factory import document
 from server.context import Context
 from server.database.tables import events
 from server.events.notices import notify, read_notices
@@ -204,8 +204,8 @@ def test_the_server_writes_events_through_one_door_and_every_kind() -> None:
 
 
 def test_the_document_discriminates_events_by_their_kind() -> None:
-    document = json.loads(openapi_text())
-    schemas = document["components"]["schemas"]
+    described = document()
+    schemas = described["components"]["schemas"]
     for name, kinds in (("EventView", KIND_OF), ("NoticeView", NOTICE_KIND_OF)):
         discriminator = schemas[name]["discriminator"]
         assert discriminator["propertyName"] == "kind"
@@ -219,7 +219,7 @@ def test_the_document_discriminates_events_by_their_kind() -> None:
             assert member["data"]["$ref"].endswith(f"/{model.__name__}")
     view = {"$ref": "#/components/schemas/EventView"}
     assert schemas["Page_EventView_"]["properties"]["items"]["items"] == view
-    stream = document["paths"]["/api/v1/stream"]["get"]["responses"]["200"]
+    stream = described["paths"]["/api/v1/stream"]["get"]["responses"]["200"]
     frame = stream["content"]["text/event-stream"]["schema"]["properties"]["data"]
     of_reset = {"type": "object", "maxProperties": 0}
     item = {"$ref": "#/components/schemas/StreamItem"}
@@ -235,7 +235,7 @@ def test_an_event_of_an_older_version_is_read_with_what_it_has(context: Context)
     ]
     assert drained.data == NodeDrained(draining=True)
     assert resumed.data == data.Resumed(checkpoint_id="j.a1.step-4", step=4, time=1.0)
-    schema = json.loads(openapi_text())["components"]["schemas"]["NodeDrained"]
+    schema = document()["components"]["schemas"]["NodeDrained"]
     assert schema["required"] == ["draining"]
     assert "additionalProperties" not in schema
 

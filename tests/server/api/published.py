@@ -1,0 +1,11 @@
+"""The OpenAPI document as it is published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENT: dict[str, Any] = json.loads((ROOT / "web" / "openapi.json").read_text())
+"""`tools.generate --check` shows that the file is fresh; to derive it anew takes seconds."""
