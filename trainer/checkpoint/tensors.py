@@ -122,12 +122,20 @@ class _Memory(NamedTuple):
 def _memory(model: nn.Module, optimizer: Optimizer) -> _Memory:
     groups = list(optimizer.state.values())
     buffers: list[Tensor | None] = []
-    modules = [model]
-    for module in modules:  # grows; in half the time of `model.modules()`
-        groups += [module._parameters, module._buffers]
-        buffers += module._buffers.values()
-        modules += [child for child in module._modules.values() if child is not None]
-    addresses = [_address(t) for group in groups for t in group.values() if t is not None]
+    modules: list[nn.Module | None] = [model]
+    for module in modules:  # grows; in a quarter of the time of `model.modules()`
+        if module is None:
+            continue
+        if module._parameters:
+            groups.append(module._parameters)
+        if module._buffers:
+            groups.append(module._buffers)
+            buffers += module._buffers.values()
+        modules += module._modules.values()
+    # The training thread waits: most tensors are plain ones, or plain ones in a DTensor.
+    tensors = [t for group in groups for t in group.values() if t is not None]
+    local = [t._local_tensor if type(t) is DTensor else t for t in tensors]
+    addresses = [t.data_ptr() if type(t) is Tensor else _address(t) for t in local]
     return _Memory(addresses, _views(t for t in buffers if t is not None))
 
 
@@ -141,7 +149,7 @@ def _views(tensors: Iterable[Tensor]) -> list[_View]:
 
 def _address(tensor: Tensor) -> int:
     local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-    if type(local) is not Tensor:
+    if type(local) not in (Tensor, nn.Parameter):
         local = getattr(local, "_tensor", local)  # as `high_precision`
     return local.data_ptr()
 
