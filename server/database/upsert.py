@@ -25,7 +25,8 @@ def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[s
 
     A transaction that is just inserting the same key is waited for.
     """
-    values = [dict(row) for row in rows]
+    # A statement with a list of rows is compiled at each call, one with a single row once.
+    values = dict(rows[0]) if len(rows) == 1 else [dict(row) for row in rows]
     statement = _INSERTS[connection.dialect.name](table).values(values).on_conflict_do_nothing()
     # Without this option the count of an INSERT is gone once psycopg's cursor is closed.
     counted = statement.execution_options(preserve_rowcount=True)

@@ -22,10 +22,13 @@ from server.database.migrate import upgrade
 from server.settings import Settings
 from server.wire.configuration import configured
 from tests.server.api.serving import listening_on
+from tests.server.conftest import compiled_once
 from tests.server.harness import FakeClock, Harness
 from trainyard.cli.app import app as command
 from trainyard.client.sdk import Client
 from trainyard.client.settings import choose_profile
+
+__all__ = ["compiled_once"]
 
 Run = Callable[..., Result]
 

@@ -6,17 +6,26 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import URL, Connection, Table, create_engine, delete, insert, make_url, select, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    create_engine,
+    delete,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.pool import NullPool
 
+import server.database.engine as engines
 from server.context import Context
 from server.database.engine import Database
 from server.database.migrate import upgrade
@@ -24,6 +33,30 @@ from server.database.schema import metadata
 from server.settings import Settings
 from tests.server.harness import FakeClock, Harness, Launched
 from tests.server.yard import Yard
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once() -> Iterator[None]:
+    """Let the engines of one process share what they have compiled.
+
+    Each test has a database of its own, and half of the time of its statements was to compile them
+    for the dialect of its engine.
+    """
+    make, first = engines._engine, dict[str, Engine]()
+
+    def sharing(url: str) -> Engine:
+        engine = make(url)
+        shared = first.setdefault(engine.dialect.name, engine)
+        if shared.dialect.server_version_info is None:  # it has never connected
+            first[engine.dialect.name] = engine
+            return engine
+        engine.dialect = engine.pool._dialect = shared.dialect
+        engine._compiled_cache = shared._compiled_cache
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "_engine", sharing)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -171,8 +204,8 @@ _SCHEMA = text(
     "WHERE c.relnamespace = 'public'::regnamespace"
 )
 """The columns of all tables and indexes; one that was created again has another object id."""
-_RESTART_SEQUENCES = text(
-    "SELECT setval(oid::regclass, 1, false) FROM pg_class "
+_RESTART_SEQUENCES = (
+    "PERFORM setval(oid::regclass, 1, false) FROM pg_class "
     "WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace"
 )
 
@@ -190,20 +223,16 @@ class _Migrated:
     """A database of PostgreSQL with the tables and rows that the migrations leave."""
 
     url: str
+    connection: Connection
     schema: str
-    seeds: Mapping[Table, Sequence[Mapping[str, Any]]]
 
     def emptied(self) -> bool:
         """Bring the rows back to those of the start; `False` when the tables are others."""
-        with _connected(self.url) as connection:
-            connection.execute(_END_OTHERS)
-            if connection.scalar(_SCHEMA) != self.schema:
+        with self.connection.begin():
+            self.connection.execute(_END_OTHERS)
+            if self.connection.scalar(_SCHEMA) != self.schema:
                 return False
-            for table in reversed(metadata.sorted_tables):
-                connection.execute(delete(table))
-            connection.execute(_RESTART_SEQUENCES)
-            for table, rows in self.seeds.items():
-                connection.execute(insert(table), rows)
+            self.connection.execute(text("SELECT seeds.restore()"))
         return True
 
 
@@ -215,16 +244,27 @@ def _migrated(run: Callable[[str], object], server: URL) -> Iterator[_Migrated]:
     database = Database(url)
     upgrade(database)
     database.dispose()
-    with _connected(url) as connection:
-        found = {t: connection.execute(select(t)).mappings().all() for t in metadata.sorted_tables}
-        seeds = {table: [dict(row) for row in rows] for table, rows in found.items() if rows}
-        schema = connection.scalar(_SCHEMA)
-    yield _Migrated(url, schema, seeds)
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        with connection.begin():
+            _keep_seeds(connection)
+            schema = connection.scalar(_SCHEMA)
+        yield _Migrated(url, connection, schema)
     run(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-@contextmanager
-def _connected(url: str) -> Iterator[Connection]:
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.begin() as connection:
-        yield connection
+def _keep_seeds(connection: Connection) -> None:
+    """Copy the rows that there are, and create the function that brings them back.
+
+    PostgreSQL plans the statements of a function once in a connection.
+    """
+    connection.execute(text("CREATE SCHEMA seeds"))
+    statements = [str(delete(table)) for table in reversed(metadata.sorted_tables)]
+    statements.append(_RESTART_SEQUENCES)
+    for table in metadata.sorted_tables:
+        if connection.execute(select(table).limit(1)).first():
+            connection.execute(text(f"CREATE TABLE seeds.{table} AS TABLE {table}"))
+            statements.append(f"INSERT INTO {table} TABLE seeds.{table}")
+    body = "; ".join(statements)
+    create = "CREATE FUNCTION seeds.restore() RETURNS void LANGUAGE plpgsql"
+    connection.execute(text(f"{create} AS $$ BEGIN {body}; END $$"))

@@ -29,7 +29,7 @@ from server.elastic.growth import Growth
 from server.elastic.waiting import SizeFitter
 from server.ingest.receive import store_report
 from server.jobs.submission import submit
-from server.liveness import beat
+from server.liveness import GAP, beat
 from server.protocol_2 import ChoreMessage
 from server.scheduling.dispatch import Message
 from server.scheduling.drain import run_drain
@@ -192,13 +192,15 @@ class Harness:
         """Run one round of having attempts leave drained nodes."""
         return run_drain(self.context)
 
+    def pass_time(self, seconds: float) -> None:
+        """Advance the clock while servers are up, which beat as seldom as it is no gap."""
+        for pause in (*[GAP.seconds] * int(seconds // GAP.seconds), seconds % GAP.seconds):
+            self.clock.advance(pause)
+            beat(self.context)
+
     def reconcile(self, *, seconds: float = 0.0) -> None:
         """Advance the clock while servers are up and no report comes, then reconcile."""
-        for _ in range(int(seconds)):
-            self.clock.advance(1)
-            beat(self.context)
-        self.clock.advance(seconds % 1)
-        beat(self.context)
+        self.pass_time(seconds)
         self.reconciler.run()
 
     def launched(self, **sections: Any) -> tuple[str, list[Supervisor]]:
@@ -387,13 +389,6 @@ class Supervisor:
             if reason
             else None
         )
-        record = check_record(
-            ExitRecord,
-            {
-                "outcome": outcome,
-                "failure": failure,
-                "ranks": ranks,
-                "time": self.harness.context.now().timestamp(),
-            },
-        )
-        self.report(exit_record=record)
+        time = self.harness.context.now().timestamp()
+        of_exit = {"outcome": outcome, "failure": failure, "ranks": ranks, "time": time}
+        self.report(exit_record=check_record(ExitRecord, of_exit))

@@ -8,7 +8,6 @@ from typing import Any
 from sqlalchemy import select, update
 
 from server.database.tables import attempt_nodes, jobs, nodes
-from server.liveness import beat
 from tests.server.harness import AnyRow, Harness, Supervisor
 from trainyard.protocol.states import (
     AttemptNodeState,
@@ -36,9 +35,7 @@ def run_round(harness: Harness) -> None:
 
 def pass_time(harness: Harness, seconds: int, *, silent: Collection[str] = ()) -> None:
     """Advance the clock while servers are up and the workers of the other nodes report."""
-    for _ in range(seconds):
-        harness.clock.advance(1)
-        beat(harness.context)
+    harness.pass_time(seconds)
     heard = update(nodes).where(nodes.c.name.not_in(silent))
     with harness.context.database.write() as connection:
         connection.execute(heard.values(heartbeat_at=harness.context.now(), offline_since=None))
