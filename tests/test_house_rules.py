@@ -21,6 +21,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic import BaseModel, RootModel
 
+from trainyard.base.model_base import SpecModel, description_of
+
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 400
 PARTS = ("server", "worker", "trainer", "embedded", "provisioner", "migrations")
@@ -49,13 +51,8 @@ Detector = Callable[[ast.Module], Iterator[Finding]]
 @cache
 def source_files() -> tuple[Path, ...]:
     """Tracked and new files; without git, all but those in hidden and built folders."""
-    git = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    git = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if git.returncode == 0:
         names = [name for name in git.stdout.split("\0") if name]
         return tuple(path for name in names if (path := ROOT / name).is_file())
@@ -164,8 +161,8 @@ def undescribed_fields(model: type[BaseModel]) -> Iterator[str]:
     if issubclass(model, RootModel):
         return
     source, first = inspect.getsourcelines(model)
-    for name, field in model.model_fields.items():
-        if not (field.description or "").strip():
+    for name in model.model_fields:
+        if not description_of(model, name).strip():
             offset = next((i for i, s in enumerate(source) if s.strip().startswith(f"{name}:")), 0)
             path = _name(Path(inspect.getfile(model)).resolve())
             yield f"{path}:{first + offset}: {model.__qualname__}.{name} has no docstring"
@@ -392,7 +389,7 @@ def test_the_words_detector_catches_what_it_names(tmp_path: Path) -> None:
 
 
 def test_the_field_detector_names_the_field() -> None:
-    class Planted(BaseModel):
+    class Planted(SpecModel):
         step: int
 
     assert [line.split(": ")[1] for line in undescribed_fields(Planted)] == [

@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from trainyard.base.docstrings import DescribedFields, field_docstrings
 
-class SpecModel(BaseModel):
+
+class SpecModel(DescribedFields, BaseModel):
     """A frozen, strict model: unknown fields, wrong types, NaN and infinity are rejected.
 
     Strict means that `"8"` is no integer and `1` is no boolean. The docstring under a field is its
@@ -19,14 +21,13 @@ class SpecModel(BaseModel):
         extra="forbid",
         strict=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
         defer_build=True,  # a program builds the few models that it uses: 0.1 s of each start
         validate_default=True,
         json_schema_serialization_defaults_required=True,
     )
 
 
-class RecordModel(BaseModel):
+class RecordModel(DescribedFields, BaseModel):
     """A frozen record that programs write for programs (run directory, reports, API views).
 
     Unlike a spec it may hold NaN and infinity, written as strings: a NaN loss must stay visible,
@@ -37,10 +38,14 @@ class RecordModel(BaseModel):
         frozen=True,
         extra="forbid",
         ser_json_inf_nan="strings",
-        use_attribute_docstrings=True,
         defer_build=True,  # a program builds the few models that it uses: 0.1 s of each start
         json_schema_serialization_defaults_required=True,  # an answer always has every field
     )
+
+
+def description_of(kind: type[BaseModel], name: str) -> str:
+    """Return the help text of a field; empty where it has none."""
+    return kind.model_fields[name].description or field_docstrings(kind).get(name, "")
 
 
 def _no_control_characters(text: str) -> str:

@@ -6,9 +6,7 @@ import json
 import textwrap
 from collections.abc import Collection, Iterator
 
-from pydantic.fields import FieldInfo
-
-from trainyard.base.model_base import SpecModel
+from trainyard.base.model_base import SpecModel, description_of
 from trainyard.client.spec_file import section_of
 from trainyard.spec.job import JobSpec
 from trainyard.spec.program_rules import KEPT
@@ -43,52 +41,52 @@ WIDTH = 98
 
 def program_template(name: str) -> str:
     """Return the text of a TOML spec file for a job of this name that runs a program."""
-    lines = [HEAD, *_field("name", JobSpec.model_fields["name"], value=name)]
+    lines = [HEAD, *_field(JobSpec, "name", value=name)]
     for key, field in JobSpec.model_fields.items():
         if key in OF_PROGRAMS and section_of(field) is None:
-            lines += _field(key, field)
+            lines += _field(JobSpec, key)
     lines += _section("program", ProgramSection, without=("arguments", "code", "environment"))
-    arguments = ProgramSection.model_fields["arguments"].description or ""
-    lines += ["", "[program.arguments]", *_comment(arguments), "# lr = 0.001"]
+    arguments = _comment(description_of(ProgramSection, "arguments"))
+    lines += ["", "[program.arguments]", *arguments, "# lr = 0.001"]
     lines += _section("program.code", CodeSection)
     lines += _section("program.environment", EnvironmentSection)
     for key, field in JobSpec.model_fields.items():
         kind = section_of(field)
         if key in OF_PROGRAMS and kind is not None:
             lines += _section(key, kind, without=() if key != "checkpoint" else OF_THE_TRAINER)
-    env = _comment(JobSpec.model_fields["env"].description or "")
+    env = _comment(description_of(JobSpec, "env"))
     lines += ["", "[env]", *env, '# NCCL_DEBUG = "WARN"']
     return "\n".join(lines) + "\n"
 
 
 def spec_template(name: str) -> str:
     """Return the text of a TOML spec file for a job of this name."""
-    lines = [HEAD, *_field("name", JobSpec.model_fields["name"], value=name)]
+    lines = [HEAD, *_field(JobSpec, "name", value=name)]
     sections: list[tuple[str, type[SpecModel]]] = []
     for key, field in JobSpec.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, SpecModel):
             sections.append((key, kind))
         elif key not in {"name", "env", "program"}:
-            lines += _field(key, field)
+            lines += _field(JobSpec, key)
     for key, kind in sections:
         lines += _section(key, kind)
-    env = _comment(JobSpec.model_fields["env"].description or "")
+    env = _comment(description_of(JobSpec, "env"))
     lines += ["", "[env]", *env, '# NCCL_DEBUG = "WARN"']
     return "\n".join(lines) + "\n"
 
 
 def _section(name: str, kind: type[SpecModel], *, without: Collection[str] = ()) -> Iterator[str]:
     yield from ("", f"[{name}]", *_comment(kind.__doc__ or ""))
-    for key, field in kind.model_fields.items():
-        if key in without:
-            continue
-        yield from _field(key, field, value=SHOWN.get(f"{name}.{key}"))
+    for key in kind.model_fields:
+        if key not in without:
+            yield from _field(kind, key, value=SHOWN.get(f"{name}.{key}"))
 
 
-def _field(key: str, field: FieldInfo, *, value: object = None) -> Iterator[str]:
+def _field(kind: type[SpecModel], key: str, *, value: object = None) -> Iterator[str]:
+    field = kind.model_fields[key]
     yield ""
-    yield from _comment(field.description or "")
+    yield from _comment(description_of(kind, key))
     if value is not None:
         yield f"{key} = {_toml(value)}"
     elif (default := field.get_default(call_default_factory=True)) is None:

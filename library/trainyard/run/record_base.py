@@ -10,6 +10,7 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
+from trainyard.base.docstrings import DescribedFields
 from trainyard.run.limits import Cut
 
 Cutter = Callable[[Any], Any]
@@ -17,7 +18,7 @@ NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 """The JSON text of numbers that JSON has none for."""
 
 
-class JsonRecord:
+class JsonRecord(DescribedFields):
     """The base of the frozen dataclasses that programs write for programs.
 
     Unlike a spec a record may hold NaN and infinity, written as strings: a loss that became NaN is
@@ -28,7 +29,6 @@ class JsonRecord:
     __pydantic_config__: ClassVar[dict[str, object]] = {
         "extra": "forbid",
         "ser_json_inf_nan": "strings",
-        "use_attribute_docstrings": True,
         "json_schema_serialization_defaults_required": True,
     }
 

@@ -71,11 +71,6 @@ class Notice(RecordModel, Generic[Kind, Data]):
     """Its details."""
 
 
-# The classes of the tables inherit the descriptions; to read the source for each of them again
-# would take half a second at import.
-Event.model_config["use_attribute_docstrings"] = False
-Notice.model_config["use_attribute_docstrings"] = False
-
 EventView = TypeAliasType(
     "EventView",
     Annotated[

@@ -7995,6 +7995,7 @@ export interface components {
              */
             training: components["schemas"]["TrainingSection"];
             /**
+             * @description The optimizer.
              * @default {
              *       "name": "adamw",
              *       "lr": 0.0003,
@@ -8045,6 +8046,7 @@ export interface components {
              */
             activation_checkpoint: components["schemas"]["ActivationCheckpointSection"];
             /**
+             * @description torch.compile.
              * @default {
              *       "enabled": "auto",
              *       "backend": "inductor"
@@ -8119,6 +8121,7 @@ export interface components {
              */
             guard: components["schemas"]["GuardSection"];
             /**
+             * @description Loss on held-out sequences.
              * @default {
              *       "interval_steps": 0,
              *       "batches": 8
@@ -8220,6 +8223,7 @@ export interface components {
              */
             training?: components["schemas"]["TrainingSectionInput"];
             /**
+             * @description The optimizer.
              * @default {
              *       "name": "adamw",
              *       "lr": 0.0003,
@@ -8270,6 +8274,7 @@ export interface components {
              */
             activation_checkpoint?: components["schemas"]["ActivationCheckpointSectionInput"];
             /**
+             * @description torch.compile.
              * @default {
              *       "enabled": "auto",
              *       "backend": "inductor"
@@ -8344,6 +8349,7 @@ export interface components {
              */
             guard?: components["schemas"]["GuardSectionInput"];
             /**
+             * @description Loss on held-out sequences.
              * @default {
              *       "interval_steps": 0,
              *       "batches": 8
