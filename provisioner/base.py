@@ -32,9 +32,7 @@ SSH_FAILED = 255
 class EngineOptions(BaseModel):
     """Base of the options of one kind of engine: the table `options` of a source."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 class Settings(BaseSettings):
     """What a provisioner needs to know; every field is one environment variable."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="TRAINYARD_", frozen=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="TRAINYARD_", frozen=True)
 
     url: str = "http://127.0.0.1:8470"
     """URL of the server."""
@@ -52,9 +50,7 @@ class Settings(BaseSettings):
 class _Table(BaseModel):
     """A table of the file. Unknown keys and values of another type are rejected."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class PilotSettings(_Table):

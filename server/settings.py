@@ -20,9 +20,7 @@ FORMER_NAMES = {"TRAINYARD_CHORES_KEPT_DAYS": "TRAINYARD_OPERATIONS_KEPT_DAYS"}
 class Settings(BaseSettings):
     """Settings of a server process; every field is one environment variable."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="TRAINYARD_", frozen=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="TRAINYARD_", frozen=True)
 
     database_url: str = "sqlite:///trainyard.db"
     """SQLAlchemy URL of the database (`sqlite:///...` or `postgresql://...`)."""

@@ -92,9 +92,7 @@ def read_secret(path: Path, index: int) -> str:
 class Settings(BaseSettings):
     """What the worker of a node needs to know; every field is one environment variable."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="TRAINYARD_", frozen=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="TRAINYARD_", frozen=True)
 
     url: str = "http://127.0.0.1:8470"
     """URL of the server."""

@@ -33,9 +33,7 @@ ASK_SECONDS = 20.0
 class PilotVariables(BaseSettings):
     """What the provisioner passes to a pilot; every field is one environment variable."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="TRAINYARD_PILOT_", frozen=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="TRAINYARD_PILOT_", frozen=True)
 
     kind: SourceKind
     """Kind of the engine."""
