@@ -125,7 +125,8 @@ class WorkerApi:
             ServerAway: it does not answer, or its answer has no time.
         """
         try:
-            response = self._client().get(f"{self.url.rstrip('/')}/healthz")
+            url = f"{self.url.rstrip('/')}/healthz"
+            response = self._client(url).get(url)
             return parsedate_to_datetime(response.headers["date"]).timestamp()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ServerAway(f"{self.url}: {error or type(error).__name__}") from error
@@ -163,7 +164,7 @@ class WorkerApi:
         url = f"{self.url.rstrip('/')}/api/v1/workers/attempts/{attempt_id}/pack"
         headers = {"Authorization": f"Bearer {self.token}"}
         try:
-            with self._client().stream("GET", url, headers=headers) as response:
+            with self._client(url).stream("GET", url, headers=headers) as response:
                 if response.status_code >= 400:
                     response.read()
                 self._refuse(response)
@@ -199,9 +200,12 @@ class WorkerApi:
         """Report the progress or the outcome of an operation; 409 after a later claim."""
         return self._post(f"operations/{operation_id}/report", report, OperationReportReply)
 
-    def _client(self) -> httpx.Client:
-        """Return the client for the present URL, made when it is first needed."""
-        tls = uses_tls(self.url)
+    def _client(self, url: str) -> httpx.Client:
+        """Return the client for a URL, made when it is first needed.
+
+        It is chosen by the very URL that it requests: one without certificates trusts anyone.
+        """
+        tls = uses_tls(url)
         if tls not in self._clients:
             verify = self._trusted if tls else False
             self._clients[tls] = httpx.Client(timeout=TIMEOUT_SECONDS, verify=verify)
@@ -225,16 +229,13 @@ class WorkerApi:
     def _request(
         self, method: str, path: str, content: bytes, *, media_type: str, seconds: float
     ) -> bytes:
+        url = f"{self.url.rstrip('/')}/api/v1/workers/{path}"
         headers = {"Content-Type": media_type}
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         try:
-            response = self._client().request(
-                method,
-                f"{self.url.rstrip('/')}/api/v1/workers/{path}",
-                content=content,
-                headers=headers,
-                timeout=seconds,
+            response = self._client(url).request(
+                method, url, content=content, headers=headers, timeout=seconds
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ServerAway(f"{self.url}: {error or type(error).__name__}") from error

@@ -206,6 +206,19 @@ def test_certificates_are_read_where_they_are_used(
         assert api.messages(POLL) == MessagesReply()
 
 
+def test_an_address_that_changes_within_a_call_is_not_trusted(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client without certificates would send the token to anyone who answers."""
+    changing = iter(["http://127.0.0.1:1"])
+    read = property(lambda _: next(changing, url), lambda *_: None)
+    monkeypatch.setattr(WorkerApi, "url", read, raising=False)
+    with WorkerApi(url, NODE_TOKEN) as api:
+        for reason in ("refused", "CERTIFICATE_VERIFY_FAILED"):
+            with pytest.raises(ServerAway, match=reason):
+                api.messages(POLL)
+
+
 @pytest.mark.parametrize("content", [None, "", "no certificate"])
 def test_a_file_without_certificates_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "ca.pem"
