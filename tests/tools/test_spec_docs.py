@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from tools.spec_docs import describe_type, spec_markdown
-from trainyard.base.model_base import SpecModel
+from trainyard.base.model_base import SpecModel, description_of
 from trainyard.spec.job import JobSpec
 
 
@@ -15,13 +15,13 @@ def rows() -> dict[str, list[str]]:
     return {first.strip("`"): rest for first, *rest in cells if len(rest) == 4}
 
 
-def descriptions(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str | None]]:
+def descriptions(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str]]:
     """Yield the path and the help of each field of a model and of its sections."""
     for name, field in model.model_fields.items():
         kinds: tuple[Any, ...] = (field.annotation, *get_args(field.annotation))
         section = next((k for k in kinds if isinstance(k, type) and issubclass(k, SpecModel)), None)
         if section is None:
-            yield path + name, field.description
+            yield path + name, description_of(model, name)
         else:
             yield from descriptions(section, f"{path}{name}.")
 
@@ -31,7 +31,7 @@ def test_every_field_has_a_row_with_its_help() -> None:
     written = rows()
     assert set(written) == set(expected)
     for path, description in expected.items():
-        assert written[path][3] == " ".join((description or "").split())
+        assert written[path][3] == " ".join(description.split())
 
 
 def test_rows_give_type_default_and_unit() -> None:
