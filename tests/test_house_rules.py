@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic import BaseModel, RootModel
 
-from trainyard.base.model_base import SpecModel, description_of
+from trainyard.base.model_base import description_of
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 400
@@ -389,7 +389,7 @@ def test_the_words_detector_catches_what_it_names(tmp_path: Path) -> None:
 
 
 def test_the_field_detector_names_the_field() -> None:
-    class Planted(SpecModel):
+    class Planted(BaseModel):
         step: int
 
     assert [line.split(": ")[1] for line in undescribed_fields(Planted)] == [

@@ -31,12 +31,13 @@ class DescribedFields:
 def field_docstrings(kind: type) -> dict[str, str]:
     """Return the docstring under each annotated field by its name, those of bases included.
 
-    The class is one of `DescribedFields`. One without a source, such as a parametrized one, has
-    those of its bases alone.
+    Only bases that are `DescribedFields` count. A class without a source, such as a parametrized
+    one, has those of its bases alone.
     """
     found: dict[str, str] = {}
-    for base in reversed(kind.__mro__[: kind.__mro__.index(DescribedFields)]):
-        found |= _of_module(base.__module__).get(base.__qualname__, {})
+    for base in reversed(kind.__mro__):
+        if issubclass(base, DescribedFields):
+            found |= _of_module(base.__module__).get(base.__qualname__, {})
     return found
 
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
 from trainyard.base.docstrings import field_docstrings
 from trainyard.base.model_base import RecordModel, SpecModel
@@ -87,6 +87,7 @@ def test_nested_generic_local_and_plain_classes_are_found() -> None:
 
 
 def test_a_class_without_a_source_has_no_docstrings() -> None:
+    assert field_docstrings(BaseModel) == {}
     made = type("Made", (RecordModel,), {"__annotations__": {"step": int}, "__module__": "made"})
     assert field_docstrings(made) == {}
     assert descriptions(made.model_json_schema()) == {"step": None}  # type: ignore[attr-defined]
