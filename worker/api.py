@@ -89,6 +89,7 @@ class WorkerApi:
         """URL of the server; may change between two calls."""
         self.token = token
         """Bearer token; may change between two calls."""
+        self._client(url)  # certificates that cannot be read are an error here, and of no thread
 
     def __enter__(self) -> Self:
         return self
