@@ -194,7 +194,9 @@ class Harness:
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clock while servers are up, which beat as seldom as it is no gap."""
-        for pause in (*[GAP.seconds] * int(seconds // GAP.seconds), seconds % GAP.seconds):
+        first = min(seconds, 1.0)  # the servers may have been away before
+        often, rest = divmod(seconds - first, GAP.seconds)
+        for pause in (first, *[GAP.seconds] * int(often), rest):
             self.clock.advance(pause)
             beat(self.context)
 
