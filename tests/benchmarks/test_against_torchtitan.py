@@ -19,10 +19,11 @@ LOG = """
 \x1b[31mstep:  1  \x1b[32mloss:  7.71  \x1b[35mmemory:  0.00GiB  \x1b[34mtps: 240\x1b[0m
 step:  5  loss:  7.02  grad_norm:  1.2  memory:  0.00GiB(0.00%)  tps: 1,080  tflops: 0.08  mfu: 1%
 step: 10  loss:  6.02  grad_norm:  1.1  memory:  0.00GiB(0.00%)  tps:"""
-BURN = "while time.process_time() < 0.6: pass"
+BURN = "while time.process_time() < 0.3: pass"
 STARTS_ONE_THAT_BURNS = f"""
-import subprocess, sys
+import subprocess, sys, time
 print("step 1", flush=True)
+time.sleep(1)  # a first look that comes late takes nothing away from what is burnt
 burn = "import time\\n{BURN}\\nprint('step 2', flush=True); time.sleep(60)"
 subprocess.run([sys.executable, "-c", burn])
 """
@@ -59,7 +60,7 @@ def test_processor_time_is_that_of_all_that_a_launch_started(tmp_path: Path) -> 
     words = [sys.executable, "-c", STARTS_ONE_THAT_BURNS]
     marks = launch_and_watch(words, tmp_path, os.environ, done=done, until=2)
     assert [mark.step for mark in marks] == [1, 2]
-    assert 0.25 <= marks[1].processor_seconds - marks[0].processor_seconds <= 1.5
+    assert 0.25 <= marks[1].processor_seconds - marks[0].processor_seconds <= 1.0
     assert marks[1].seconds > marks[0].seconds > 0
 
 
