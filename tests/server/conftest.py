@@ -13,16 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import (
-    URL,
-    Connection,
-    Engine,
-    create_engine,
-    delete,
-    make_url,
-    select,
-    text,
-)
+from sqlalchemy import URL, Connection, Engine, create_engine, delete, make_url, select, text
 from sqlalchemy.pool import NullPool
 
 import server.database.engine as engines
@@ -46,8 +37,8 @@ def compiled_once() -> Iterator[None]:
 
     def sharing(url: str) -> Engine:
         engine = make(url)
-        shared = first.setdefault(engine.dialect.name, engine)
-        if shared.dialect.server_version_info is None:  # it has never connected
+        shared = first.get(engine.dialect.name)
+        if shared is None or shared.dialect.server_version_info is None:  # it never connected
             first[engine.dialect.name] = engine
             return engine
         engine.dialect = engine.pool._dialect = shared.dialect
@@ -244,8 +235,7 @@ def _migrated(run: Callable[[str], object], server: URL) -> Iterator[_Migrated]:
     database = Database(url)
     upgrade(database)
     database.dispose()
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.connect() as connection:
+    with create_engine(url, poolclass=NullPool).connect() as connection:
         with connection.begin():
             _keep_seeds(connection)
             schema = connection.scalar(_SCHEMA)

@@ -13,11 +13,11 @@ import torch.utils.data
 
 import tests.trainer.runs
 import trainer.loop.train
-import trainer.provenance
+from trainer.provenance import installed_packages
 
 LOADED = (numpy.ma, pytest, torch, tests.trainer.runs, trainer.loop.train)
 
-trainer.provenance.installed_packages()
+installed_packages()
 
 gc.collect()
 gc.freeze()  # a rank that collects would walk all of this, and get pages of its own for it

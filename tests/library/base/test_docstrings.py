@@ -95,7 +95,7 @@ def test_a_class_without_a_source_has_no_docstrings() -> None:
 
 def test_no_source_is_read_where_a_program_starts() -> None:
     code = (
-        "import ast, inspect, trainyard.spec.job, trainyard.protocol.worker_messages\n"
+        "import trainyard.spec.job, trainyard.protocol.worker_messages\n"
         "from trainyard.base.docstrings import _of_module\n"
         "assert _of_module.cache_info().currsize == 0\n"
         "assert 'description' in str(trainyard.spec.job.JobSpec.model_json_schema())\n"

@@ -9,7 +9,6 @@ from sqlalchemy import text, update
 from server.database.tables import nodes
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
-from server.liveness import beat
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 from tests.server.harness import AnyRow, Harness
@@ -53,13 +52,6 @@ def come_online(harness: Harness) -> None:
         connection.execute(update(nodes).values(values))
 
 
-def pass_time(harness: Harness, seconds: float) -> None:
-    """Let time pass in which the API server is up."""
-    for _ in range(int(seconds)):
-        harness.clock.advance(1)
-        beat(harness.context)
-
-
 def search(yard: Yard) -> AnyRow:
     (operation,) = yard.operations(kind=OperationKind.RECOVER.value)
     return operation
@@ -80,7 +72,7 @@ def test_a_lost_attempt_is_searched_and_the_next_goes_on_from_what_was_found(
     assert (task.recover.attempt, task.recover.fence, task.recover.after_step) == (1, 2, 20)
     assert (task.job_id, task.root, task.paths) == (job_id, "checkpoints", ())
     assert operation.storage == harness.job(job_id).storage
-    pass_time(harness, 10)
+    harness.pass_time(10)
     assert harness.place() == 0
     assert harness.job(job_id).reason == "waits until the checkpoints of attempt 1 are found"
     assert yard.give() == [(operation.id, "node-1")]
@@ -128,7 +120,7 @@ def test_a_search_that_fails_or_is_taken_back_holds_nothing_back(
     operation = search(yard)
     yard.give()
     yard.claim(operation.id)
-    pass_time(harness, 10)
+    harness.pass_time(10)
     assert harness.place() == 0
     yard.report(
         operation.id, outcome=OperationOutcome(outcome="failed", message="Permission denied")
@@ -144,18 +136,18 @@ def test_the_wait_is_bounded_and_a_late_result_still_counts(yard: Yard, harness:
     yard.give()
     yard.claim(operation.id)
     seconds = harness.context.settings.recovery_seconds
-    pass_time(harness, 10)  # the pause before a retry
+    harness.pass_time(10)  # the pause before a retry
     assert harness.place() == 0
-    pass_time(harness, seconds - 1)
+    harness.pass_time(seconds - 1)
     assert harness.place() == 0
-    pass_time(harness, 1)
+    harness.pass_time(1)
     assert harness.place() == 1
     assert harness.attempt(job_id).start_step == 20
     found(yard, operation.id, manifest(job_id, 40))
     assert "a1.step-40" in yard.kept(job_id)
     (supervisor,) = harness.claim_all(job_id)
     supervisor.end("failed", FailureReason.TRAINER_ERROR)
-    pass_time(harness, 60)
+    harness.pass_time(60)
     assert harness.place() == 1
     assert harness.attempt(job_id).start_step == 20, "it lies on a branch that was left"
 
@@ -164,7 +156,7 @@ def test_without_a_node_that_sees_the_storage_no_wait_begins(yard: Yard, harness
     job_id = lose(harness, 0, 20)
     with harness.context.database.write() as connection:
         connection.execute(update(nodes).values(offline_since=harness.clock.now()))
-    pass_time(harness, 1000)
+    harness.pass_time(1000)
     assert harness.place() == 0
     assert search(yard).awaited_since is None
     assert "found" not in (harness.job(job_id).reason or "")
@@ -179,7 +171,7 @@ def test_only_an_attempt_that_was_not_heard_to_its_end_is_searched(
 ) -> None:
     job_id, (supervisor,) = harness.running()
     supervisor.end("failed", FailureReason.TRAINER_ERROR)
-    pass_time(harness, 60)
+    harness.pass_time(60)
     assert harness.place() == 1
     # The second is not claimed: nothing was launched, so nothing was saved.
     stop(harness.context, job_id, actor=ADA, reason="")
@@ -204,6 +196,6 @@ def test_an_unreadable_search_stops_no_placement(yard: Yard, harness: Harness) -
             text("UPDATE operations SET task = :task WHERE id = :id"),
             {"task": '{"kind": "recover", "of_a_later_version": 1}', "id": search(yard).id},
         )
-    pass_time(harness, 10)
+    harness.pass_time(10)
     assert harness.place() == 1
     assert harness.job(job_id).state == JobState.STARTING, "no node can carry out the search"

@@ -58,16 +58,10 @@ def reconciling(harness: Harness) -> Part:
     return lambda context: Reconciler(context, harness.dispatcher).run()
 
 
-def hear_nothing(harness: Harness, seconds: int) -> None:
-    for _ in range(seconds):
-        harness.clock.advance(1)
-        beat(harness.context)
-
-
 def a_node_is_marked_offline(harness: Harness) -> Part:
     beat(harness.context)
     harness.add_node()
-    hear_nothing(harness, 40)
+    harness.pass_time(40)
     return reconciling(harness)
 
 
@@ -78,7 +72,7 @@ def a_share_is_marked_unreachable(harness: Harness) -> Part:
     harness.reconcile(seconds=40)  # the node is offline, and the share unreachable
     supervisor.train(2)
     lease = int(harness.context.settings.lease_seconds)
-    hear_nothing(harness, lease + 1)
+    harness.pass_time(lease + 1)
     return reconciling(harness)
 
 
@@ -87,7 +81,7 @@ def a_lost_share_is_ended(harness: Harness) -> Part:
     harness.add_node()
     harness.running(retry={"node_lost_after_seconds": 60})
     harness.reconcile(seconds=59)
-    hear_nothing(harness, 2)
+    harness.pass_time(2)
     return reconciling(harness)
 
 
@@ -97,7 +91,7 @@ def an_unclaimed_launch_is_given_up(harness: Harness) -> Part:
     harness.submit()
     harness.place()
     harness.reconcile(seconds=119)
-    hear_nothing(harness, 2)
+    harness.pass_time(2)
     return reconciling(harness)
 
 
@@ -106,7 +100,7 @@ def a_launch_is_sent_again(harness: Harness) -> Part:
     harness.add_node()
     harness.submit()
     harness.place()
-    hear_nothing(harness, int(harness.context.settings.resend_seconds) + 1)
+    harness.pass_time(int(harness.context.settings.resend_seconds) + 1)
     return reconciling(harness)
 
 
@@ -119,7 +113,7 @@ def an_old_key_is_deleted(harness: Harness) -> Part:
 
 def a_window_of_failed_logins_is_deleted(harness: Harness) -> Part:
     note_failed_login(harness.context, "192.0.2.1")
-    hear_nothing(harness, 61)
+    harness.pass_time(61)
     return reconciling(harness)
 
 
@@ -153,7 +147,7 @@ def an_operation_is_taken_back(harness: Harness) -> Part:
     yard = an_operation_is_queued(harness)
     ((operation_id, _),) = yard.give()
     yard.claim(operation_id)
-    hear_nothing(harness, int(harness.context.settings.lease_seconds) + 1)
+    harness.pass_time(int(harness.context.settings.lease_seconds) + 1)
     return keeping(harness)
 
 
