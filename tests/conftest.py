@@ -1,7 +1,9 @@
 """What every test gets: none of the caller's settings, and no socket to another machine."""
 
+import multiprocessing.forkserver
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,6 +61,17 @@ def clean_environment() -> Iterator[None]:
             if ours or name == "REDIS_URL":
                 patch.delenv(name)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def started_forkserver(clean_environment: None) -> None:
+    """Start the process from which tests fork others, before one of them changes the folder.
+
+    It looks for what it shall have imported in the folder where it starts, and goes on without
+    what it does not find there: each rank would import torch anew.
+    """
+    if "tests.forkserver" in sys.modules:
+        multiprocessing.forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -32,7 +32,10 @@ def _what_was_loaded() -> tuple[bool, bool]:
     return "trainer.loop.train" in sys.modules, gc.get_freeze_count() > 0
 
 
-def test_a_rank_starts_with_the_trainer_loaded() -> None:
+def test_a_rank_starts_with_the_trainer_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # also where the first test that starts ranks has done this
     assert run_ranks(1, _what_was_loaded, initialize=False) == [(True, True)]
 
 
