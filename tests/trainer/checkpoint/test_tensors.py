@@ -124,8 +124,17 @@ def test_tensors_are_listed_once_until_one_moves() -> None:
     def move_buffer() -> None:
         norm.running_mean = torch.ones(2)
 
+    def add_buffer() -> None:
+        layer.register_buffer("seen", torch.ones(2))
+
+    def add_layer() -> None:
+        model.append(nn.BatchNorm1d(2, affine=False))
+
+    def remove_layer() -> None:
+        del model[2]
+
     before = first
-    for move in (move_weight, move_moment, move_buffer):
+    for move in (move_weight, move_moment, move_buffer, add_buffer, add_layer, remove_layer):
         move()
         after = listed(model, optimizer)
         assert after is not before
