@@ -46,12 +46,14 @@ logger = logging.getLogger("trainer")
 def preload() -> None:
     """Import what every rank imports; a process that forks ranks calls it once, before.
 
-    The packages are read as well, which the first rank of a node records.
+    Validators are built as well, and the packages are read, which the first rank of a node records.
     """
     _import_torch()
     from trainer.provenance import installed_packages
+    from trainyard.base.model_base import build_validators
 
     installed_packages()
+    build_validators()
 
 
 def _import_torch() -> None:

@@ -14,10 +14,12 @@ import torch.utils.data
 import tests.trainer.runs
 import trainer.loop.train
 from trainer.provenance import installed_packages
+from trainyard.base.model_base import build_validators
 
 LOADED = (numpy.ma, pytest, torch, tests.trainer.runs, trainer.loop.train)
 
 installed_packages()
+build_validators()
 
 gc.collect()
 gc.freeze()  # a rank that collects would walk all of this, and get pages of its own for it

@@ -14,6 +14,10 @@ import torch
 import torch.distributed as dist
 
 from tests.trainer.ranks import RankError, run_ranks
+from trainyard.protocol.attempt import AttemptSpec
+from trainyard.protocol.manifest import Manifest
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 
 def _sum_over_ranks(addend: int) -> tuple[int, torch.Tensor]:
@@ -28,15 +32,20 @@ def test_results_come_by_rank() -> None:
     assert [total.item() for _, total in results] == [33, 33, 33]
 
 
-def _what_was_loaded() -> tuple[bool, bool]:
-    return "trainer.loop.train" in sys.modules, gc.get_freeze_count() > 0
+def _what_was_loaded() -> tuple[bool, bool, bool]:
+    read_at_each_start = (JobSpec, AttemptSpec, Layout, Manifest)
+    return (
+        "trainer.loop.train" in sys.modules,
+        all(model.__pydantic_complete__ for model in read_at_each_start),
+        gc.get_freeze_count() > 0,
+    )
 
 
 def test_a_rank_starts_with_the_trainer_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # also where the first test that starts ranks has done this
-    assert run_ranks(1, _what_was_loaded, initialize=False) == [(True, True)]
+    assert run_ranks(1, _what_was_loaded, initialize=False) == [(True, True, True)]
 
 
 def _own_process_group() -> tuple[int, str, int]:

@@ -43,6 +43,17 @@ class RecordModel(DescribedFields, BaseModel):
     )
 
 
+def build_validators() -> None:
+    """Build what `defer_build` has put off, of every model that is imported by now.
+
+    A process that forks others calls it before: each of them would build what it uses.
+    """
+    kinds: list[type[BaseModel]] = [SpecModel, RecordModel]
+    for kind in kinds:  # grows
+        kind.model_rebuild()
+        kinds += kind.__subclasses__()
+
+
 def description_of(kind: type[BaseModel], name: str) -> str:
     """Return the help text of a field; empty where it has none."""
     return kind.model_fields[name].description or field_docstrings(kind).get(name, "")
