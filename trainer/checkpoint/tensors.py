@@ -7,7 +7,8 @@ import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from operator import is_
+from itertools import chain
+from operator import is_, itemgetter
 from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
@@ -90,7 +91,10 @@ class TrainTensors:
         if self._places is not None and self._places.hold(model, optimizer):
             return self._tensors
         tensors = train_tensors(model, optimizer)
-        if _views(tensors.values()) != _views(self._tensors.values()):
+        same_names = [*tensors] == [*self._tensors]
+        if same_names and _views(tensors.values()) == _views(self._tensors.values()):
+            self._tensors.update(tensors)  # other objects in the same memory: plans stay
+        else:
             self._tensors = tensors
             parameters = {f"{WEIGHTS}{name}" for name, _ in model.named_parameters()}
             self._buffers = [
@@ -98,7 +102,7 @@ class TrainTensors:
             ]
         places = _Places(model, optimizer)
         # A hook of a module's state may make tensors of its own, whose values are of one moment.
-        self._places = places if places.are_of(tensors.values()) else None
+        self._places = places if places.include(tensors.values()) else None
         return self._tensors
 
     def copied_buffers(self) -> dict[str, Tensor]:
@@ -114,47 +118,64 @@ class _Places:
 
     The training thread waits for `hold`, and most of its time goes to memory that is in no cache:
     so it reads the dictionaries that refer to modules and tensors, and few of these themselves.
+    What they referred to is kept alive until the next listing, replaced buffers included: no other
+    object gets its identity.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        modules = [module.__dict__ for module in model.modules()]
+        modules: list[nn.Module] = [model]
+        for module in modules:  # the loop appends to it
+            modules += [child for child in module._modules.values() if child is not None]
+        self._model, self._optimizer, self._state = model, optimizer, optimizer.state
+        self._modules = [module.__dict__ for module in modules]
         self._dictionaries: list[dict[Any, Any]] = [
-            *(
-                module[kind]
-                for module in modules
-                for kind in ("_modules", "_parameters", "_buffers")
-            ),
+            *chain.from_iterable(map(_THREE, self._modules)),
             optimizer.state,
             *optimizer.state.values(),
         ]
-        self._of = model, optimizer
         self._objects = self._referred()
-        # FSDP and casts move parameters, nothing moves what the optimizer keeps. Code of a model
-        # may replace a buffer by another view of the same memory, such as a longer part of it.
-        self._parameters = _each(module["_parameters"] for module in modules)
-        self._buffers = _each(module["_buffers"] for module in modules)
+        # Weights are listed as copies that `state_dict` makes by `detach`, so their own addresses
+        # count; of the optimizer's tensors, which are listed themselves, a save reads them anew.
+        # Code of a model may replace a buffer by another view of the same memory, such as a longer
+        # part of it.
+        self._parameters = _each(module["_parameters"] for module in self._modules)
+        self._buffers = _each(module["_buffers"] for module in self._modules)
         self._addresses = _addresses(self._parameters)
         self._views = _views(self._buffers)
 
     def hold(self, model: nn.Module, optimizer: Optimizer) -> bool:
-        """Return whether nothing has been added, removed, replaced or moved."""
+        """Return whether nothing was added, removed or replaced, and no weight has moved."""
+        if not (
+            model is self._model and optimizer is self._optimizer and optimizer.state is self._state
+        ):
+            return False
+        # `del` of a part of a `ModuleList`, also of an empty one, gives it another dictionary.
+        in_use = chain.from_iterable(map(_THREE, self._modules))
         objects = self._referred()
         return (
-            self._of == (model, optimizer)
+            all(map(is_, in_use, self._dictionaries))
             and len(objects) == len(self._objects)
             and all(map(is_, objects, self._objects))  # `==` would compare values of tensors
             and _addresses(self._parameters) == self._addresses
             and _views(self._buffers) == self._views
         )
 
-    def are_of(self, tensors: Iterable[Tensor]) -> bool:
-        """Return whether all of these tensors lie here."""
+    def include(self, tensors: Iterable[Tensor]) -> bool:
+        """Return whether each lies in memory of a tensor to which the dictionaries refer.
+
+        TorchScript's modules have other mappings, of which `hold` would notice nothing.
+        """
         kept = [t for t in self._objects if isinstance(t, Tensor)]
-        return {*map(_address, tensors)} <= {*map(_address, kept)}
+        return all(isinstance(each, dict) for each in self._dictionaries) and (
+            {*map(_address, tensors)} <= {*map(_address, kept)}
+        )
 
     def _referred(self) -> list[object]:
-        # What `values()` of each gives, in a quarter of the time.
+        # At least the values of each, in a quarter of the time of `values()`.
         return gc.get_referents(*self._dictionaries)
+
+
+_THREE = itemgetter("_modules", "_parameters", "_buffers")
 
 
 def _each(dictionaries: Iterable[dict[str, Tensor | None]]) -> list[Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -124,22 +126,75 @@ def test_tensors_are_listed_once_until_one_moves() -> None:
     def move_buffer() -> None:
         norm.running_mean = torch.ones(2)
 
-    def add_buffer() -> None:
-        layer.register_buffer("seen", torch.ones(2))
-
-    def add_layer() -> None:
-        model.append(nn.BatchNorm1d(2, affine=False))
-
-    def remove_layer() -> None:
-        del model[2]
-
     before = first
-    for move in (move_weight, move_moment, move_buffer, add_buffer, add_layer, remove_layer):
+    for move in (move_weight, move_moment, move_buffer):
         move()
         after = listed(model, optimizer)
         assert after is not before
         assert memory(after) == memory(train_tensors(model, optimizer))
         before = after
+
+
+def _add_buffer(model: nn.Sequential, _: torch.optim.Optimizer) -> None:
+    model[0].register_buffer("seen", torch.ones(2))
+
+
+def _add_layer(model: nn.Sequential, _: torch.optim.Optimizer) -> None:
+    model.append(nn.BatchNorm1d(2, affine=False))
+
+
+def _remove_layer(model: nn.Sequential, _: torch.optim.Optimizer) -> None:
+    del model[2]
+
+
+def _replace_layer_after_an_empty_deletion(model: nn.Sequential, _: torch.optim.Optimizer) -> None:
+    del model[3:]  # torch gives the model another dictionary of its modules
+    model[2] = nn.BatchNorm1d(2, affine=False)
+
+
+def _replace_dictionary(model: nn.Sequential, _: torch.optim.Optimizer) -> None:
+    model[1]._buffers = dict(model[1]._buffers)
+    model[1].running_var = torch.ones(2)
+
+
+def _replace_state(_: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _add_buffer,
+        _add_layer,
+        _remove_layer,
+        _replace_layer_after_an_empty_deletion,
+        _replace_dictionary,
+        _replace_state,
+    ],
+)
+def test_what_is_added_removed_or_replaced_is_listed_anew(
+    change: Callable[[nn.Sequential, torch.optim.Optimizer], None],
+) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.BatchNorm1d(2, affine=False))
+    optimizer = materialized(model)
+    listed = TrainTensors()
+    before = listed(model, optimizer)
+    change(model, optimizer)
+    after = listed(model, optimizer)
+    assert after is not before
+    assert memory(after) == memory(train_tensors(model, optimizer))
+
+
+def test_another_object_in_the_same_memory_is_listed_and_then_watched() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = materialized(model)
+    listed = TrainTensors()
+    first = listed(model, optimizer)
+    state = optimizer.state[model.weight]
+    state["exp_avg"] = state["exp_avg"].detach()
+    assert listed(model, optimizer) is first
+    state["exp_avg"].data = torch.ones(2, 2)
+    assert listed(model, optimizer)["optimizer.weight.exp_avg"].sum() == 4
 
 
 def test_a_buffer_that_becomes_another_view_of_its_memory_is_listed_anew() -> None:
