@@ -1,5 +1,6 @@
 """What every test gets: none of the caller's settings, and no socket to another machine."""
 
+import contextlib
 import multiprocessing.forkserver
 import os
 import socket
@@ -64,14 +65,15 @@ def clean_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def started_forkserver(clean_environment: None) -> None:
-    """Start the process from which tests fork others, before one of them changes the folder.
+def started_forkserver(clean_environment: None, request: pytest.FixtureRequest) -> None:
+    """Start the process from which tests fork others, before one of them changes the directory.
 
-    It looks for what it shall have imported in the folder where it starts, and goes on without
-    what it does not find there: each rank would import torch anew.
+    Python 3.11 gives it no `sys.path`: it finds what it shall have imported by its working
+    directory alone, and goes on without the rest, so that each rank would import torch anew.
     """
     if "tests.forkserver" in sys.modules:
-        multiprocessing.forkserver.ensure_running()
+        with contextlib.chdir(request.config.rootpath):
+            multiprocessing.forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session", autouse=True)
