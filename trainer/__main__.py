@@ -46,7 +46,7 @@ logger = logging.getLogger("trainer")
 def preload() -> None:
     """Import what every rank imports; a process that forks ranks calls it once, before.
 
-    Validators are built as well, and the packages are read, which the first rank of a node records.
+    It also builds validators, and reads the packages, which the first rank of a node records.
     """
     _import_torch()
     from trainer.provenance import installed_packages

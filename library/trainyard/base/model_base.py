@@ -46,10 +46,10 @@ class RecordModel(DescribedFields, BaseModel):
 def build_validators() -> None:
     """Build what `defer_build` has put off, of every model that is imported by now.
 
-    A process that forks others calls it before: each of them would build what it uses.
+    A process calls it before it forks others. Otherwise each of them builds what it uses.
     """
     kinds: list[type[BaseModel]] = [SpecModel, RecordModel]
-    for kind in kinds:  # grows
+    for kind in kinds:  # the loop appends to it
         kind.model_rebuild()
         kinds += kind.__subclasses__()
 
