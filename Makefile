@@ -21,7 +21,7 @@ NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --logle
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-again test-all test-programs test-podman test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
+.PHONY: help setup browser demo up generate check test test-ci test-again test-all test-programs test-podman test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -78,7 +78,10 @@ check: setup ## Format, lint, types, import arrows, distributions, freshness of 
 	$(foreach module,$(GENERATORS),$(BIN)/python -m $(module) --check &&) true
 	$(NPM) run check
 
-test: setup browser ## Every test that is not marked slow
+test: setup ## Every test but those of whole programs (tests/integration.py) and the slow ones
+	$(PYTEST) -m 'not slow and not integration'
+
+test-ci: setup browser ## Every test that is not marked slow, as continuous integration does
 	$(PYTEST) -m 'not slow'
 
 test-again: ## Run what failed in the last run of tests once more, one at a time

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.integration import INTEGRATION
 from tests.watchdog import watch
 from trainyard.base.loopback import is_loopback
 
@@ -41,8 +42,13 @@ class OutsideConnectionError(RuntimeError):
     """A test tried to connect to another machine."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that are marked `cuda` where there is no GPU."""
+@pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests of whole programs, and skip those of a GPU where there is none."""
+    places = [config.rootpath / place for place in INTEGRATION]
+    for item in items:
+        if any(item.path.is_relative_to(place) for place in places):
+            item.add_marker(pytest.mark.integration)
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if not marked:
         return

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration import INTEGRATION
+
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("library/trainyard", "server", "worker", "trainer", "embedded", "provisioner")
 SHORTEST_MEDIAN, LONGEST_MEDIAN = 100, 220
@@ -119,3 +121,9 @@ def test_no_module_has_the_name_of_another_one_in_another_part() -> None:
     }
     assert {name: twice[name] for name in twice.keys() - SHARED_MODULES.keys()} == {}
     assert SHARED_MODULES.keys() <= twice.keys(), "an exception that nothing needs"
+
+
+@pytest.mark.parametrize("place", INTEGRATION)
+def test_each_place_of_whole_programs_has_tests(place: str) -> None:
+    path = ROOT / place
+    assert path.is_file() or any(path.rglob("test_*.py"))

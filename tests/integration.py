@@ -1,0 +1,36 @@
+"""Which tests start whole programs, browsers or trainings, and what each of them adds.
+
+`make test` leaves them out and takes some minutes; `make test-ci` runs them too. A new test of such
+a kind belongs to one of these places.
+"""
+
+INTEGRATION = {
+    "tests/benchmarks": "each program of benchmarks, at its smallest size",
+    "tests/e2e": "a control plane with its workers and trainers, and what breaks between them",
+    "tests/examples": "the example programs, as a person starts them",
+    "tests/library/adapters": "the adapters inside of other libraries' own trainers",
+    "tests/library/cli/commands/test_shell.py": "a terminal, from a person to a rank and back",
+    "tests/library/planner/test_memory_of_the_trainer.py": "memory of steps that run",
+    "tests/server/api/test_process.py": "the API as a process: start, signals, exit codes",
+    "tests/server/api/test_schemathesis.py": "generated requests to every operation",
+    "tests/server/api/test_two_servers.py": "two servers of one database",
+    "tests/server/scheduling/test_takeover.py": "a scheduler that dies, and the next one",
+    "tests/trainer/loop/test_kernel_cache.py": "kernels that a C++ compiler has built",
+    "tests/trainer/loop/test_kills.py": "a run that is killed at each point of a save",
+    "tests/trainer/loop/test_optimizer_runs.py": "each way of keeping optimizer state, in runs",
+    "tests/trainer/loop/test_validation.py": "validation on every layout",
+    "tests/trainer/models/test_parallel_plans.py": "own models on every layout",
+    "tests/trainer/numerics": "the numbers of every layout, against one rank",
+    "tests/trainer/parallel/test_quantize.py": "each recipe of float8 on every layout, in runs",
+    "tests/trainer/test_layout_chain.py": "one job through every kind of layout",
+    "tests/trainer/test_presets.py": "a small twin of each preset, in a run",
+    "tests/trainer/test_sample.py": "a model that has learned enough to write",
+    "tests/trainer/test_torchrun.py": "launches by torchrun, and signals to them",
+    "tests/trainer/test_world_sizes.py": "one job through every number of ranks",
+    "tests/web": "the dashboard in a browser",
+    "tests/worker/launchers": "every launcher, with processes of its own",
+    "tests/worker/pilot": "a pilot as a process of Slurm or Kubernetes",
+    "tests/worker/test_worker.py": "a worker as a process, its death and its return",
+    "tests/worker/warm": "ranks that an idle process has forked",
+}
+"""Folders and files, from the root of the project."""
