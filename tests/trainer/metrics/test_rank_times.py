@@ -72,7 +72,8 @@ def test_a_save_of_one_rank_is_no_slowness(tmp_path: Path) -> None:
     own_of_all = attempt.values("ranks/own_seconds_max")
     stalled = [own_of_all[step] for step in saved if step in own_of_all]
     others = [seconds for step, seconds in own_of_all.items() if step not in saved]
-    assert median(stalled) < median(others) + median(saved.values()) / 2
+    # The shortest ones: what else the machine does makes single steps longer than a save takes.
+    assert min(stalled) < min(others) + median(saved.values()) / 2
 
 
 def test_a_single_rank_has_no_times(tmp_path: Path) -> None:
