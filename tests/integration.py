@@ -1,7 +1,8 @@
 """Which tests start whole programs, browsers or trainings, and what each of them adds.
 
 `make test` leaves them out and takes some minutes; `make test-ci` runs them too. A new test of such
-a kind belongs to one of these places.
+a kind belongs to one of these places. A single test or parameter has the mark itself, as the
+server's tests on PostgreSQL: `make test` runs them on SQLite.
 """
 
 INTEGRATION = {
@@ -15,13 +16,15 @@ INTEGRATION = {
     "tests/server/api/test_schemathesis.py": "generated requests to every operation",
     "tests/server/api/test_two_servers.py": "two servers of one database",
     "tests/server/scheduling/test_takeover.py": "a scheduler that dies, and the next one",
-    "tests/trainer/loop/test_kernel_cache.py": "kernels that a C++ compiler has built",
-    "tests/trainer/loop/test_kills.py": "a run that is killed at each point of a save",
-    "tests/trainer/loop/test_optimizer_runs.py": "each way of keeping optimizer state, in runs",
-    "tests/trainer/loop/test_validation.py": "validation on every layout",
+    "tests/trainer/checkpoint/test_choice_of_writers.py": "each choice of writers, in runs",
+    "tests/trainer/hugging_face/test_export.py": "exports of checkpoints of every layout",
+    "tests/trainer/loop": "trainings: their saves, resumes, faults and stops",
+    "tests/trainer/metrics/test_rank_times.py": "a slow rank among others, in a run",
     "tests/trainer/models/test_parallel_plans.py": "own models on every layout",
     "tests/trainer/numerics": "the numbers of every layout, against one rank",
-    "tests/trainer/parallel/test_quantize.py": "each recipe of float8 on every layout, in runs",
+    "tests/trainer/operations": "verifies, deletes and exports of a training's checkpoints",
+    "tests/trainer/parallel": "each dimension of a layout, on its ranks",
+    "tests/trainer/test_failures.py": "runs that end at a fault, with its reason",
     "tests/trainer/test_layout_chain.py": "one job through every kind of layout",
     "tests/trainer/test_presets.py": "a small twin of each preset, in a run",
     "tests/trainer/test_sample.py": "a model that has learned enough to write",
