@@ -162,11 +162,15 @@ def write_titan(folder: Path) -> None:
 
 def train_titan(python: Path, folder: Path, ranks: int, steps: int, way: Way) -> Speed:
     """Return what torchtitan reaches."""
+    return speed(titan_marks(python, folder, ranks, steps, way), ranks, way)
+
+
+def titan_marks(python: Path, folder: Path, ranks: int, steps: int, way: Way) -> list[Mark]:
+    """Launch torchtitan in a folder of `write_titan`; return when its lines appeared."""
     script = Path(__file__).parents[1] / "examples" / "programs" / "torchtitan" / "on_cpu.py"
     start = [str(script)] if way.on_cpu else ["-m", "torchtitan.train"]
     words = [*start, "--job.config_file=job.toml", f"--training.steps={steps}", *way.titan]
-    marks = _train(python, ranks, words, folder, way, steps, done=steps_in)
-    return speed(marks, ranks, way)
+    return _train(python, ranks, words, folder, way, steps, done=steps_in)
 
 
 def steps_in(printed: str) -> int:

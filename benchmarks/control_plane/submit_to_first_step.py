@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,12 @@ class Launched:
 
 def measure(running: Running, *, rounds: int, ranks: int) -> bool:
     """Launch jobs and bare scripts in turn, and print the figure with its phases."""
-    first = launch(running, ranks=ranks)
+    first = launch(running, spec(ranks))
     jobs: list[Launched] = []
     bare: list[float] = []
     for _ in range(rounds):
         bare.append(bare_seconds(first.run, ranks=ranks))
-        jobs.append(launch(running, ranks=ranks))
+        jobs.append(launch(running, spec(ranks)))
     totals = [job.total for job in jobs]
     return emit(
         "submit_to_first_step",
@@ -96,20 +97,23 @@ def measure(running: Running, *, rounds: int, ranks: int) -> bool:
         bare_torchrun_seconds=[round(seconds, 2) for seconds in bare],
         first_job_seconds=round(first.total, 2),
         launches=sorted({job.launch for job in jobs}),
-        phase_seconds={
-            name: round(statistics.median(job.phases[name] for job in jobs), 2)
-            for name in first.phases
-        },
+        phase_seconds=phase_medians(jobs),
         ranks=ranks,
         rounds=rounds,
     )
 
 
-def launch(running: Running, *, ranks: int) -> Launched:
+def phase_medians(jobs: Sequence[Launched]) -> dict[str, float]:
+    """Return the median seconds of each phase."""
+    phases = [job.phases for job in jobs]
+    return {name: round(statistics.median(each[name] for each in phases), 2) for name in phases[0]}
+
+
+def launch(running: Running, document: Mapping[str, Any]) -> Launched:
     """Run a short job to its end, so that the next one finds the machine as this one did."""
     await_idle(running)
     submitted = time.time()
-    job = running.yard.submit(spec(ranks))
+    job = running.yard.submit(document)
     stored = time.time()
     running.succeed(job, timeout=JOB_SECONDS)
     run = running.run(job)
