@@ -8,7 +8,8 @@ stay readable only as long as this function gives the same answer: a change of i
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
@@ -69,6 +70,29 @@ class ChunkPlace(NamedTuple):
     """Bytes, those around the numbers included."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """Which of the ranks that hold the same chunks writes or sends each of them."""
+
+    turns: Mapping[str, int]
+    """By tensor, the number of the rank among the candidates; empty chunks are left out."""
+    taken: frozenset[int]
+    """The numbers that occur."""
+
+
+class _Group(NamedTuple):
+    """Ranks that hold the same chunks of some tensors."""
+
+    candidates: Sequence[int]
+    """The writers among them, ascending, or all of them if none writes."""
+    choice: _Choice
+
+    def turn(self, rank: int) -> int | None:
+        """Return the number of a rank among the candidates if it has chunks to write or send."""
+        number = bisect_left(self.candidates, rank)
+        return number if number in self.choice.taken and self.candidates[number] == rank else None
+
+
 class Ownership:
     """The chunks of all ranks. A method costs time for the ranks that it is about, not for all.
 
@@ -111,9 +135,12 @@ class Ownership:
         self._stage_size = world_size // len(stages)
         self._writes = np.zeros(world_size, dtype=bool)
         self._writes[list(writers)] = True
-        self._holders: dict[tuple[int, tuple[Digit, ...]], dict[str, int]] = {}
+        self._groups: dict[tuple[int, tuple[Digit, ...]], _Group] = {}
+        self._choices: dict[tuple[object, ...], _Choice] = {}
         self._blocks: dict[int, dict[int, WriteShare]] = {}
         self._places: dict[int, dict[tuple[str, Sizes], ChunkPlace]] = {}
+        self._forms: dict[int, Mapping[str, tuple[int, int]]] = {}
+        self._form_of: dict[tuple[object, ...], Mapping[str, tuple[int, int]]] = {}
 
     def divides(self, stages: Sequence[Sequence[DividedTensor]]) -> bool:
         """Return whether these are the tensors of all stages, divided alike."""
@@ -136,7 +163,10 @@ class Ownership:
         """Return where the chunk is stored that digits select."""
         first = self._stage_of[tensor.name] * self._stage_size
         rank = first + sum(part * stride for (_, stride), part in parts.items())
-        holder = self._chosen(tensor.kind.digits, rank)[tensor.name]
+        group = self._group(tensor.kind.digits, rank)
+        holder = group.candidates[group.choice.turns[tensor.name]]
+        if not self._sends:
+            return ChunkPlace(holder, *self._form(holder, overhead)[tensor.name])
         writer = holder
         if not self._writes[holder]:
             writer = next(w for chunk, w in self.share(holder).sends if chunk.name == tensor.name)
@@ -146,44 +176,76 @@ class Ownership:
     def places(self, writer: int, overhead: Overhead) -> dict[tuple[str, Sizes], ChunkPlace]:
         """Return the place of each chunk in a writer's file, by tensor and offsets."""
         if writer not in self._places:
-            end = 0
-            found = {}
-            for chunk in self.share(writer).written:
-                start = end + -end % ALIGNED
-                length = chunk.bytes + overhead(chunk.dtype, chunk.sizes)
-                found[chunk.name, chunk.offsets] = ChunkPlace(writer, start, length)
-                end = start + length
-            self._places[writer] = found
+            chunks = self.share(writer).written
+            self._places[writer] = {
+                (chunk.name, chunk.offsets): ChunkPlace(writer, start, length)
+                for chunk, start, length in _laid_out(chunks, overhead)
+            }
         return self._places[writer]
+
+    def _form(self, writer: int, overhead: Overhead) -> Mapping[str, tuple[int, int]]:
+        """Return first byte and length of each chunk that a writer itself holds, by tensor.
+
+        Files with chunks of the same tensors and sizes have one form: a resume on another layout
+        opens hundreds of files of few forms.
+        """
+        if writer not in self._forms:
+            stage = self.stages[writer // self._stage_size]
+            groups = (self._group(digits, writer) for digits in stage)
+            key = tuple((group.choice, group.turn(writer)) for group in groups)
+            if key not in self._form_of:
+                laid_out = _laid_out(self._held(writer), overhead)
+                self._form_of[key] = {c.name: (start, length) for c, start, length in laid_out}
+            self._forms[writer] = self._form_of[key]
+        return self._forms[writer]
 
     def _held(self, rank: int) -> list[TensorChunk]:
         """Return the chunks that a rank writes or sends, scalars first: many ranks read those."""
         found = []
         for digits, tensors in self.stages[rank // self._stage_size].items():
-            chosen = self._chosen(digits, rank)
+            group = self._group(digits, rank)
+            turn = group.turn(rank)
+            if turn is None:
+                continue
             boxes: dict[DividedKind, tuple[Sizes, Sizes]] = {}
             for name, kind in ((t.name, t.kind) for t in tensors):
-                if chosen.get(name) == rank:
+                if group.choice.turns.get(name) == turn:
                     if kind not in boxes:
                         boxes[kind] = kind.box_of(rank)
                     found.append(TensorChunk(name, kind.dtype, *boxes[kind]))
         return sorted(found, key=lambda chunk: (len(chunk.sizes) > 0, chunk.name))
 
-    def _chosen(self, digits: tuple[Digit, ...], rank: int) -> dict[str, int]:
-        """Return who writes or sends each chunk that these digits of a rank select, by tensor.
-
-        Empty chunks are left out.
-        """
+    def _group(self, digits: tuple[Digit, ...], rank: int) -> _Group:
+        """Return the ranks that hold the same chunks as a rank of the tensors with these digits."""
         stage = rank // self._stage_size
         first = stage * self._stage_size + sum(rank // s % p * s for p, s in digits)
-        if (first, digits) not in self._holders:
+        if (first, digits) not in self._groups:
             ranks = np.arange(stage * self._stage_size, (stage + 1) * self._stage_size)
             for parts, stride in digits:
                 ranks = ranks[ranks // stride % parts == rank // stride % parts]
             writing = ranks[self._writes[ranks]]
             candidates = (writing if len(writing) else ranks).tolist()
-            self._holders[first, digits] = _shared_out(self.stages[stage][digits], rank, candidates)
-        return self._holders[first, digits]
+            choice = self._choice(stage, digits, rank, len(candidates))
+            self._groups[first, digits] = _Group(candidates, choice)
+        return self._groups[first, digits]
+
+    def _choice(self, stage: int, digits: tuple[Digit, ...], rank: int, candidates: int) -> _Choice:
+        """Return the choice for the chunks of a rank, which depends on their sizes alone."""
+        tensors = self.stages[stage][digits]
+        sizes = {kind: kind.box_of(rank)[1] for kind in self._kinds[stage][digits]}
+        key = (stage, digits, candidates, *sizes.values())
+        if key not in self._choices:
+            turns = _shared_out(tensors, sizes, candidates)
+            self._choices[key] = _Choice(turns, frozenset(turns.values()))
+        return self._choices[key]
+
+    @cached_property
+    def _kinds(self) -> list[dict[tuple[Digit, ...], list[DividedKind]]]:
+        """The kinds of the tensors in `stages`, each once."""
+        return [
+            {digits: list(dict.fromkeys(t.kind for t in found)) for digits, found in stage.items()}
+            for stage in self.stages
+        ]
 
     @cached_property
     def _sends(self) -> bool:
@@ -215,22 +277,32 @@ class Ownership:
         return self._blocks[number]
 
 
+def _laid_out(
+    chunks: Iterable[TensorChunk], overhead: Overhead
+) -> Iterator[tuple[TensorChunk, int, int]]:
+    """Yield the chunks of a file with the first byte and the length of each."""
+    end = 0
+    for chunk in chunks:
+        start = end + -end % ALIGNED
+        length = chunk.bytes + overhead(chunk.dtype, chunk.sizes)
+        yield chunk, start, length
+        end = start + length
+
+
 def _shared_out(
-    tensors: Sequence[DividedTensor], rank: int, candidates: Sequence[int]
+    tensors: Sequence[DividedTensor], sizes: Mapping[DividedKind, Sizes], candidates: int
 ) -> dict[str, int]:
-    """Return one of the candidates for the chunk of each tensor that a rank holds."""
+    """Return the number of a candidate for the chunk of each tensor, given the sizes by kind."""
     chosen: dict[str, int] = {}
     sized = []
-    sizes: dict[DividedKind, int] = {}
+    bytes_of = {kind: _bytes(kind, of_chunk) for kind, of_chunk in sizes.items()}
     for tensor in tensors:
         kind = tensor.kind
-        if kind not in sizes:
-            sizes[kind] = _bytes(kind, kind.box_of(rank)[1])
         if not kind.shape:
-            chosen[tensor.name] = candidates[0]
-        elif sizes[kind]:
-            sized.append((-sizes[kind], tensor.name))
-    loads = [(0, candidate) for candidate in candidates]  # a heap: ascending
+            chosen[tensor.name] = 0
+        elif size := bytes_of[kind]:
+            sized.append((-size, tensor.name))
+    loads = [(0, candidate) for candidate in range(candidates)]  # a heap: ascending
     for size, name in sorted(sized):
         load, candidate = loads[0]
         chosen[name] = candidate
