@@ -106,8 +106,7 @@ class ChunkIndex:
 
     def file_size(self, rank: int) -> int:
         """Return the bytes of a rank's file; 0 for a rank that writes none."""
-        places = self.ownership.places(rank, self.overhead).values()
-        return max((place.offset + place.length for place in places), default=0)
+        return self.ownership.file_size(rank, self.overhead)
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""

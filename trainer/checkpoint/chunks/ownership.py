@@ -93,6 +93,15 @@ class _Group(NamedTuple):
         return number if number in self.choice.taken and self.candidates[number] == rank else None
 
 
+class _Form(NamedTuple):
+    """Where the chunks are stored that a writer itself holds; those that it receives follow."""
+
+    places: Mapping[str, tuple[int, int]]
+    """First byte and length of each, by tensor."""
+    end: int
+    """Bytes of all."""
+
+
 class Ownership:
     """The chunks of all ranks. A method costs time for the ranks that it is about, not for all.
 
@@ -128,7 +137,8 @@ class Ownership:
         for number, stage in enumerate(stages):
             by_digits: dict[tuple[Digit, ...], list[DividedTensor]] = {}
             for tensor in stage:
-                if self.tensors.setdefault(tensor.name, tensor) is tensor:
+                if tensor.name not in self.tensors:
+                    self.tensors[tensor.name] = tensor
                     self._stage_of[tensor.name] = number
                     by_digits.setdefault(tensor.kind.digits, []).append(tensor)
             self.stages.append(by_digits)
@@ -139,8 +149,8 @@ class Ownership:
         self._choices: dict[tuple[object, ...], _Choice] = {}
         self._blocks: dict[int, dict[int, WriteShare]] = {}
         self._places: dict[int, dict[tuple[str, Sizes], ChunkPlace]] = {}
-        self._forms: dict[int, Mapping[str, tuple[int, int]]] = {}
-        self._form_of: dict[tuple[object, ...], Mapping[str, tuple[int, int]]] = {}
+        self._forms: dict[tuple[tuple[_Choice, int], ...], _Form] = {}
+        self._form_of_writer: dict[int, _Form] = {}
 
     def divides(self, stages: Sequence[Sequence[DividedTensor]]) -> bool:
         """Return whether these are the tensors of all stages, divided alike."""
@@ -165,11 +175,9 @@ class Ownership:
         rank = first + sum(part * stride for (_, stride), part in parts.items())
         group = self._group(tensor.kind.digits, rank)
         holder = group.candidates[group.choice.turns[tensor.name]]
-        if not self._sends:
-            return ChunkPlace(holder, *self._form(holder, overhead)[tensor.name])
-        writer = holder
-        if not self._writes[holder]:
-            writer = next(w for chunk, w in self.share(holder).sends if chunk.name == tensor.name)
+        if self._writes[holder]:
+            return ChunkPlace(holder, *self._form(holder, overhead).places[tensor.name])
+        writer = next(w for chunk, w in self.share(holder).sends if chunk.name == tensor.name)
         offsets, _ = tensor.kind.box_of(rank)
         return self.places(writer, overhead)[tensor.name, offsets]
 
@@ -183,21 +191,31 @@ class Ownership:
             }
         return self._places[writer]
 
-    def _form(self, writer: int, overhead: Overhead) -> Mapping[str, tuple[int, int]]:
-        """Return first byte and length of each chunk that a writer itself holds, by tensor.
+    def file_size(self, writer: int, overhead: Overhead) -> int:
+        """Return the bytes of a writer's file; 0 for a rank that writes none."""
+        if self._sends:
+            places = self.places(writer, overhead).values()
+            return max((place.offset + place.length for place in places), default=0)
+        return self._form(writer, overhead).end if self._writes[writer] else 0
+
+    def _form(self, writer: int, overhead: Overhead) -> _Form:
+        """Return where the chunks are stored that a writer itself holds.
 
         Files with chunks of the same tensors and sizes have one form: a resume on another layout
         opens hundreds of files of few forms.
         """
-        if writer not in self._forms:
+        if writer not in self._form_of_writer:
             stage = self.stages[writer // self._stage_size]
-            groups = (self._group(digits, writer) for digits in stage)
-            key = tuple((group.choice, group.turn(writer)) for group in groups)
-            if key not in self._form_of:
-                laid_out = _laid_out(self._held(writer), overhead)
-                self._form_of[key] = {c.name: (start, length) for c, start, length in laid_out}
-            self._forms[writer] = self._form_of[key]
-        return self._forms[writer]
+            groups = [self._group(digits, writer) for digits in stage]
+            turns = [(group.choice, group.turn(writer)) for group in groups]
+            key = tuple((choice, turn) for choice, turn in turns if turn is not None)
+            if key not in self._forms:
+                places, end = {}, 0
+                for chunk, start, length in _laid_out(self._held(writer), overhead):
+                    places[chunk.name], end = (start, length), start + length
+                self._forms[key] = _Form(places, end)
+            self._form_of_writer[writer] = self._forms[key]
+        return self._form_of_writer[writer]
 
     def _held(self, rank: int) -> list[TensorChunk]:
         """Return the chunks that a rank writes or sends, scalars first: many ranks read those."""
@@ -216,7 +234,7 @@ class Ownership:
         return sorted(found, key=lambda chunk: (len(chunk.sizes) > 0, chunk.name))
 
     def _group(self, digits: tuple[Digit, ...], rank: int) -> _Group:
-        """Return the ranks that hold the same chunks as a rank of the tensors with these digits."""
+        """Return the ranks that hold what a rank does of the tensors with these digits."""
         stage = rank // self._stage_size
         first = stage * self._stage_size + sum(rank // s % p * s for p, s in digits)
         if (first, digits) not in self._groups:
@@ -229,13 +247,17 @@ class Ownership:
             self._groups[first, digits] = _Group(candidates, choice)
         return self._groups[first, digits]
 
-    def _choice(self, stage: int, digits: tuple[Digit, ...], rank: int, candidates: int) -> _Choice:
-        """Return the choice for the chunks of a rank, which depends on their sizes alone."""
+    def _choice(self, stage: int, digits: tuple[Digit, ...], rank: int, count: int) -> _Choice:
+        """Return the choice for the chunks of a rank.
+
+        It depends on the sizes of the chunks and the number of candidates, not on which ranks these
+        are.
+        """
         tensors = self.stages[stage][digits]
         sizes = {kind: kind.box_of(rank)[1] for kind in self._kinds[stage][digits]}
-        key = (stage, digits, candidates, *sizes.values())
+        key = (stage, digits, count, *sizes.values())
         if key not in self._choices:
-            turns = _shared_out(tensors, sizes, candidates)
+            turns = _shared_out(tensors, sizes, count)
             self._choices[key] = _Choice(turns, frozenset(turns.values()))
         return self._choices[key]
 
@@ -290,9 +312,9 @@ def _laid_out(
 
 
 def _shared_out(
-    tensors: Sequence[DividedTensor], sizes: Mapping[DividedKind, Sizes], candidates: int
+    tensors: Sequence[DividedTensor], sizes: Mapping[DividedKind, Sizes], count: int
 ) -> dict[str, int]:
-    """Return the number of a candidate for the chunk of each tensor, given the sizes by kind."""
+    """Return which of so many candidates has the chunk of each tensor, given the sizes by kind."""
     chosen: dict[str, int] = {}
     sized = []
     bytes_of = {kind: _bytes(kind, of_chunk) for kind, of_chunk in sizes.items()}
@@ -302,7 +324,7 @@ def _shared_out(
             chosen[tensor.name] = 0
         elif size := bytes_of[kind]:
             sized.append((-size, tensor.name))
-    loads = [(0, candidate) for candidate in range(candidates)]  # a heap: ascending
+    loads = [(0, candidate) for candidate in range(count)]  # a heap: ascending
     for size, name in sorted(sized):
         load, candidate = loads[0]
         chosen[name] = candidate

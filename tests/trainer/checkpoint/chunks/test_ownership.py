@@ -103,10 +103,56 @@ def test_a_chunk_is_found_where_its_writer_puts_it(layout: Layout, writers: Writ
     for rank in range(layout.world_size):
         ends = sorted(ownership.places(rank, _overhead).values(), key=lambda place: place.offset)
         assert all(low.offset + low.length <= high.offset for low, high in pairwise(ends))
+        size = ends[-1].offset + ends[-1].length if ends else 0
+        assert reader.file_size(rank, _overhead) == size
 
 
 def _overhead(_dtype: str, sizes: tuple[int, ...]) -> int:
     return 1000 + len(sizes)
+
+
+def test_a_name_of_two_stages_is_found_in_a_file_of_the_first() -> None:
+    layout = Layout(dp_replicate=2, dp_shard=4, pp=2)
+    first, second = stages_of(layout)
+    tied = next(tensor for tensor in first if tensor.kind.shape)
+    stages = [first, sorted([*second, tied], key=lambda tensor: tensor.name)]
+    writers = writing_ranks("all", layout, shared=False)
+    ownership = Ownership(stages, world_size=16, writers=writers)
+    for parts in tied.kind.overlapping((0, 0), tied.kind.shape):
+        place = ownership.place(tied, parts, _overhead)
+        assert place.writer < 8
+        written = ownership.places(place.writer, _overhead)
+        assert written[tied.name, tied.kind.box_at(parts)[0]] == place
+    assert all(
+        name != tied.name for r in range(8, 16) for name, _ in ownership.places(r, _overhead)
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "chunks", "laid_out"),
+    [
+        (Layout(dp_shard=64), 896, 56),  # 37 files of 2 forms: only the first has the scalars
+        (Layout(dp_replicate=8, dp_shard=8), 200, 59),  # 64 files of 17 forms
+    ],
+    ids=str,
+)
+def test_files_with_chunks_of_the_same_sizes_are_laid_out_once(
+    layout: Layout, chunks: int, laid_out: int
+) -> None:
+    ownership = _ownership(layout, "all", layers=8)
+    seen: list[tuple[int, ...]] = []
+
+    def overhead(_dtype: str, sizes: tuple[int, ...]) -> int:
+        seen.append(sizes)
+        return 1000
+
+    places = [
+        ownership.place(tensor, parts, overhead)
+        for tensor in ownership.tensors.values()
+        for shape in [tensor.kind.shape]
+        for parts in tensor.kind.overlapping((0,) * len(shape), shape)
+    ]
+    assert (len(places), len(seen)) == (chunks, laid_out)
 
 
 @pytest.mark.parametrize(
