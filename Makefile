@@ -20,8 +20,8 @@ NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --logle
 # rewrites the assertions of all files in each of its processes.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-# Tests of the code's shape, which `make check` runs: the other targets leave them out.
-SHAPE := tests/test_house_rules.py tests/test_distributions.py
+# Tests that `make check` runs; `test` and `test-ci` leave them out.
+CHECKED := tests/test_house_rules.py tests/test_distributions.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo up generate check test test-ci test-again test-all test-programs test-podman test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
@@ -72,20 +72,20 @@ generate: setup ## Write every generated file anew
 	$(foreach module,$(GENERATORS),$(BIN)/python -m $(module) &&) true
 	$(NPM) run types
 
-check: setup ## Format, lint, types, import arrows, distributions, freshness of generated files
+check: setup ## Format, lint, types, import arrows, house rules, distributions, freshness of generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) -q $(SHAPE)
+	$(PYTEST) -q $(CHECKED)
 	$(foreach module,$(GENERATORS),$(BIN)/python -m $(module) --check &&) true
 	$(NPM) run check
 
 test: setup ## Every test but those of whole programs (tests/integration.py), slow ones and `check`'s
-	$(PYTEST) -m 'not slow and not integration' $(SHAPE:%=--ignore=%)
+	$(PYTEST) -m 'not slow and not integration' $(CHECKED:%=--ignore=%)
 
 test-ci: setup browser ## Every test that is not marked slow, as continuous integration runs after `check`
-	$(PYTEST) -m 'not slow' $(SHAPE:%=--ignore=%)
+	$(PYTEST) -m 'not slow' $(CHECKED:%=--ignore=%)
 
 test-again: ## Run what failed in the last run of tests once more, one at a time
 	OMP_NUM_THREADS=1 $(BIN)/pytest --verbose --last-failed --last-failed-no-failures none

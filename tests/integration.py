@@ -1,8 +1,8 @@
 """Which tests start whole programs, browsers or trainings, and what each of them adds.
 
 `make test` leaves them out and takes some minutes; `make test-ci` runs them too. A new test of such
-a kind belongs to one of these places. A single test or parameter has the mark itself, as the
-server's tests on PostgreSQL: `make test` runs them on SQLite.
+a kind belongs to one of these places. A single test or parameter has the mark itself: those of the
+server on PostgreSQL have it, and `make test` runs the others on SQLite.
 """
 
 INTEGRATION = {
@@ -12,18 +12,33 @@ INTEGRATION = {
     "tests/library/adapters": "the adapters inside of other libraries' own trainers",
     "tests/library/cli/commands/test_shell.py": "a terminal, from a person to a rank and back",
     "tests/library/planner/test_memory_of_the_trainer.py": "memory of steps that run",
+    "tests/provisioner/test_provisioner.py": "a provisioner as a process",
+    "tests/provisioner/test_slurm.py": "pilots that commands of a Slurm start, as processes",
     "tests/server/api/test_process.py": "the API as a process: start, signals, exit codes",
     "tests/server/api/test_schemathesis.py": "generated requests to every operation",
     "tests/server/api/test_two_servers.py": "two servers of one database",
     "tests/server/scheduling/test_takeover.py": "a scheduler that dies, and the next one",
     "tests/trainer/checkpoint/test_choice_of_writers.py": "each choice of writers, in runs",
     "tests/trainer/hugging_face/test_export.py": "exports of checkpoints of every layout",
-    "tests/trainer/loop": "trainings: their saves, resumes, faults and stops",
+    "tests/trainer/loop/test_background_saves.py": "saves beside the steps of a run",
+    "tests/trainer/loop/test_kernel_cache.py": "kernels that a C++ compiler has built",
+    "tests/trainer/loop/test_kills.py": "a run that is killed at each point of a save",
+    "tests/trainer/loop/test_optimizer_runs.py": "each way of keeping optimizer state, in runs",
+    "tests/trainer/loop/test_preflight.py": "the first save of a run, beside its first step",
+    "tests/trainer/loop/test_resume.py": "runs that continue on other ranks and settings",
+    "tests/trainer/loop/test_stop_deadline.py": "runs that are stopped with little time left",
+    "tests/trainer/loop/test_storage_faults.py": "runs whose storage fails",
+    "tests/trainer/loop/test_validation.py": "validation on every layout",
     "tests/trainer/metrics/test_rank_times.py": "a slow rank among others, in a run",
     "tests/trainer/models/test_parallel_plans.py": "own models on every layout",
     "tests/trainer/numerics": "the numbers of every layout, against one rank",
-    "tests/trainer/operations": "verifies, deletes and exports of a training's checkpoints",
-    "tests/trainer/parallel": "each dimension of a layout, on its ranks",
+    "tests/trainer/operations/test_export_and_sample.py": "exports and samples of a checkpoint",
+    "tests/trainer/operations/test_operations.py": "checkpoints of runs, verified and deleted",
+    "tests/trainer/parallel/test_cp.py": "context parallelism on its ranks",
+    "tests/trainer/parallel/test_parallelize.py": "each dimension of a layout on its ranks",
+    "tests/trainer/parallel/test_pipeline.py": "every schedule of a pipeline on its ranks",
+    "tests/trainer/parallel/test_quantize.py": "each recipe of float8 on every layout, in runs",
+    "tests/trainer/parallel/test_tp.py": "tensor parallelism on its ranks",
     "tests/trainer/test_failures.py": "runs that end at a fault, with its reason",
     "tests/trainer/test_layout_chain.py": "one job through every kind of layout",
     "tests/trainer/test_presets.py": "a small twin of each preset, in a run",

@@ -31,15 +31,18 @@ def parameters(url: URL) -> dict[str, str]:
         database.dispose()
 
 
+@pytest.mark.integration
 def test_both_ends_look_for_a_peer_that_is_gone_without_a_word(postgres_url: URL) -> None:
     assert parameters(postgres_url).items() >= CONNECT_DEFAULTS.items()
 
 
+@pytest.mark.integration
 def test_what_the_url_names_wins(postgres_url: URL) -> None:
     named = postgres_url.update_query_dict({"keepalives_idle": "7"})
     assert parameters(named).items() >= (CONNECT_DEFAULTS | {"keepalives_idle": "7"}).items()
 
 
+@pytest.mark.integration
 def test_a_process_that_is_stopped_inside_a_transaction_loses_its_locks(postgres_url: URL) -> None:
     """Its session is idle; with the shipped limit a test would last ten seconds."""
     options = CONNECT_DEFAULTS["options"].replace("=10s", "=200ms")
@@ -59,6 +62,7 @@ def test_a_process_that_is_stopped_inside_a_transaction_loses_its_locks(postgres
     other.dispose()
 
 
+@pytest.mark.integration
 def test_a_read_begins_no_transaction_and_cannot_write(postgres_url: URL) -> None:
     database = Database(postgres_url.render_as_string(hide_password=False))
     with database.read() as connection:
@@ -77,6 +81,7 @@ def test_a_read_begins_no_transaction_and_cannot_write(postgres_url: URL) -> Non
     database.dispose()
 
 
+@pytest.mark.integration
 def test_a_connection_that_died_at_rest_is_replaced(
     postgres_url: URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +145,7 @@ def test_threads_take_turns_to_write_sqlite(tmp_path: Path) -> None:
     database.dispose()
 
 
+@pytest.mark.integration
 def test_few_threads_write_postgresql_at_once_and_none_waits_to_read(postgres_url: URL) -> None:
     database = Database(postgres_url.render_as_string(hide_password=False))
     counting = threading.Lock()
@@ -168,6 +174,7 @@ def test_few_threads_write_postgresql_at_once_and_none_waits_to_read(postgres_ur
         database.dispose()
 
 
+@pytest.mark.integration
 def test_a_writer_of_postgresql_without_a_turn_is_refused(
     postgres_url: URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:

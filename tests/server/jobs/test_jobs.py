@@ -233,6 +233,7 @@ def test_deleting_leaves_one_event(context: Context, harness: Harness) -> None:
     assert count(context, jobs) == count(context, attempts) == 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_an_event_of_a_job_that_is_gone_is_stored_under_the_lock_too(
     context: Context, harness: Harness

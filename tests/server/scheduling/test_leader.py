@@ -206,6 +206,7 @@ class OnlyOnce(threading.Event):
         return self._turns < 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_leader_that_is_stopped_inside_a_transaction_blocks_no_takeover(
     context: Context, harness: Harness
