@@ -181,14 +181,8 @@ def steps_in(printed: str) -> int:
 
 def train_ours(folder: Path, ranks: int, steps: int, way: Way) -> Speed:
     """Return what our trainer reaches."""
-    training = way.ours["training"]
-    spec = way.ours | {
-        "training": {**training, "global_batch_size": training["micro_batch_size"] * ranks}
-        | {"steps": steps, "log_every_steps": EVERY},
-        "lr_schedule": {"warmup_steps": 2},
-        "checkpoint": {"interval_steps": 0, "preflight": False},
-        "resources": {"device": "cpu" if way.on_cpu else "cuda", "world_size": ranks},
-    }
+    spec = spec_of(way, ranks, steps, EVERY)
+    spec["checkpoint"] = {"interval_steps": 0, "preflight": False}
     with tempfile.TemporaryDirectory(dir=folder) as name:
         run = Path(name)
         (run / "spec.json").write_text(json.dumps(spec))
@@ -201,6 +195,17 @@ def train_ours(folder: Path, ranks: int, steps: int, way: Way) -> Speed:
             done=lambda _printed: last_step(metrics),
         )
     return speed(marks, ranks, way)
+
+
+def spec_of(way: Way, ranks: int, steps: int, log_every: int) -> dict[str, Any]:
+    """Return our job of a way to train."""
+    training = way.ours["training"]
+    return way.ours | {
+        "training": {**training, "global_batch_size": training["micro_batch_size"] * ranks}
+        | {"steps": steps, "log_every_steps": log_every},
+        "lr_schedule": {"warmup_steps": 2},
+        "resources": {"device": "cpu" if way.on_cpu else "cuda", "world_size": ranks},
+    }
 
 
 def last_step(metrics: Path) -> int:

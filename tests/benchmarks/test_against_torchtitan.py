@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.against_torchtitan import WAYS, last_step, speed, steps_in
+from benchmarks.against_torchtitan import WAYS, last_step, spec_of, speed, steps_in
 from benchmarks.launch import Mark, launch_and_watch
-from benchmarks.start import against_torchtitan as start
 from trainyard.run.record_files import append_record
 from trainyard.run.records import MetricRecord
 from trainyard.spec.job import parse_job_spec
@@ -72,8 +71,7 @@ def test_a_launch_that_ends_early_raises_with_its_output(tmp_path: Path) -> None
         launch_and_watch(words, tmp_path, os.environ, done=lambda _: 0, until=1)
 
 
-def test_the_job_of_the_start_is_a_legal_one_of_the_same_shapes() -> None:
-    job = parse_job_spec(start.spec(2))
+def test_our_job_is_a_legal_one_of_torchtitans_shapes() -> None:
+    job = parse_job_spec(spec_of(WAYS["eager"], 2, steps=2, log_every=1))
     assert (job.training.seq_len, job.training.global_batch_size, job.training.steps) == (512, 8, 2)
-    assert job.model.vocab_size == 2048
-    assert job.checkpoint.preflight
+    assert (job.model.vocab_size, job.resources.world_size) == (2048, 2)
