@@ -79,8 +79,10 @@ class Case:
 
     @property
     def family(self) -> str:
-        """Which curve it belongs to."""
-        return f"{self.size} {'HSDP' if self.layout.dp_replicate > 1 else 'FSDP'}"
+        """Which curve it belongs to: its size, and the axes that divide it."""
+        kind = "HSDP" if self.layout.dp_replicate > 1 else "FSDP"
+        others = (axis for axis in ("cp", "tp", "pp") if getattr(self.layout, axis) > 1)
+        return " x ".join((f"{self.size} {kind}", *(axis.upper() for axis in others)))
 
 
 CASES = (
@@ -169,7 +171,7 @@ class Figures:
         self, case: Case, stages: list[Stage], first: float, details: dict[str, object]
     ) -> None:
         cost: DcpCost = self._pool.submit(dcp_cost, stages, case.layout.world_size).result()
-        self.dcp.setdefault(case.size, []).append((case.layout.world_size, cost.plan))
+        self.dcp.setdefault(case.family, []).append((case.layout.world_size, cost.plan))
         self._emit(
             "first_plan_of_dcp",
             cost.plan,
@@ -195,6 +197,11 @@ class Figures:
                 details={"family": family, "points": points},
                 unit="exponent of the ranks",
             )
+
+    def picture(self) -> str:
+        """Return an SVG of the first plans over the ranks, those of DCP too."""
+        caption = "First plan of a save, slowest rank"
+        return log_picture(self.curves, caption=caption, yardstick=("DCP's plan", self.dcp))
 
     def stall(self, size: str, layout: Layout, *, bounded: bool) -> None:
         """Print for how long a save in the background of training holds it up, in memory."""
@@ -308,9 +315,8 @@ def main(words: Sequence[str] | None = None) -> int:
         sizes = (2, 4, 8) if given.check else RANKS
         figures.descriptors(descriptor_law(context, sizes))
     if given.to is not None:
-        curves = figures.curves | {f"{size} DCP": line for size, line in figures.dcp.items()}
         path = given.to / "checkpoint-plans.svg"
-        path.write_text(log_picture(curves, caption="First plan of a save, slowest rank"))
+        path.write_text(figures.picture())
     return 0 if figures.reached else 1
 
 

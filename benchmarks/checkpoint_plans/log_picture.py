@@ -7,20 +7,36 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 860, 420
-LEFT, RIGHT, TOP, BOTTOM = 72, 170, 56, 56
-# Okabe and Ito's palette, which colour-blind people can distinguish.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#000000", "#999999")
+LEFT, RIGHT, TOP, BOTTOM = 72, 190, 56, 56
+# Okabe and Ito's palette, which colour-blind people can distinguish, and a brown.
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#000000", "#999999"),
+    "#7f4f24",
+)
+DASHES = ' stroke-dasharray="6 4"'
 
 Curve = Sequence[tuple[int, float]]
 
 
-def log_picture(curves: Mapping[str, Curve], *, caption: str) -> str:
+def log_picture(
+    curves: Mapping[str, Curve],
+    *,
+    caption: str,
+    yardstick: tuple[str, Mapping[str, Curve]] = ("", {}),
+) -> str:
     """Return an SVG of seconds over ranks, each curve with its name at the right.
+
+    Args:
+        curves: points by name.
+        caption: what is drawn.
+        yardstick: a name, and curves to compare with: dashed, in the colour of the curve whose name
+            they have.
 
     Raises:
         ValueError: there is no point.
     """
-    points = [point for curve in curves.values() for point in curve]
+    kind, dashed = yardstick
+    points = [point for each in (curves, dashed) for curve in each.values() for point in curve]
     if not points:
         raise ValueError("a picture needs points")
     x_axis = _Axis([x for x, _ in points], (LEFT, WIDTH - RIGHT), base=2)
@@ -35,7 +51,12 @@ def log_picture(curves: Mapping[str, Curve], *, caption: str) -> str:
         parts.append(_text(LEFT - 8, y + 4, f"{mark:g} s", "end"))
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "ranks", "middle"))
     for number, (name, curve) in enumerate(curves.items()):
-        parts += _curve(name, sorted(curve), (x_axis, y_axis), number)
+        colour = COLOURS[number % len(COLOURS)]
+        parts += _curve(curve, (x_axis, y_axis), colour)
+        parts += _curve(dashed.get(name, ()), (x_axis, y_axis), colour, DASHES)
+        parts += _legend(number, name, colour)
+    if dashed:
+        parts += _legend(len(curves), kind, "#5b6675", DASHES)
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -59,17 +80,20 @@ class _Axis:
         return self._pixels[0] + share * (self._pixels[1] - self._pixels[0])
 
 
-def _curve(name: str, curve: Curve, axes: tuple[_Axis, _Axis], number: int) -> list[str]:
-    colour = COLOURS[number % len(COLOURS)]
-    places = [(axes[0].at(x), axes[1].at(y)) for x, y in curve]
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+def _curve(curve: Curve, axes: tuple[_Axis, _Axis], colour: str, dashes: str = "") -> list[str]:
+    places = [(axes[0].at(x), axes[1].at(y)) for x, y in sorted(curve)]
     dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
-    y = TOP + 20 * number
+    if len(places) < 2:
+        return dots
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    return [f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>', *dots]
+
+
+def _legend(number: int, name: str, colour: str, dashes: str = "") -> list[str]:
+    x, y = WIDTH - RIGHT + 16, TOP + 20 * number
     return [
-        f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>',
-        *dots,
-        f'<rect x="{WIDTH - RIGHT + 16}" y="{y - 8}" width="14" height="6" fill="{colour}"/>',
-        _text(WIDTH - RIGHT + 36, y, name, "start"),
+        f'<path d="M{x} {y - 5}h16" stroke="{colour}" stroke-width="3"{dashes}/>',
+        _text(x + 22, y, name, "start"),
     ]
 
 

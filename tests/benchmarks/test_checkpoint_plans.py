@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
 
 import pytest
 
+from benchmarks.checkpoint_plans.__main__ import Case
 from benchmarks.checkpoint_plans.gloo_descriptors import DescriptorLaw
 from benchmarks.checkpoint_plans.log_picture import log_picture
+from trainyard.spec.layout import Layout
 
 
 def test_a_small_model_on_four_ranks(tmp_path: Path) -> None:
@@ -33,7 +36,7 @@ def test_a_small_model_on_four_ranks(tmp_path: Path) -> None:
     (named, *_) = (line["named_bytes"] for line in lines if "named_bytes" in line)
     assert gathered > 4 * named
     picture = (tmp_path / "checkpoint-plans.svg").read_text()
-    assert all(name in picture for name in ("debug FSDP", "debug HSDP", "debug DCP"))
+    assert all(name in picture for name in ("debug FSDP", "debug HSDP", escape("DCP's plan")))
 
 
 def test_descriptors_follow_the_law_that_fits_better() -> None:
@@ -41,6 +44,21 @@ def test_descriptors_follow_the_law_that_fits_better() -> None:
     assert by_doubling.at(512) == pytest.approx(63)
     by_rank = DescriptorLaw(((8, 10), (16, 18), (32, 34), (64, 66)))
     assert by_rank.at(512) == pytest.approx(514)
+
+
+def test_a_case_belongs_to_the_curve_of_its_size_and_axes() -> None:
+    assert Case("8B", Layout(dp_shard=8)).family == "8B FSDP"
+    assert Case("8B", Layout(dp_replicate=2, tp=4, pp=2)).family == "8B HSDP x TP x PP"
+
+
+def test_a_picture_joins_points_and_dashes_what_it_compares_with() -> None:
+    curves = {"one": [(8, 0.01), (64, 0.1)], "two": [(64, 0.2)]}
+    drawn = log_picture(curves, caption="some", yardstick=("other", {"one": [(8, 1.0), (64, 2.0)]}))
+    lines = [line for line in drawn.splitlines() if 'fill="none"' in line]
+    assert len(lines) == 2, "a single point is no line"
+    assert ["dasharray" in line for line in lines] == [False, True]
+    assert drawn.count("<circle") == 5
+    assert ">other</text>" in drawn
 
 
 def test_a_picture_needs_points() -> None:
