@@ -196,7 +196,7 @@ class Ownership:
         if self._sends:
             places = self.places(writer, overhead).values()
             return max((place.offset + place.length for place in places), default=0)
-        return self._form(writer, overhead).end if self._writes[writer] else 0
+        return self._form(writer, overhead).end
 
     def _form(self, writer: int, overhead: Overhead) -> _Form:
         """Return where the chunks are stored that a writer itself holds.
