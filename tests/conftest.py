@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.durations import measure
 from tests.integration import INTEGRATION
 from tests.watchdog import watch
 from trainyard.base.loopback import is_loopback
@@ -33,9 +34,10 @@ settings.register_profile(
 settings.load_profile("trainyard")
 
 
-def pytest_configure() -> None:
-    """Have what the tests start ended with them, however they end."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Have what the tests start ended with them, however they end, and measure the tests."""
     watch()
+    measure(config)
 
 
 class OutsideConnectionError(RuntimeError):

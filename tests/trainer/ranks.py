@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.durations import SPENT
 from tests.forkserver import FORKSERVER
 
 
@@ -71,7 +72,7 @@ def run_ranks(world_size: int, fn: Callable[..., Any], *args: Any, **options: An
     Raises:
         RankError: as soon as one rank fails; the others are killed.
     """
-    with started_ranks(world_size, fn, *args, **options) as ranks:
+    with SPENT.span("ranks"), started_ranks(world_size, fn, *args, **options) as ranks:
         return ranks.results()
 
 
@@ -143,10 +144,11 @@ class _Ended:
 
 def _ended(rank: int, process: Any, connection: Connection) -> _Ended:
     try:
-        result, error, at = connection.recv()
+        result, error, at, cpu = connection.recv()
     except (EOFError, ConnectionResetError):
         process.join()
         return _Ended(rank, None, f"rank {rank} died with exit code {process.exitcode}", 0.0)
+    SPENT.ranks_cpu += cpu
     return _Ended(rank, result, None if error is None else f"rank {rank} failed:\n{error}", at)
 
 
@@ -161,7 +163,7 @@ def _run_rank(
     os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
     faulthandler.dump_traceback_later(timeout_seconds, exit=True)
     torch.set_num_threads(1)
-    answer: tuple[Any, str | None, float]
+    answer: tuple[Any, str | None, float, float]
     try:
         fn, args = connection.recv()
         if initialize:
@@ -170,9 +172,9 @@ def _run_rank(
         if dist.is_initialized():
             dist.barrier()  # no rank closes its connections while another one needs them
             dist.destroy_process_group()
-        answer = (result, None, time.monotonic())
+        answer = (result, None, time.monotonic(), time.process_time())
     except BaseException:  # noqa: BLE001 -- whatever it is, the parent reports it
-        answer = (None, traceback.format_exc(), time.monotonic())
+        answer = (None, traceback.format_exc(), time.monotonic(), time.process_time())
     connection.send_bytes(pickle.dumps(answer))
     connection.close()
 

@@ -1,0 +1,189 @@
+"""Measures each test, fixture and collection, and stores them for `python -m tools.durations`.
+
+A line of `.durations.jsonl` is one test, or one collection, or the whole run. Seconds are wall
+time, unless a name says `cpu`: then they are processor time of pytest's process, of the children
+that it waited for, and of the ranks that it ran.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILE = ".durations.jsonl"
+MEASURED = "durations"
+"""The property of a report that has what its phase measured."""
+
+
+class Spent:
+    """Seconds that the current phase of a test has spent, by what spent them."""
+
+    def __init__(self) -> None:
+        self.fixtures: dict[str, float] = defaultdict(float)
+        self.spans: dict[str, float] = defaultdict(float)
+        self.ranks_cpu = 0.0
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Add the seconds of a block to a span, such as the training of ranks."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spans[name] += time.monotonic() - started
+
+
+SPENT = Spent()
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process and of the children that it waited for."""
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in both)
+
+
+class Measure:
+    """Measures in the process that runs tests; reports carry the figures to the controller."""
+
+    def __init__(self) -> None:
+        self._cpu = 0.0
+        self._inner: list[float] = []
+        """Seconds of the fixtures that each fixture in the making asked for."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self, session: pytest.Session) -> Iterator[None]:
+        """Measure the collection of this process."""
+        started, cpu = time.monotonic(), processor_seconds()
+        result = yield
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output[MEASURED] = {
+                "seconds": time.monotonic() - started,
+                "cpu": processor_seconds() - cpu,
+            }
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
+        """Measure a fixture without those that it asked for while it was made."""
+        self._inner.append(0.0)
+        started = time.monotonic()
+        try:
+            return (yield)
+        finally:
+            seconds = time.monotonic() - started
+            SPENT.fixtures[fixturedef.argname] += seconds - self._inner.pop()
+            if self._inner:
+                self._inner[-1] += seconds
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[pytest.TestReport]:
+        """Attach what the phase that ends has spent."""
+        report: pytest.TestReport = yield
+        cpu = processor_seconds()
+        report.user_properties.append(
+            (
+                MEASURED,
+                {
+                    "cpu": cpu - self._cpu if self._cpu else 0.0,
+                    "ranks_cpu": SPENT.ranks_cpu,
+                    "fixtures": dict(SPENT.fixtures),
+                    "spans": dict(SPENT.spans),
+                },
+            )
+        )
+        self._cpu = cpu
+        SPENT.__init__()  # type: ignore[misc]
+        return report
+
+
+class Store:
+    """Writes what the processes of a run measured, in the process that distributes the tests."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._path = config.rootpath / FILE
+        self._arguments = list(config.invocation_params.args)
+        self._started = time.monotonic()
+        self._busy = _busy_seconds()
+        self._load = os.getloadavg()
+        self._lines: dict[str, dict[str, Any]] = {}
+        self._collections: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        line = self._lines.setdefault(
+            report.nodeid,
+            {
+                "test": report.nodeid,
+                "process": getattr(report, "worker_id", "main"),
+                "at": round(time.monotonic() - self._started, 3),
+                "outcome": "passed",
+                "cpu": 0.0,
+                "ranks_cpu": 0.0,
+                "fixtures": {},
+                "spans": {},
+            },
+        )
+        if report.outcome != "passed":
+            line["outcome"] = report.outcome
+        line[report.when or "call"] = round(report.duration, 4)
+        for values in (value for name, value in report.user_properties if name == MEASURED):
+            line["cpu"] = round(line["cpu"] + values["cpu"], 4)
+            line["ranks_cpu"] = round(line["ranks_cpu"] + values["ranks_cpu"], 4)
+            for kind in ("fixtures", "spans"):
+                for name, seconds in values[kind].items():
+                    line[kind][name] = round(line[kind].get(name, 0.0) + seconds, 4)
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        measured = getattr(node, "workeroutput", {}).get(MEASURED)
+        if measured:
+            self._collections.append({"collection": node.gateway.id, **measured})
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        run = {
+            "run": self._arguments,
+            "seconds": round(time.monotonic() - self._started, 1),
+            "busy_cpu": round(_busy_seconds() - self._busy, 1),
+            "load_before": self._load,
+            "load_after": os.getloadavg(),
+            "cores": os.cpu_count(),
+            "machine": _processor(),
+            "python": platform.python_version(),
+            "exit": int(exitstatus),
+        }
+        lines = [run, *self._collections, *self._lines.values()]
+        self._path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _busy_seconds() -> float:
+    """Return the seconds that all processors were busy since the machine started."""
+    values = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    user, nice, system, _idle, _iowait, irq, softirq, _steal = values
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def _processor() -> str:
+    """Return the model of the processor, with the family and model number that tell it apart."""
+    lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
+    fields = dict(line.partition(":")[::2] for line in lines)
+    words = {name.strip(): value.strip() for name, value in fields.items()}
+    return (
+        f"{words.get('model name', platform.machine())}, family {words.get('cpu family', '?')}, "
+        f"model {words.get('model', '?')}"
+    )
+
+
+def measure(config: pytest.Config) -> None:
+    """Measure the tests of this run, and store the figures where they are distributed."""
+    config.pluginmanager.register(Measure(), "trainyard-measure")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Store(config), "trainyard-store")
