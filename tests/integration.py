@@ -57,3 +57,8 @@ INTEGRATION = {
     "tests/worker/warm": "ranks that an idle process has forked",
 }
 """Folders and files, from the root of the project."""
+
+DEEP = {
+    "tests/benchmarks": "programs that measure the product, and that no part of it uses",
+}
+"""Folders and files whose tests run in turns, and where the change reaches them."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import INTEGRATION
+from tests.gate.statements import ALWAYS
+from tests.integration import DEEP, INTEGRATION
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("library/trainyard", "server", "worker", "trainer", "embedded", "provisioner")
@@ -123,7 +124,7 @@ def test_no_module_has_the_name_of_another_one_in_another_part() -> None:
     assert SHARED_MODULES.keys() <= twice.keys(), "an exception that nothing needs"
 
 
-@pytest.mark.parametrize("place", INTEGRATION)
-def test_each_place_of_whole_programs_has_tests(place: str) -> None:
+@pytest.mark.parametrize("place", [*INTEGRATION, *DEEP, *ALWAYS])
+def test_each_place_that_has_a_mark_has_tests(place: str) -> None:
     path = ROOT / place
     assert path.is_file() or any(path.rglob("test_*.py"))

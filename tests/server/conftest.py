@@ -13,7 +13,17 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import URL, Connection, Engine, create_engine, delete, make_url, select, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    create_engine,
+    delete,
+    event,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.pool import NullPool
 
 import server.database.engine as engines
@@ -22,21 +32,26 @@ from server.database.engine import Database
 from server.database.migrate import upgrade
 from server.database.schema import metadata
 from server.settings import Settings
+from tests.gate import statements
+from tests.gate.durations import SPENT
 from tests.server.harness import FakeClock, Harness, Launched
 from tests.server.yard import Yard
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_once() -> Iterator[None]:
+def compiled_once(pytestconfig: pytest.Config) -> Iterator[None]:
     """Let the engines of one process share what they have compiled.
 
     Each test has a database of its own, and half of the time of its statements was to compile them
     for the dialect of its engine.
     """
     make, first = engines._engine, dict[str, Engine]()
+    records = pytestconfig.getoption(statements.OPTION)
 
     def sharing(url: str) -> Engine:
         engine = make(url)
+        if records and engine.dialect.name == "postgresql":
+            event.listen(engine, "before_cursor_execute", _note_statement)
         shared = first.get(engine.dialect.name)
         if shared is None or shared.dialect.server_version_info is None:  # it never connected
             first[engine.dialect.name] = engine
@@ -48,6 +63,23 @@ def compiled_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "_engine", sharing)
         yield
+
+
+def _note_statement(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+    SPENT.statements.add(statements.plain(statement))
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests on PostgreSQL as deep, but those that together execute every statement."""
+    always = statements.AlwaysRun(config.rootpath)
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        # A test that runs on PostgreSQL alone has not the mark of the fixture's parameter.
+        twin = item.get_closest_marker("integration") is not None
+        on_postgresql = parameters and parameters.params.get("database_url") == "postgresql"
+        if twin and on_postgresql and not always.has(item.nodeid):
+            item.add_marker(pytest.mark.deep)
 
 
 @pytest.fixture(scope="session")

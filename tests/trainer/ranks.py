@@ -25,8 +25,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.durations import SPENT
 from tests.forkserver import FORKSERVER
+from tests.gate.durations import SPENT
 
 
 class RankError(AssertionError):

@@ -1,8 +1,8 @@
 """Measures each test, fixture and collection, and stores them for `python -m tools.durations`.
 
-A line of `.durations.jsonl` is one test, or one collection, or the whole run. Seconds are wall
-time, unless a name says `cpu`: then they are processor time of pytest's process, of the children
-that it waited for, and of the ranks that it ran.
+A run has a file in `.durations`: a line is a test, a collection, or the run itself. Seconds are
+wall time; those of `cpu` are processor time of the process of pytest, of its finished children, and
+of its ranks.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import platform
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-FILE = ".durations.jsonl"
+FOLDER = ".durations"
+MAX_RUNS = 20
+"""Files that are kept."""
 MEASURED = "durations"
 """The property of a report that has what its phase measured."""
 
@@ -32,6 +35,8 @@ class Spent:
         self.fixtures: dict[str, float] = defaultdict(float)
         self.spans: dict[str, float] = defaultdict(float)
         self.ranks_cpu = 0.0
+        self.statements: set[str] = set()
+        """SQL statements, where a run records them."""
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -61,7 +66,7 @@ class Measure:
         """Seconds of the fixtures that each fixture in the making asked for."""
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_collection(self, session: pytest.Session) -> Iterator[None]:
+    def pytest_collection(self, session: pytest.Session) -> Generator[None, Any, Any]:
         """Measure the collection of this process."""
         started, cpu = time.monotonic(), processor_seconds()
         result = yield
@@ -74,7 +79,7 @@ class Measure:
         return result
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
         """Measure a fixture without those that it asked for while it was made."""
         self._inner.append(0.0)
         started = time.monotonic()
@@ -87,9 +92,11 @@ class Measure:
                 self._inner[-1] += seconds
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self,
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Attach what the phase that ends has spent."""
-        report: pytest.TestReport = yield
+        report = yield
         cpu = processor_seconds()
         report.user_properties.append(
             (
@@ -99,6 +106,7 @@ class Measure:
                     "ranks_cpu": SPENT.ranks_cpu,
                     "fixtures": dict(SPENT.fixtures),
                     "spans": dict(SPENT.spans),
+                    "statements": sorted(SPENT.statements) if report.when == "call" else [],
                 },
             )
         )
@@ -111,7 +119,7 @@ class Store:
     """Writes what the processes of a run measured, in the process that distributes the tests."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._path = config.rootpath / FILE
+        self._folder = config.rootpath / FOLDER
         self._arguments = list(config.invocation_params.args)
         self._started = time.monotonic()
         self._busy = _busy_seconds()
@@ -120,7 +128,7 @@ class Store:
         self._collections: list[dict[str, Any]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        line = self._lines.setdefault(
+        line: dict[str, Any] = self._lines.setdefault(
             report.nodeid,
             {
                 "test": report.nodeid,
@@ -135,13 +143,16 @@ class Store:
         )
         if report.outcome != "passed":
             line["outcome"] = report.outcome
-        line[report.when or "call"] = round(report.duration, 4)
-        for values in (value for name, value in report.user_properties if name == MEASURED):
+        line[report.when] = round(report.duration, 4)
+        properties: list[tuple[str, Any]] = report.user_properties
+        for values in (value for name, value in properties if name == MEASURED):
             line["cpu"] = round(line["cpu"] + values["cpu"], 4)
             line["ranks_cpu"] = round(line["ranks_cpu"] + values["ranks_cpu"], 4)
             for kind in ("fixtures", "spans"):
                 for name, seconds in values[kind].items():
                     line[kind][name] = round(line[kind].get(name, 0.0) + seconds, 4)
+            if values["statements"]:
+                line["statements"] = values["statements"]
 
     def pytest_testnodedown(self, node: Any) -> None:
         measured = getattr(node, "workeroutput", {}).get(MEASURED)
@@ -161,7 +172,21 @@ class Store:
             "exit": int(exitstatus),
         }
         lines = [run, *self._collections, *self._lines.values()]
-        self._path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        self._folder.mkdir(exist_ok=True)
+        name = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{len(self._lines)}-tests.jsonl"
+        (self._folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for old in stored_runs(self._folder.parent)[:-MAX_RUNS]:
+            old.unlink(missing_ok=True)
+
+
+def stored_runs(root: Path) -> list[Path]:
+    """Return the files of the runs of a checkout, the oldest first."""
+    return sorted((root / FOLDER).glob("*.jsonl"))
+
+
+def duration_of(line: Mapping[str, Any]) -> float:
+    """Return the wall time of a test with its fixtures, from its line."""
+    return float(sum(line.get(phase, 0.0) for phase in ("setup", "call", "teardown")))
 
 
 def _busy_seconds() -> float:
@@ -182,7 +207,7 @@ def _processor() -> str:
     )
 
 
-def measure(config: pytest.Config) -> None:
+def register(config: pytest.Config) -> None:
     """Measure the tests of this run, and store the figures where they are distributed."""
     config.pluginmanager.register(Measure(), "trainyard-measure")
     if not hasattr(config, "workerinput"):

@@ -1,0 +1,98 @@
+"""A change reaches tests by imports, helpers, fixtures, and the folder that theirs mirrors."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.gate.reach import changed_files, last_commit, reaching
+
+TREE = {
+    "server/metrics/store.py": "import server.database\n",
+    "server/metrics/charts.py": "",
+    "server/database.py": "",
+    "library/trainyard/spec/job.py": "",
+    "library/trainyard/spec/layout.py": "",
+    "tests/conftest.py": "",
+    "tests/server/conftest.py": "from tests.server.clock import Clock\n",
+    "tests/server/clock.py": "import server.database\n",
+    "tests/server/metrics/test_store.py": "from server.metrics import store\n",
+    "tests/server/metrics/helper.py": "",
+    "tests/server/jobs/test_jobs.py": "from tests.server.metrics.helper import anything\n",
+    "tests/benchmarks/test_plans.py": "",
+    "tests/library/spec/test_job.py": "from trainyard.spec.job import JobSpec\n",
+}
+
+
+def git(root: Path, *words: str) -> None:
+    own = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    subprocess.run(("git", *own, *words), cwd=root, check=True, capture_output=True)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A checkout with one commit."""
+    for name, text in TREE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changed", "reached"),
+    [
+        pytest.param("server/metrics/store.py", {"metrics"}, id="a module that it imports"),
+        pytest.param("server/metrics/charts.py", {"metrics"}, id="a module of its folder"),
+        pytest.param("server/database.py", set(), id="what a module imports in turn"),
+        pytest.param("library/trainyard/spec/layout.py", {"spec"}, id="a folder of the library"),
+        pytest.param("tests/server/metrics/test_store.py", {"metrics"}, id="the file itself"),
+        pytest.param("tests/server/metrics/helper.py", {"jobs"}, id="a helper that it imports"),
+        pytest.param("tests/server/conftest.py", {"metrics", "jobs"}, id="fixtures above it"),
+        pytest.param("tests/server/clock.py", {"metrics", "jobs"}, id="a helper of fixtures"),
+        pytest.param(
+            "tests/conftest.py", {"metrics", "jobs", "spec", "benchmarks"}, id="fixtures of all"
+        ),
+        pytest.param("docs/design.md", set(), id="a page"),
+        pytest.param("benchmarks/plans/lines.py", {"benchmarks"}, id="any part of a benchmark"),
+    ],
+)
+def test_a_change_reaches_the_tests_that_use_what_changed(
+    root: Path, changed: str, reached: set[str]
+) -> None:
+    files = {
+        "metrics": root / "tests/server/metrics/test_store.py",
+        "jobs": root / "tests/server/jobs/test_jobs.py",
+        "spec": root / "tests/library/spec/test_job.py",
+        "benchmarks": root / "tests/benchmarks/test_plans.py",
+    }
+    found = {name for name, path in files.items() if reaching(root, {changed}, path)}
+    assert found == reached
+
+
+def test_a_change_is_all_that_differs_from_a_commit(root: Path) -> None:
+    first = last_commit(root, "server/database.py")
+    assert first is not None
+    assert not changed_files(root, first)
+    (root / "server/database.py").write_text("x = 1\n")
+    git(root, "commit", "--quiet", "--all", "-m", "second")
+    (root / "server/metrics/charts.py").unlink()
+    (root / "new.py").touch()
+    changed = frozenset({"server/database.py", "server/metrics/charts.py", "new.py"})
+    assert changed_files(root, first) == changed
+
+
+def test_a_commit_that_is_no_ancestor_has_no_change(root: Path) -> None:
+    assert changed_files(root, "0" * 40) is None
+    git(root, "checkout", "--quiet", "-b", "other")
+    (root / "server/database.py").write_text("x = 1\n")
+    git(root, "commit", "--quiet", "--all", "-m", "elsewhere")
+    elsewhere = last_commit(root, "server/database.py")
+    git(root, "checkout", "--quiet", "-")
+    assert elsewhere is not None
+    assert changed_files(root, elsewhere) is None
+    assert last_commit(root, "no/such/file") is None

@@ -1,0 +1,72 @@
+"""A test that fails in a run and passes alone is printed and stored with its count."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.gate.second_tries import FILE, add_tries, read_tries
+from tests.watchdog import MARK
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFTEST = """
+from tests.gate import second_tries
+
+def pytest_addoption(parser):
+    parser.addoption(second_tries.OPTION, action="store_true")
+
+pytest_configure = second_tries.register
+"""
+TESTS = """
+import pathlib
+
+def test_once():
+    tried = pathlib.Path(__file__).with_name("tried")
+    if not tried.exists():
+        tried.touch()
+        raise AssertionError("the first time")
+
+def test_never(): raise AssertionError("always")
+
+def test_well(): pass
+"""
+
+
+def pytest_run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = (sys.executable, "-m", "pytest", "-q", *words)
+    return subprocess.run(
+        command, cwd=root, env=environment, check=False, capture_output=True, text=True
+    )
+
+
+def test_what_passes_alone_is_counted_and_what_fails_twice_fails(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "tests" / "test_some.py").write_text(TESTS)
+    stored = tmp_path / FILE
+    assert pytest_run(tmp_path).returncode == 1
+    assert not stored.exists()
+    again = pytest_run(tmp_path, "--last-failed", "--second-try")
+    assert again.returncode == 1, "one of the two failed twice"
+    name = "tests/test_some.py::test_once"
+    assert f"{name}: second try number 1" in again.stdout
+    assert {test: tries["count"] for test, tries in json.loads(stored.read_text()).items()} == {
+        name: 1
+    }
+
+
+def test_counts_add_up_in_the_order_of_names(tmp_path: Path) -> None:
+    assert read_tries(tmp_path / "absent.json") == {}
+    first = add_tries({}, ["b", "a"], today="2026-01-01")
+    second = add_tries(first, ["b"], today="2026-01-02")
+    assert list(second) == ["a", "b"]
+    assert second == {
+        "a": {"count": 1, "last": "2026-01-01"},
+        "b": {"count": 2, "last": "2026-01-02"},
+    }

@@ -1,0 +1,138 @@
+"""Four landings run every deep test, and each runs those that its change reaches."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gate.test_reach import git
+from tests.gate.turns import FILE, TURNS, Turn, advance, read_turn, whole_reason
+from tests.watchdog import MARK
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFTEST = """
+from tests.gate import turns
+
+def pytest_addoption(parser):
+    parser.addoption(turns.OPTION, action="store_true")
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "deep: repeats another test")
+    turns.register(config)
+"""
+TESTS = """
+import pytest
+
+def test_always(): pass
+
+@pytest.mark.deep
+@pytest.mark.parametrize("n", range(40))
+def test_deep(n): pass
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with a file of tests, one of which is not deep."""
+    (tmp_path / "tests" / "gate").mkdir(parents=True)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "jobs.py").touch()
+    (tmp_path / "tests" / "server").mkdir()
+    (tmp_path / "tests" / "server" / "test_jobs.py").write_text(TESTS)
+    git(tmp_path, "init", "--quiet")
+    store(tmp_path, Turn(0, "0" * 40))
+    return tmp_path
+
+
+def store(root: Path, turn: Turn) -> None:
+    (root / FILE).write_text(json.dumps({"turn": turn.turn, "base": turn.base}))
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "turn")
+
+
+def head(root: Path) -> str:
+    command = ("git", "rev-parse", "HEAD")
+    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout[:-1]
+
+
+def run(root: Path, *words: str) -> tuple[set[str], str]:
+    """Return the tests that a run of pytest passes, and what it prints."""
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = (sys.executable, "-m", "pytest", "-rp", "-p", "no:cacheprovider", "--turn", *words)
+    done = subprocess.run(
+        command, cwd=root, env=environment, check=True, capture_output=True, text=True
+    )
+    return set(re.findall(r"^PASSED .*::(.+)$", done.stdout, re.MULTILINE)), done.stdout
+
+
+def test_four_landings_run_every_deep_test_once(checkout: Path) -> None:
+    base = head(checkout)
+    runs = []
+    for turn in range(TURNS):
+        store(checkout, Turn(turn, base))
+        runs.append(run(checkout)[0])
+    assert all("test_always" in passed for passed in runs)
+    deep = [test for passed in runs for test in passed if test != "test_always"]
+    assert len(deep) == len(set(deep)) == 40
+    assert all(len(passed) > 1 for passed in runs)
+
+
+def test_the_deep_tests_of_a_changed_module_run(checkout: Path) -> None:
+    base = head(checkout)
+    (checkout / "server" / "jobs.py").write_text("changed = True\n")
+    store(checkout, Turn(0, base))
+    passed, printed = run(checkout)
+    assert len(passed) == 41
+    assert re.search(r"^ +1 always run$", printed, re.MULTILINE)
+    assert re.search(r"^ +\d+ deep, reached by the change$", printed, re.MULTILINE)
+    assert re.search(r"^ +\d+ deep, of this turn$", printed, re.MULTILINE)
+    assert "left to the next turns" not in printed
+
+
+def test_an_unknown_base_runs_everything(checkout: Path) -> None:
+    passed, printed = run(checkout, "-p", "xdist", "--numprocesses", "1")
+    assert len(passed) == 41
+    assert "every deep test runs: the base is no ancestor of this commit" in printed
+    assert re.search(r"^ +40 deep, all run$", printed, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("constraints.txt", "web/package-lock.json", "Makefile", ".ci/run"),
+        *("migrations/versions/0001_first.py", "tests/conftest.py", "tests/integration.py"),
+        *("tests/forkserver.py", "tests/gate/reach.py"),
+    ],
+)
+def test_a_lock_a_migration_a_fixture_of_all_or_the_selection_runs_everything(name: str) -> None:
+    assert whole_reason({"README.md", FILE, name}) == f"{name} has changed"
+
+
+def test_any_other_change_runs_a_turn() -> None:
+    assert whole_reason({FILE, "server/jobs/service.py", "tests/server/conftest.py"}) is None
+
+
+def test_a_turn_is_advanced_once_for_a_landing(checkout: Path) -> None:
+    first = head(checkout)
+    (checkout / "server" / "jobs.py").write_text("first = True\n")
+    git(checkout, "commit", "--quiet", "--all", "-m", "rest of the first landing")
+    assert advance(checkout) == read_turn(checkout) == Turn(1, first)
+    with pytest.raises(ValueError, match="advanced already"):
+        advance(checkout)
+    git(checkout, "commit", "--quiet", "--all", "-m", "second landing")
+    second = head(checkout)
+    assert advance(checkout) == Turn(2, second)
+
+
+def test_the_stored_turn_can_be_read() -> None:
+    turn = read_turn(ROOT)
+    assert 0 <= turn.turn < TURNS
+    assert re.fullmatch("[0-9a-f]{40}", turn.base)

@@ -1,0 +1,150 @@
+"""Plant faults, and count those that the tests of continuous integration find.
+
+`make test-faults` plants each fault of `tests/gate/faults.toml` in a clone of the last commit.
+First it is a part of the change; then it has landed unseen, and four landings change nothing else.
+The tests that import the changed module come first, and the first failure ends a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.gate.reach import reaching
+from tests.gate.turns import FILE, TURNS, Turn
+
+ROOT = Path(__file__).resolve().parent.parent
+FAULTS = "tests/gate/faults.toml"
+BUILT = ("web/dist", "web/node_modules")
+"""Folders that git ignores and that tests need."""
+IDENTITY = (
+    "-c",
+    "user.name=faults",
+    "-c",
+    "user.email=faults@localhost",
+    "-c",
+    "commit.gpgsign=no",
+)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A line of the product, and what stands there instead."""
+
+    module: str
+    line: str
+    instead: str
+
+    def plant(self, root: Path) -> None:
+        """Replace the line in a checkout.
+
+        Raises:
+            ValueError: the module has the line not at all, or more than once.
+        """
+        path = root / self.module
+        text = path.read_text(encoding="utf-8")
+        if (count := text.count(self.line)) != 1:
+            raise ValueError(f"{self.module}: {self.line!r} stands there {count} times, not once")
+        path.write_text(text.replace(self.line, self.instead), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Found:
+    """Which test found a fault, if one did."""
+
+    module: str
+    landing: str
+    """`change`, or the turn of a landing after that of the fault."""
+    test: str | None
+    seconds: float
+
+
+def read_faults(root: Path) -> list[Fault]:
+    """Return the faults of a checkout."""
+    listed = tomllib.loads((root / FAULTS).read_text(encoding="utf-8"))["fault"]
+    return [Fault(**each) for each in listed]
+
+
+def try_fault(fault: Fault, clone: Path) -> Iterator[Found]:
+    """Plant a fault in a clone, and yield what each landing finds until one does."""
+    start = _git(clone, "rev-parse", "HEAD")
+    fault.plant(clone)
+    _commit(clone, Turn(0, start))
+    change = _first_failure(clone, fault)
+    yield Found(fault.module, "change", *change)
+    landed = _git(clone, "rev-parse", "HEAD")
+    for turn in range(1, TURNS + 1):
+        _commit(clone, Turn(turn % TURNS, landed))
+        found = Found(fault.module, f"turn {turn % TURNS}", *_first_failure(clone, fault))
+        yield found
+        if found.test is not None:
+            break
+    _git(clone, "reset", "--quiet", "--hard", start)
+
+
+def _commit(clone: Path, turn: Turn) -> None:
+    (clone / FILE).write_text(json.dumps(asdict(turn)))
+    _git(clone, *IDENTITY, "commit", "--quiet", "--all", "--message", "a fault")
+
+
+def _first_failure(clone: Path, fault: Fault) -> tuple[str | None, float]:
+    """Return the first of the selected tests that fails, and the seconds until then."""
+    started = time.monotonic()
+    tests = sorted((clone / "tests").rglob("test_*.py"))
+    near = [str(path) for path in tests if reaching(clone, {fault.module}, path)]
+    for chosen in (near, []) if near else ([],):
+        words = ("--turn", "-m", "not slow", "--exitfirst", "-p", "no:cacheprovider", "-q")
+        own = "--ignore=tests/tools/test_faults.py"  # it fails where a fault is planted
+        command = (sys.executable, "-m", "pytest", "-n2", "--dist=loadfile", own, *words, *chosen)
+        paths = os.pathsep.join((str(clone), str(clone / "library")))
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        ran = subprocess.run(
+            command, cwd=clone, env=environment, check=False, capture_output=True, text=True
+        )
+        if failed := _FAILED.search(ran.stdout):
+            return failed[1], round(time.monotonic() - started, 1)
+        if ran.returncode not in (0, 5):  # 5: no test is selected
+            raise RuntimeError(f"pytest ended with {ran.returncode}: {ran.stdout[-2000:]}")
+    return None, round(time.monotonic() - started, 1)
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(("git", *words), cwd=root, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a JSON line for each landing; 1 where a fault is found by none."""
+    parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
+    parser.add_argument("modules", nargs="*", help="those to plant faults in; all when none")
+    chosen = parser.parse_args(arguments).modules
+    faults = [fault for fault in read_faults(ROOT) if not chosen or fault.module in chosen]
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="trainyard-faults-") as folder:
+        clone = Path(folder) / "clone"
+        _git(ROOT, "clone", "--quiet", "--no-hardlinks", str(ROOT), str(clone))
+        for built in BUILT:
+            (clone / built).symlink_to(ROOT / built)
+        for fault in faults:
+            tries = []
+            for found in try_fault(fault, clone):
+                tries.append(found)
+                print(json.dumps(asdict(found)), flush=True)
+            missed += all(found.test is None for found in tries)
+    print(json.dumps({"faults": len(faults), "missed": missed}))
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
