@@ -92,17 +92,17 @@ check-rules:
 check-web:
 	$(NPM) run check
 
-turn: ## Advance the turn of the deep tests, once for a landing (tests/gate/turns.py)
-	$(BIN)/python -m tests.gate.turns
+turn: ## Advance the turn of the deep tests after the commit that landed last (BASE)
+	$(BIN)/python -m tests.gate.turns $(BASE)
 
 test: setup ## Every test but deep ones, those of whole programs (tests/integration.py), slow ones and `check`'s
 	$(PYTEST) -m 'not slow and not integration and not deep' $(CHECKED:%=--ignore=%)
 
-test-ci: setup browser ## What continuous integration runs after `check`: every test but slow ones, deep ones in turns
+test-ci: setup browser ## What continuous integration runs after `check`: every test but slow ones, and a quarter of the deep ones
 	$(PYTEST) --turn -m 'not slow' $(CHECKED:%=--ignore=%)
 
-test-again: ## Run what failed in the last run of tests once more, one at a time; count what passes
-	OMP_NUM_THREADS=1 $(BIN)/pytest --verbose --second-try --last-failed --last-failed-no-failures none
+test-again: ## Run what failed in the last run of tests once more, one at a time
+	OMP_NUM_THREADS=1 $(BIN)/pytest --verbose $(SECOND_TRY) --last-failed --last-failed-no-failures none
 
 test-all: setup browser ## Every test, the slow ones included
 	$(PYTEST)
@@ -167,9 +167,9 @@ soak: setup ## Kill training at random moments, resume, compare the curves (KILL
 test-faults: setup ## Plant each fault of tests/gate/faults.toml, and count those that the tests find (MODULES)
 	$(BIN)/python -m tools.faults $(MODULES)
 
-statements: setup ## Choose the tests on PostgreSQL that always run (tests/gate/statements.py)
-	$(PYTEST) --statements -k postgresql tests/server
-	$(BIN)/python -m tests.gate.statements
+statements: setup ## Choose the tests on PostgreSQL that always run (tests/gate/postgresql.py)
+	$(PYTEST) --statements -m 'not slow' -k postgresql tests/server
+	$(BIN)/python -m tests.gate.postgresql
 
 attack: setup ## Attack a whole control plane: each test is an attack with its predicted outcome
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v tests/attack

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gate.statements import ALWAYS
+from tests.gate.postgresql import ALWAYS
 from tests.integration import DEEP, INTEGRATION
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,7 +17,7 @@ from tests.integration import INTEGRATION
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/testing.md"
-DEAREST = 50
+MAX_SLOWEST = 50
 LEAST_SECONDS = 10.0
 """A cause below it is summed with others."""
 
@@ -53,8 +53,8 @@ def page(lines: Sequence[Line]) -> str:
             *_table("folder", _by(tests, _folder)),
             "\n## By cause\n",
             *_causes(tests, collections),
-            f"\n## The {DEAREST} dearest tests\n",
-            *_dearest(tests),
+            f"\n## The {MAX_SLOWEST} slowest tests\n",
+            *_slowest(tests),
             "",
         ]
     )
@@ -128,10 +128,10 @@ def _kind(test: Line) -> str:
     return f"tests on {database[1]} in `{folder}`" if database else f"other tests of `{folder}`"
 
 
-def _dearest(tests: Sequence[Line]) -> Iterator[str]:
+def _slowest(tests: Sequence[Line]) -> Iterator[str]:
     yield "| test | seconds | processor seconds |"
     yield "|---|---:|---:|"
-    for test in sorted(tests, key=duration_of, reverse=True)[:DEAREST]:
+    for test in sorted(tests, key=duration_of, reverse=True)[:MAX_SLOWEST]:
         name = test["test"].replace("|", "\\|")
         yield f"| `{name}` | {duration_of(test):.1f} | {test['cpu'] + test['ranks_cpu']:.1f} |"
 

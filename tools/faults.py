@@ -20,7 +20,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.gate.reach import reaching
+import pytest
+
+from tests.gate.reach import is_reached
 from tests.gate.turns import FILE, TURNS, Turn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,12 +83,11 @@ def try_fault(fault: Fault, clone: Path) -> Iterator[Found]:
     start = _git(clone, "rev-parse", "HEAD")
     fault.plant(clone)
     _commit(clone, Turn(0, start))
-    change = _first_failure(clone, fault)
-    yield Found(fault.module, "change", *change)
+    yield _search(fault, clone, start, landing="change")
     landed = _git(clone, "rev-parse", "HEAD")
-    for turn in range(1, TURNS + 1):
-        _commit(clone, Turn(turn % TURNS, landed))
-        found = Found(fault.module, f"turn {turn % TURNS}", *_first_failure(clone, fault))
+    for turn in range(TURNS):
+        _commit(clone, Turn(turn, landed))
+        found = _search(fault, clone, start, landing=f"turn {turn + 1}")
         yield found
         if found.test is not None:
             break
@@ -98,25 +99,44 @@ def _commit(clone: Path, turn: Turn) -> None:
     _git(clone, *IDENTITY, "commit", "--quiet", "--all", "--message", "a fault")
 
 
-def _first_failure(clone: Path, fault: Fault) -> tuple[str | None, float]:
-    """Return the first of the selected tests that fails, and the seconds until then."""
+def _search(fault: Fault, clone: Path, start: str, *, landing: str) -> Found:
+    """Run the selected tests until one fails that passes without the fault."""
     started = time.monotonic()
-    tests = sorted((clone / "tests").rglob("test_*.py"))
-    near = [str(path) for path in tests if reaching(clone, {fault.module}, path)]
-    for chosen in (near, []) if near else ([],):
-        words = ("--turn", "-m", "not slow", "--exitfirst", "-p", "no:cacheprovider", "-q")
-        own = "--ignore=tests/tools/test_faults.py"  # it fails where a fault is planted
-        command = (sys.executable, "-m", "pytest", "-n2", "--dist=loadfile", own, *words, *chosen)
-        paths = os.pathsep.join((str(clone), str(clone / "library")))
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-        ran = subprocess.run(
-            command, cwd=clone, env=environment, check=False, capture_output=True, text=True
-        )
-        if failed := _FAILED.search(ran.stdout):
-            return failed[1], round(time.monotonic() - started, 1)
-        if ran.returncode not in (0, 5):  # 5: no test is selected
-            raise RuntimeError(f"pytest ended with {ran.returncode}: {ran.stdout[-2000:]}")
-    return None, round(time.monotonic() - started, 1)
+    files = sorted((clone / "tests").rglob("test_*.py"))
+    near = [str(path) for path in files if is_reached(clone, {fault.module}, path)]
+    rest = [f"--ignore={path}" for path in near]
+    selected = ("--turn", "-m", "not slow", "--ignore=tests/tools/test_faults.py")  # it has failed
+    test = None
+    for chosen in (near, rest) if near else (rest,):
+        test = _first_failure(clone, "-n2", "--dist=loadfile", *selected, *chosen)
+        if test is not None:
+            break
+    seconds = round(time.monotonic() - started, 1)
+    if test is not None:
+        faulty = _git(clone, "rev-parse", "HEAD")
+        _git(clone, "reset", "--quiet", "--hard", start)
+        if _first_failure(clone, test) is not None:
+            raise RuntimeError(f"{test} fails without a fault too")
+        _git(clone, "reset", "--quiet", "--hard", faulty)
+    return Found(fault.module, landing, test, seconds)
+
+
+def _first_failure(clone: Path, *words: str) -> str | None:
+    """Return the first test of a run of pytest that fails."""
+    paths = os.pathsep.join((str(clone), str(clone / "library")))
+    ran = subprocess.run(
+        (sys.executable, "-m", "pytest", "--exitfirst", "-p", "no:cacheprovider", "-q", *words),
+        cwd=clone,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if failed := _FAILED.search(ran.stdout):
+        return failed[1]
+    if ran.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise RuntimeError(f"pytest ended with {ran.returncode}: {ran.stdout[-2000:]}")
+    return None
 
 
 def _git(root: Path, *words: str) -> str:
@@ -129,7 +149,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     parser.add_argument("modules", nargs="*", help="those to plant faults in; all when none")
     chosen = parser.parse_args(arguments).modules
-    faults = [fault for fault in read_faults(ROOT) if not chosen or fault.module in chosen]
+    known = read_faults(ROOT)
+    if unknown := set(chosen) - {fault.module for fault in known}:
+        parser.error(f"{FAULTS} has no fault of {', '.join(sorted(unknown))}")
+    faults = [fault for fault in known if not chosen or fault.module in chosen]
     missed = 0
     with tempfile.TemporaryDirectory(prefix="trainyard-faults-") as folder:
         clone = Path(folder) / "clone"

@@ -24,6 +24,8 @@ import pytest
 FOLDER = ".durations"
 MAX_RUNS = 20
 """Files that are kept."""
+MIN_TESTS = 500
+"""Tests of the smallest run that is stored."""
 MEASURED = "durations"
 """The property of a report that has what its phase measured."""
 
@@ -37,6 +39,15 @@ class Spent:
         self.ranks_cpu = 0.0
         self.statements: set[str] = set()
         """SQL statements, where a run records them."""
+        self.inner: list[float] = []
+        """For each fixture in the making: seconds of what is measured by itself within it."""
+
+    def clear(self) -> None:
+        """Forget a phase that has ended."""
+        self.fixtures.clear()
+        self.spans.clear()
+        self.statements.clear()
+        self.ranks_cpu = 0.0
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -45,7 +56,13 @@ class Spent:
         try:
             yield
         finally:
-            self.spans[name] += time.monotonic() - started
+            self.count(self.spans, name, time.monotonic() - started)
+
+    def count(self, sums: dict[str, float], name: str, seconds: float) -> None:
+        """Add seconds to a sum, and leave them out of that of the fixture around them."""
+        sums[name] += seconds
+        if self.inner:
+            self.inner[-1] += seconds
 
 
 SPENT = Spent()
@@ -62,34 +79,32 @@ class Measure:
 
     def __init__(self) -> None:
         self._cpu = 0.0
-        self._inner: list[float] = []
-        """Seconds of the fixtures that each fixture in the making asked for."""
+        self.collection: dict[str, float] = {}
+        """What the collection of this process took."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self, session: pytest.Session) -> Generator[None, Any, Any]:
         """Measure the collection of this process."""
         started, cpu = time.monotonic(), processor_seconds()
         result = yield
-        output = getattr(session.config, "workeroutput", None)
-        if output is not None:
-            output[MEASURED] = {
-                "seconds": time.monotonic() - started,
-                "cpu": processor_seconds() - cpu,
-            }
+        self._cpu = processor_seconds()
+        self.collection = {"seconds": time.monotonic() - started, "cpu": self._cpu - cpu}
+        if (output := getattr(session.config, "workeroutput", None)) is not None:
+            output[MEASURED] = self.collection
         return result
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
         """Measure a fixture without those that it asked for while it was made."""
-        self._inner.append(0.0)
+        SPENT.inner.append(0.0)
         started = time.monotonic()
         try:
             return (yield)
         finally:
-            seconds = time.monotonic() - started
-            SPENT.fixtures[fixturedef.argname] += seconds - self._inner.pop()
-            if self._inner:
-                self._inner[-1] += seconds
+            inner = SPENT.inner.pop()
+            SPENT.count(SPENT.fixtures, fixturedef.argname, time.monotonic() - started - inner)
+            if SPENT.inner:
+                SPENT.inner[-1] += inner
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -102,7 +117,7 @@ class Measure:
             (
                 MEASURED,
                 {
-                    "cpu": cpu - self._cpu if self._cpu else 0.0,
+                    "cpu": cpu - self._cpu,
                     "ranks_cpu": SPENT.ranks_cpu,
                     "fixtures": dict(SPENT.fixtures),
                     "spans": dict(SPENT.spans),
@@ -111,14 +126,16 @@ class Measure:
             )
         )
         self._cpu = cpu
-        SPENT.__init__()  # type: ignore[misc]
+        SPENT.clear()
         return report
 
 
 class Store:
     """Writes what the processes of a run measured, in the process that distributes the tests."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, own: Measure) -> None:
+        self._own = own
+        """Has the collection of this process, where no others run the tests."""
         self._folder = config.rootpath / FOLDER
         self._arguments = list(config.invocation_params.args)
         self._started = time.monotonic()
@@ -154,12 +171,17 @@ class Store:
             if values["statements"]:
                 line["statements"] = values["statements"]
 
+    @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         measured = getattr(node, "workeroutput", {}).get(MEASURED)
         if measured:
             self._collections.append({"collection": node.gateway.id, **measured})
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Store the run, unless it is one of a few tests."""
+        if len(self._lines) < MIN_TESTS:
+            return
+        collections = self._collections or [{"collection": "main", **self._own.collection}]
         run = {
             "run": self._arguments,
             "seconds": round(time.monotonic() - self._started, 1),
@@ -171,7 +193,7 @@ class Store:
             "python": platform.python_version(),
             "exit": int(exitstatus),
         }
-        lines = [run, *self._collections, *self._lines.values()]
+        lines = [run, *collections, *self._lines.values()]
         self._folder.mkdir(exist_ok=True)
         name = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{len(self._lines)}-tests.jsonl"
         (self._folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -209,6 +231,7 @@ def _processor() -> str:
 
 def register(config: pytest.Config) -> None:
     """Measure the tests of this run, and store the figures where they are distributed."""
-    config.pluginmanager.register(Measure(), "trainyard-measure")
+    measure = Measure()
+    config.pluginmanager.register(measure, "trainyard-measure")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Store(config), "trainyard-store")
+        config.pluginmanager.register(Store(config, measure), "trainyard-store")

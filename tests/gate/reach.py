@@ -1,7 +1,7 @@
 """Which files of tests a change reaches, by what each of them imports.
 
-What the product imports in turn is left out: nearly every module reaches nearly every other. A test
-that always runs holds what lies in between; a deep one repeats it.
+What the product imports in turn is left out: nearly every module reaches nearly every other, and
+the tests that always run cover it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,19 @@ from __future__ import annotations
 import ast
 import subprocess
 from collections.abc import Iterator, Set
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
 TOPS = ("server", "worker", "trainer", "embedded", "provisioner")
 TOPS_OF_TESTS = ("tests", "benchmarks", "tools", "examples")
 LIBRARY = "trainyard"
+MIRRORS = {
+    "tests/benchmarks": ("benchmarks/*",),
+    "tests/server/api": ("server/*/endpoints.py", "server/http/*", "server/app/*", "server/wire/*"),
+    "tests/trainer/numerics": ("trainer/parallel/*", "trainer/models/*"),
+}
+"""What a folder of tests covers, where no folder of the product has its name."""
 
 
 def changed_files(root: Path, base: str) -> frozenset[str] | None:
@@ -30,35 +37,43 @@ def changed_files(root: Path, base: str) -> frozenset[str] | None:
     return frozenset(filter(None, (changed + new).split("\0")))
 
 
-def last_commit(root: Path, name: str) -> str | None:
-    """Return the id of the commit that last changed a file, if there is one."""
-    return (_git(root, "log", "-1", "--format=%H", "--", name) or "").strip() or None
+def full_id(root: Path, commit: str) -> str:
+    """Return the whole id of a commit that is known."""
+    return (_git(root, "rev-parse", f"{commit}^{{commit}}") or "").strip()
 
 
-def reaching(root: Path, changed: Set[str], path: Path) -> set[str]:
-    """Return the changed files that reach the tests of a file.
+def commits_since(root: Path, base: str) -> int:
+    """Return the number of commits after one that is an ancestor of the present one."""
+    return int(_git(root, "rev-list", "--count", f"{base}..HEAD") or 0)
 
-    These are the file and the modules of the product that it imports; the helpers and fixtures that
-    it uses, with what they import of the tests; and the modules of the folder that its own mirrors
-    (`trainer/parallel` for `tests/trainer/parallel`).
+
+def file_at(root: Path, commit: str, name: str) -> str | None:
+    """Return the text of a file at a commit; None where the commit lacks it, or is unknown."""
+    return _git(root, "show", f"{commit}:{name}")
+
+
+def is_reached(root: Path, changed: Set[str], path: Path) -> bool:
+    """Return whether a change reaches the tests of a file.
+
+    It does if it has changed the file, or a module of the product that the file imports; a fixture
+    or helper of the tests that it uses, directly or not; or what its folder covers: the folder of
+    the product with the same name (`trainer/parallel` for `tests/trainer/parallel`), or `MIRRORS`.
     """
-    fixtures = {parent / "conftest.py" for parent in path.parents if parent.is_relative_to(root)}
+    folders = [parent for parent in path.parents if parent.is_relative_to(root)]
+    fixtures = {folder / "conftest.py" for folder in folders}
     helpers = _helpers(root, frozenset({path, *filter(Path.exists, fixtures)}))
-    used = helpers | _files_of(root, path)
-    mirrored = _mirrored(path.relative_to(root).parent)
-    whole = mirrored == Path("benchmarks")  # its programs are run, and not imported
-    own = {
-        name
-        for name in changed
-        if Path(name).parent == mirrored or (whole and Path(name).is_relative_to(mirrored))
-    }
-    return own | (changed & {file.relative_to(root).as_posix() for file in used})
+    used = helpers | fixtures | _files_of(root, path)
+    if changed & {file.relative_to(root).as_posix() for file in used}:
+        return True
+    covered = covered_by(path.parent.relative_to(root).as_posix())
+    return any(fnmatch(name, pattern) for name in changed for pattern in covered)
 
 
-def _mirrored(folder: Path) -> Path:
-    """Return the folder of the product that a folder of tests mirrors."""
-    below = folder.relative_to("tests")
-    return Path("library", LIBRARY, *below.parts[1:]) if below.parts[:1] == ("library",) else below
+def covered_by(folder: str) -> tuple[str, ...]:
+    """Return the patterns of the files that the tests of a folder cover."""
+    below = folder.removeprefix("tests").removeprefix("/")
+    own = below.replace("library", f"library/{LIBRARY}", 1)
+    return MIRRORS.get(folder, (f"{own}/*",))
 
 
 def _helpers(root: Path, paths: frozenset[Path]) -> set[Path]:

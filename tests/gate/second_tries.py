@@ -1,13 +1,14 @@
 """Names the tests that fail in a run and pass alone, and counts them for the next developer.
 
-`make test-again` repeats what failed. What passes then is printed with its count, and added to
-`tests/second_tries.json`, which is committed with the next change. Whoever mends a test removes its
+`.ci/run` repeats what failed, one at a time. What passes then is printed with its count, and added
+to `tests/second_tries.json`. Commit the file with the next change; whoever mends a test removes its
 entry.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import TypedDict
 
 import pytest
 
+from tests.gate.durations import stored_runs
+
+ROOT = Path(__file__).resolve().parents[2]
 FILE = "tests/second_tries.json"
 OPTION = "--second-try"
 
@@ -46,35 +50,45 @@ def read_tries(path: Path) -> Tries:
 
 
 class SecondTry:
-    """Counts what passes in a run of tests that have just failed."""
+    """Counts what does not fail in a run of tests that have just failed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._passed: list[str] = []
-        self._failed: set[str] = set()
+        self._failed: dict[str, bool] = {}
+        """By test: whether it failed once more."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self._failed.add(report.nodeid)
-        elif report.when == "call" and report.passed:
-            self._passed.append(report.nodeid)
+        failed = self._failed.get(report.nodeid, False)
+        self._failed[report.nodeid] = failed or report.failed
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Store and print the tests that passed."""
-        passed = [test for test in self._passed if test not in self._failed]
+        """Store and print the tests that passed, each with its count."""
+        passed = [test for test, failed in self._failed.items() if not failed]
         if not passed:
             return
-        tries = add_tries(
-            read_tries(self._path), passed, today=datetime.now(UTC).date().isoformat()
-        )
+        today = datetime.now(UTC).date().isoformat()
+        tries = add_tries(read_tries(self._path), passed, today=today)
         self._path.write_text(json.dumps(tries, indent=2, ensure_ascii=False) + "\n")
-        terminalreporter.section("failed before, passed alone")
+        terminalreporter.section(f"failed before and passed alone: entries of {FILE}")
         for test in passed:
-            terminalreporter.line(f"{test}: second try number {tries[test]['count']}")
-        terminalreporter.line(f"Each is a fault of its test: commit {FILE}, mend the test.")
+            terminalreporter.line(json.dumps({test: tries[test]}))
 
 
 def register(config: pytest.Config) -> None:
-    """Count what passes, where the run is asked to."""
+    """Count what passes, where the option is given."""
     if config.getoption(OPTION):
         config.pluginmanager.register(SecondTry(config.rootpath / FILE), "trainyard-second-try")
+
+
+def main() -> int:
+    """Return 0 if the newest stored run reached its end, with tests that failed."""
+    with stored_runs(ROOT)[-1].open(encoding="utf-8") as file:
+        ended = json.loads(file.readline())["exit"]
+    if ended == pytest.ExitCode.TESTS_FAILED:
+        return 0
+    sys.stderr.write(f"the tests ended with {ended}: no failure of single tests\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gate.reach import changed_files, last_commit, reaching
+from tests.gate.reach import MIRRORS, changed_files, covered_by, full_id, is_reached
 
+ROOT = Path(__file__).resolve().parents[2]
 TREE = {
     "server/metrics/store.py": "import server.database\n",
     "server/metrics/charts.py": "",
@@ -70,13 +71,12 @@ def test_a_change_reaches_the_tests_that_use_what_changed(
         "spec": root / "tests/library/spec/test_job.py",
         "benchmarks": root / "tests/benchmarks/test_plans.py",
     }
-    found = {name for name, path in files.items() if reaching(root, {changed}, path)}
+    found = {name for name, path in files.items() if is_reached(root, {changed}, path)}
     assert found == reached
 
 
 def test_a_change_is_all_that_differs_from_a_commit(root: Path) -> None:
-    first = last_commit(root, "server/database.py")
-    assert first is not None
+    first = full_id(root, "HEAD")
     assert not changed_files(root, first)
     (root / "server/database.py").write_text("x = 1\n")
     git(root, "commit", "--quiet", "--all", "-m", "second")
@@ -91,8 +91,20 @@ def test_a_commit_that_is_no_ancestor_has_no_change(root: Path) -> None:
     git(root, "checkout", "--quiet", "-b", "other")
     (root / "server/database.py").write_text("x = 1\n")
     git(root, "commit", "--quiet", "--all", "-m", "elsewhere")
-    elsewhere = last_commit(root, "server/database.py")
+    elsewhere = full_id(root, "HEAD")
     git(root, "checkout", "--quiet", "-")
-    assert elsewhere is not None
     assert changed_files(root, elsewhere) is None
-    assert last_commit(root, "no/such/file") is None
+
+
+def test_fixtures_that_are_gone_reach_the_tests_below_them(root: Path) -> None:
+    path = root / "tests/server/metrics/test_store.py"
+    (root / "tests/server/conftest.py").unlink()
+    assert is_reached(root, {"tests/server/conftest.py"}, path)
+
+
+def test_each_folder_of_the_servers_tests_covers_files() -> None:
+    folders = [folder for folder in (ROOT / "tests/server").rglob("*") if folder.is_dir()]
+    for folder in (*folders, *(ROOT / name for name in MIRRORS)):
+        if list(folder.glob("test_*.py")):
+            patterns = covered_by(folder.relative_to(ROOT).as_posix())
+            assert all(list(ROOT.glob(pattern)) for pattern in patterns), (folder, patterns)

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from tests.gate.test_reach import git
-from tests.gate.turns import FILE, TURNS, Turn, advance, read_turn, whole_reason
+from tests.gate.turns import (
+    FILE,
+    MAX_COMMITS,
+    TURNS,
+    Turn,
+    advance,
+    read_turn,
+    reason_to_run_all,
+)
 from tests.watchdog import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +99,7 @@ def test_the_deep_tests_of_a_changed_module_run(checkout: Path) -> None:
     store(checkout, Turn(0, base))
     passed, printed = run(checkout)
     assert len(passed) == 41
+    assert "turn 1 of 4, 2 files changed since" in printed
     assert re.search(r"^ +1 always run$", printed, re.MULTILINE)
     assert re.search(r"^ +\d+ deep, reached by the change$", printed, re.MULTILINE)
     assert re.search(r"^ +\d+ deep, of this turn$", printed, re.MULTILINE)
@@ -100,7 +109,7 @@ def test_the_deep_tests_of_a_changed_module_run(checkout: Path) -> None:
 def test_an_unknown_base_runs_everything(checkout: Path) -> None:
     passed, printed = run(checkout, "-p", "xdist", "--numprocesses", "1")
     assert len(passed) == 41
-    assert "every deep test runs: the base is no ancestor of this commit" in printed
+    assert "every deep test runs: the base is unknown or no ancestor of this commit" in printed
     assert re.search(r"^ +40 deep, all run$", printed, re.MULTILINE)
 
 
@@ -109,27 +118,42 @@ def test_an_unknown_base_runs_everything(checkout: Path) -> None:
     [
         *("constraints.txt", "web/package-lock.json", "Makefile", ".ci/run"),
         *("migrations/versions/0001_first.py", "tests/conftest.py", "tests/integration.py"),
-        *("tests/forkserver.py", "tests/gate/reach.py"),
+        *("tests/forkserver.py", "tests/gate/reach.py", "tests/server/on_postgresql.txt"),
+        "server/database/engine.py",
     ],
 )
 def test_a_lock_a_migration_a_fixture_of_all_or_the_selection_runs_everything(name: str) -> None:
-    assert whole_reason({"README.md", FILE, name}) == f"{name} has changed"
+    assert reason_to_run_all({"README.md", FILE, name}) == f"{name} has changed"
 
 
 def test_any_other_change_runs_a_turn() -> None:
-    assert whole_reason({FILE, "server/jobs/service.py", "tests/server/conftest.py"}) is None
+    assert reason_to_run_all({FILE, "server/jobs/service.py", "tests/server/conftest.py"}) is None
 
 
-def test_a_turn_is_advanced_once_for_a_landing(checkout: Path) -> None:
-    first = head(checkout)
-    (checkout / "server" / "jobs.py").write_text("first = True\n")
-    git(checkout, "commit", "--quiet", "--all", "-m", "rest of the first landing")
-    assert advance(checkout) == read_turn(checkout) == Turn(1, first)
-    with pytest.raises(ValueError, match="advanced already"):
-        advance(checkout)
-    git(checkout, "commit", "--quiet", "--all", "-m", "second landing")
+def test_a_turn_that_nobody_advances_runs_everything() -> None:
+    assert reason_to_run_all({"README.md"}, MAX_COMMITS) is None
+    reason = reason_to_run_all({"README.md"}, MAX_COMMITS + 1)
+    assert reason == f"{MAX_COMMITS + 1} commits have followed: `make turn` names the base anew"
+
+
+def test_the_turn_of_a_landing_follows_that_of_the_last_one(checkout: Path) -> None:
+    landed = head(checkout)
+    for _ in range(2):  # once more, after a commit of its own
+        (checkout / "server" / "jobs.py").write_text("changed = True\n")
+        assert advance(checkout, landed[:10]) == read_turn(checkout) == Turn(1, landed)
+        git(checkout, "commit", "--quiet", "--all", "--allow-empty", "-m", "part of the landing")
     second = head(checkout)
-    assert advance(checkout) == Turn(2, second)
+    assert advance(checkout, second) == Turn(2, second)
+    with pytest.raises(ValueError, match="'nowhere' is unknown or no ancestor of this commit"):
+        advance(checkout, "nowhere")
+
+
+def test_the_first_landing_has_the_first_turn(checkout: Path) -> None:
+    git(checkout, "rm", "--quiet", FILE)
+    git(checkout, "commit", "--quiet", "-m", "before there were turns")
+    before = head(checkout)
+    (checkout / "tests" / "gate").mkdir(exist_ok=True)
+    assert advance(checkout, before) == Turn(0, before)
 
 
 def test_the_stored_turn_can_be_read() -> None:

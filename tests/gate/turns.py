@@ -5,33 +5,36 @@ tests what no part of the product uses (tests/integration.py). A landing runs th
 turn, so that four landings run all of them, and those that its change reaches. `make test-all` runs
 every test.
 
-`tests/gate/turn.json` holds the number of the turn, and the commit from which the change counts:
-the one that advanced the turn before. `make turn` advances it, once for a landing.
+`tests/gate/turn.json` holds the turn, and the commit that landed last, from which the change is
+counted. `make turn BASE=COMMIT` writes it, whenever and as often as one likes before a landing.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.gate.reach import changed_files, last_commit, reaching
+from tests.gate.reach import changed_files, commits_since, file_at, full_id, is_reached
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTION = "--turn"
 FILE = "tests/gate/turn.json"
 TURNS = 4
-WHOLE = (
-    *("constraints.txt", "web/package-lock.json", "Makefile"),
-    *(".ci/", "migrations/", "tests/conftest.py", "tests/integration.py"),
-    *("tests/forkserver.py", "tests/gate/"),
+MAX_COMMITS = 150
+"""Commits of a change; after more of them the turn of this landing was probably forgotten."""
+RUNS_ALL = (
+    *("constraints.txt", "web/package-lock.json", "Makefile", ".ci/", "migrations/"),
+    *("tests/conftest.py", "tests/forkserver.py", "tests/gate/", "tests/integration.py"),
+    *("tests/server/on_postgresql.txt", "server/database/", "server/isolation.py"),
 )
 """Files and folders: a change of one of them runs every deep test."""
 LEFT = "deep, left to the next turns"
@@ -49,22 +52,20 @@ class Turn:
         """Return whether a test belongs to this turn; its id alone decides."""
         return zlib.crc32(test.encode()) % TURNS == self.turn
 
-    def next(self, base: str) -> Turn:
-        """Return the turn of the next landing."""
-        return Turn((self.turn + 1) % TURNS, base)
-
 
 def read_turn(root: Path) -> Turn:
     """Return the turn of a checkout."""
     return Turn(**json.loads((root / FILE).read_text()))
 
 
-def whole_reason(changed: Set[str] | None) -> str | None:
+def reason_to_run_all(changed: Set[str] | None, commits: int = 0) -> str | None:
     """Return why every deep test runs after a change, if it does; None is an unknown change."""
     if changed is None:
-        return "the base is no ancestor of this commit"
+        return "the base is unknown or no ancestor of this commit"
+    if commits > MAX_COMMITS:
+        return f"{commits} commits have followed: `make turn` names the base anew"
     names = sorted(name for name in changed if name != FILE)
-    found = next((name for name in names if name.startswith(WHOLE)), None)
+    found = next((name for name in names if name.startswith(RUNS_ALL)), None)
     return found and f"{found} has changed"
 
 
@@ -76,18 +77,17 @@ class ChosenTests:
         self._turn = read_turn(root)
         changed = changed_files(root, self._turn.base)
         self._changed = changed or frozenset()
-        self._whole = whole_reason(changed)
+        self._runs_all = reason_to_run_all(changed, commits_since(root, self._turn.base))
         self._reached: dict[Path, bool] = {}
         self._counts: Counter[str] = Counter()
 
     def pytest_report_header(self) -> str:
         """Print the turn, and from where the change is counted."""
-        every = f"; every deep test runs: {self._whole}" if self._whole else ""
-        return (
-            f"turn {self._turn.turn} of {TURNS}, {len(self._changed)} files changed since "
-            f"{self._turn.base[:12]}{every}"
-        )
+        change = f"{len(self._changed)} files changed since {self._turn.base[:12]}"
+        chosen = f"every deep test runs: {self._runs_all}" if self._runs_all else change
+        return f"turn {self._turn.turn + 1} of {TURNS}, {chosen}"
 
+    @pytest.hookimpl(trylast=True)  # after tests are left out by their marks
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
@@ -115,12 +115,12 @@ class ChosenTests:
     def _reason(self, item: pytest.Item) -> str:
         if item.get_closest_marker("deep") is None:
             return "always run"
-        if self._whole:
+        if self._runs_all:
             return "deep, all run"
         if self._turn.has(item.nodeid):
             return "deep, of this turn"
         if item.path not in self._reached:
-            self._reached[item.path] = bool(reaching(self._root, self._changed, item.path))
+            self._reached[item.path] = is_reached(self._root, self._changed, item.path)
         return "deep, reached by the change" if self._reached[item.path] else LEFT
 
 
@@ -130,29 +130,31 @@ def register(config: pytest.Config) -> None:
         config.pluginmanager.register(ChosenTests(config.rootpath), "trainyard-turns")
 
 
-def advance(root: Path) -> Turn:
-    """Store the next turn, whose change is counted from the commit that stored the present one.
+def advance(root: Path, base: str) -> Turn:
+    """Store the turn that follows the one at `base`, the commit that landed last.
 
     Raises:
-        ValueError: the present turn is not committed, so that this landing has its turn already.
+        ValueError: `base` is unknown, or no ancestor of the present commit.
     """
-    advanced = last_commit(root, FILE)
-    changed = changed_files(root, advanced) if advanced else None
-    if advanced is None or changed is None or FILE in changed:
-        raise ValueError(f"{FILE} is not committed: the turn of this landing is advanced already")
-    turn = read_turn(root).next(advanced)
+    if changed_files(root, base) is None:
+        raise ValueError(f"{base!r} is unknown or no ancestor of this commit")
+    landed = file_at(root, base, FILE)
+    number = (json.loads(landed)["turn"] + 1) % TURNS if landed else 0
+    turn = Turn(number, full_id(root, base))
     (root / FILE).write_text(json.dumps(asdict(turn), indent=2) + "\n")
     return turn
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Advance the turn of this checkout."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gate.turns", description=main.__doc__)
+    parser.add_argument("base", help="the commit that landed last")
     try:
-        turn = advance(ROOT)
+        turn = advance(ROOT, parser.parse_args(arguments).base)
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(f"{FILE}: turn {turn.turn}, base {turn.base[:12]}\n")
+    sys.stdout.write(f"{FILE}: turn {turn.turn + 1} of {TURNS}, base {turn.base[:12]}\n")
     return 0
 
 

@@ -32,8 +32,9 @@ from server.database.engine import Database
 from server.database.migrate import upgrade
 from server.database.schema import metadata
 from server.settings import Settings
-from tests.gate import statements
 from tests.gate.durations import SPENT
+from tests.gate.postgresql import OPTION as RECORDING
+from tests.gate.postgresql import is_in_always, plain, read_chosen
 from tests.server.harness import FakeClock, Harness, Launched
 from tests.server.yard import Yard
 
@@ -46,7 +47,7 @@ def compiled_once(pytestconfig: pytest.Config) -> Iterator[None]:
     for the dialect of its engine.
     """
     make, first = engines._engine, dict[str, Engine]()
-    records = pytestconfig.getoption(statements.OPTION)
+    records = pytestconfig.getoption(RECORDING)
 
     def sharing(url: str) -> Engine:
         engine = make(url)
@@ -66,19 +67,18 @@ def compiled_once(pytestconfig: pytest.Config) -> Iterator[None]:
 
 
 def _note_statement(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-    SPENT.statements.add(statements.plain(statement))
+    SPENT.statements.add(plain(statement))
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests on PostgreSQL as deep, but those that together execute every statement."""
-    always = statements.AlwaysRun(config.rootpath)
+    """Mark the tests on PostgreSQL as deep that repeat one on SQLite, but those that always run."""
+    chosen = read_chosen(config.rootpath)
+    ids = {item.nodeid for item in items}
     for item in items:
-        parameters = getattr(item, "callspec", None)
-        # A test that runs on PostgreSQL alone has not the mark of the fixture's parameter.
-        twin = item.get_closest_marker("integration") is not None
-        on_postgresql = parameters and parameters.params.get("database_url") == "postgresql"
-        if twin and on_postgresql and not always.has(item.nodeid):
+        on_sqlite = item.nodeid.replace("postgresql", "sqlite")
+        repeats = on_sqlite != item.nodeid and on_sqlite in ids
+        if repeats and item.nodeid not in chosen and not is_in_always(item.nodeid):
             item.add_marker(pytest.mark.deep)
 
 

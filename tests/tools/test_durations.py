@@ -66,6 +66,6 @@ def test_seconds_are_summed_by_folder_and_by_cause() -> None:
         "other tests of `tests/test_c.py`": [11],
         "causes of less than 10 s each": [0],
     }
-    dearest = rows(text, "The 50 dearest tests")
-    assert next(iter(dearest)) == "`tests/trainer/loop/test_kills.py::test_z`"
-    assert list(dearest.values()) == [[40, 7], [20, 3], [15, 0], [11, 0]]
+    slowest = rows(text, "The 50 slowest tests")
+    assert next(iter(slowest)) == "`tests/trainer/loop/test_kills.py::test_z`"
+    assert list(slowest.values()) == [[40, 7], [20, 3], [15, 0], [11, 0]]

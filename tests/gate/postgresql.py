@@ -2,7 +2,8 @@
 
 `make statements` runs all tests on PostgreSQL, records what each of them executes there, and writes
 the cheapest set that it finds to `tests/server/on_postgresql.txt`. The others are deep: they repeat
-statements with other data. A new test is deep too, and runs with the change that brings it.
+statements with other data. A new test is deep too, and runs with the change that brings it. Run
+`make statements` after a change of many statements.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ OPTION = "--statements"
 FILE = "tests/server/on_postgresql.txt"
 ALWAYS = {
     "tests/server/api/test_group_commit.py": "requests that share a transaction",
+    "tests/server/attempts/test_claims_together.py": "statements, whose number differs by dialect",
     "tests/server/artifacts/test_uploads.py": "uploads that race",
     "tests/server/database": "types, upserts, isolation and migrations, which differ by dialect",
     "tests/server/events/test_notices.py": "commits in the order of an advisory lock",
     "tests/server/ingest/test_ingest.py": "copies of a report that race",
     "tests/server/ingest/test_reports_together.py": "reports that share a transaction",
+    "tests/server/jobs/test_jobs.py": "locks, and numbers of statements",
+    "tests/server/jobs/test_submissions_together.py": "numbers of statements",
     "tests/server/packs/test_packs.py": "uploads that race",
     "tests/server/scheduling/test_leader.py": "a lead that is taken over",
     "tests/server/scheduling/test_lock_order.py": "locks of rows",
@@ -44,7 +48,7 @@ def plain(statement: str) -> str:
 
 
 def covering(executed: Mapping[str, Iterable[str]], seconds: Mapping[str, float]) -> list[str]:
-    """Return tests that together execute every statement, in the order of their ids.
+    """Return the tests that execute every statement with those of `ALWAYS`, ordered by id.
 
     Args:
         executed: statements by test.
@@ -52,6 +56,8 @@ def covering(executed: Mapping[str, Iterable[str]], seconds: Mapping[str, float]
     """
     waiting = {test: set(statements) for test, statements in executed.items()}
     left = set[str]().union(*waiting.values())
+    for test in [test for test in waiting if is_in_always(test)]:
+        left -= waiting.pop(test)
     chosen = []
     while left:
         test = max(waiting, key=lambda test: (len(waiting[test] & left) / seconds[test], test))
@@ -60,17 +66,15 @@ def covering(executed: Mapping[str, Iterable[str]], seconds: Mapping[str, float]
     return sorted(chosen)
 
 
-class AlwaysRun:
-    """Which tests on PostgreSQL always run."""
+def is_in_always(test: str) -> bool:
+    """Return whether a place of `ALWAYS` has a test, given by its id."""
+    path = Path(test.partition("::")[0])
+    return any(place.as_posix() in ALWAYS for place in (path, *path.parents))
 
-    def __init__(self, root: Path) -> None:
-        self._chosen = frozenset((root / FILE).read_text(encoding="utf-8").splitlines())
 
-    def has(self, test: str) -> bool:
-        """Return whether a test does, by its id."""
-        path, _, _ = test.partition("::")
-        listed = path in ALWAYS or any(str(folder) in ALWAYS for folder in Path(path).parents)
-        return listed or test in self._chosen
+def read_chosen(root: Path) -> frozenset[str]:
+    """Return the ids of the tests that `main` chose."""
+    return frozenset((root / FILE).read_text(encoding="utf-8").splitlines())
 
 
 def main() -> int:

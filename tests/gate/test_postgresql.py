@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gate.statements import FILE, AlwaysRun, covering, plain
+from tests.gate.postgresql import covering, is_in_always, plain, read_chosen
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -38,12 +40,28 @@ def test_every_statement_is_covered_by_the_cheapest_test() -> None:
     assert covering({}, {}) == []
 
 
-def test_listed_tests_and_those_of_locks_always_run(tmp_path: Path) -> None:
-    (tmp_path / FILE).parent.mkdir(parents=True)
-    (tmp_path / FILE).write_text("tests/server/jobs/test_jobs.py::test_it[postgresql]\n")
-    always = AlwaysRun(tmp_path)
-    assert always.has("tests/server/jobs/test_jobs.py::test_it[postgresql]")
-    assert not always.has("tests/server/jobs/test_jobs.py::test_that[postgresql]")
-    assert always.has("tests/server/database/test_upsert.py::test_any[postgresql]")
-    assert always.has("tests/server/scheduling/test_races.py::test_any[postgresql]")
-    assert not always.has("tests/server/scheduling/test_drain.py::test_any[postgresql]")
+def test_what_always_runs_is_not_chosen_again() -> None:
+    always = "tests/server/database/test_engine.py::test_it[postgresql]"
+    executed = {always: ["a", "b"], "other": ["b", "c"], "third": ["a"]}
+    assert covering(executed, dict.fromkeys(executed, 1.0)) == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("tests/server/database/test_upsert.py::test_any[postgresql]", True),
+        ("tests/server/scheduling/test_races.py::test_any[postgresql]", True),
+        ("tests/server/scheduling/test_drain.py::test_any[postgresql]", False),
+    ],
+)
+def test_a_place_has_the_tests_below_it(test: str, expected: bool) -> None:
+    assert is_in_always(test) == expected
+
+
+def test_each_chosen_test_exists() -> None:
+    chosen = read_chosen(ROOT)
+    assert len(chosen) > 100
+    for test in chosen:
+        path, _, name = test.partition("::")
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert f"def {name.partition('[')[0]}(" in text, f"{test}: run `make statements`"
