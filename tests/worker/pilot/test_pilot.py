@@ -169,7 +169,7 @@ def test_a_pilot_that_is_refused_gives_up(place: Place) -> None:
         env=environment(TRAINYARD_DATA_DIR=str(place.node.data_dir)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 2
