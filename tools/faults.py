@@ -155,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     faults = [fault for fault in known if not chosen or fault.module in chosen]
     missed = 0
     with tempfile.TemporaryDirectory(prefix="trainyard-faults-") as folder:
+        Path(folder).chmod(0o755)  # tests act as other users, who read the code
         clone = Path(folder) / "clone"
         _git(ROOT, "clone", "--quiet", "--no-hardlinks", str(ROOT), str(clone))
         for built in BUILT:
