@@ -99,7 +99,7 @@ turn: ## Advance the turn of the deep tests after the commit that landed last (B
 test: setup ## Every test but deep ones, those of whole programs (tests/integration.py), slow ones and `check`'s
 	$(PYTEST) -m 'not slow and not integration and not deep' $(CHECKED:%=--ignore=%)
 
-test-ci: setup browser ## What continuous integration runs after `check`: every test but slow ones, and a quarter of the deep ones
+test-ci: setup browser ## What continuous integration runs after `check`: every test but slow ones, and a part of the deep ones
 	$(PYTEST) --turn -m 'not slow' $(CHECKED:%=--ignore=%)
 
 test-again: ## Run what failed in the last run of tests once more, one at a time

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.gate import durations, postgresql, second_tries, turns
+from tests.gate import durations, postgresql, processes, second_tries, turns
 from tests.integration import DEEP, INTEGRATION
 from tests.watchdog import watch
 from trainyard.base.loopback import is_loopback
@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     durations.register(config)
     second_tries.register(config)
     turns.register(config)
+    config.pluginmanager.register(processes)
 
 
 class OutsideConnectionError(RuntimeError):
@@ -57,7 +58,10 @@ class OutsideConnectionError(RuntimeError):
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the places of tests/integration.py, and skip tests of a GPU where there is none."""
-    for mark, places in ((pytest.mark.integration, INTEGRATION), (pytest.mark.deep, DEEP)):
+    for mark, places in (
+        (pytest.mark.integration, {**INTEGRATION, **DEEP}),
+        (pytest.mark.deep, DEEP),
+    ):
         paths = [config.rootpath / place for place in places]
         for item in items:
             if any(item.path.is_relative_to(path) for path in paths):

@@ -1,23 +1,32 @@
 """Which tests start whole programs, browsers or trainings, and what each of them adds.
 
-`make test` leaves them out and takes some minutes; `make test-ci` runs them too. A new test of such
-a kind belongs to one of these places. A single test or parameter has the mark itself: those of the
-server on PostgreSQL have it, and `make test` runs the others on SQLite.
+`make test` leaves them out and takes some minutes. `make test-ci` runs those of `INTEGRATION` in
+each landing, and those of `DEEP` in turns and where the change reaches them (tests/gate/turns.py).
+A new test of such a kind belongs to one of these places. A single test or parameter has the marks
+itself: those of the server on PostgreSQL have them, and `make test` runs the others on SQLite.
 """
 
 INTEGRATION = {
-    "tests/benchmarks": "each program of benchmarks, at its smallest size",
     "tests/e2e": "a control plane with its workers and trainers, and what breaks between them",
-    "tests/examples": "the example programs, as a person starts them",
-    "tests/library/adapters": "the adapters inside of other libraries' own trainers",
     "tests/library/cli/commands/test_shell.py": "a terminal, from a person to a rank and back",
-    "tests/library/planner/test_memory_of_the_trainer.py": "memory of steps that run",
     "tests/provisioner/test_provisioner.py": "a provisioner as a process",
     "tests/provisioner/test_slurm.py": "pilots that commands of a Slurm start, as processes",
     "tests/server/api/test_process.py": "the API as a process: start, signals, exit codes",
     "tests/server/api/test_schemathesis.py": "generated requests to every operation",
     "tests/server/api/test_two_servers.py": "two servers of one database",
     "tests/server/scheduling/test_takeover.py": "a scheduler that dies, and the next one",
+    "tests/trainer/test_exactness.py": "runs through layouts, against one that never stopped",
+    "tests/trainer/test_failures.py": "runs that end at a fault, with its reason",
+    "tests/worker/test_worker.py": "a worker as a process, its death and its return",
+}
+"""Folders and files, from the root of the project: what a job goes through in each landing."""
+
+DEEP = {
+    "tests/benchmarks": "each program of benchmarks, at its smallest size",
+    "tests/e2e/test_example_programs.py": "each example program, stopped and resumed",
+    "tests/examples": "the example programs, as a person starts them",
+    "tests/library/adapters": "the adapters inside of other libraries' own trainers",
+    "tests/library/planner/test_memory_of_the_trainer.py": "memory of steps that run",
     "tests/trainer/checkpoint/test_choice_of_writers.py": "each choice of writers, in runs",
     "tests/trainer/hugging_face/test_export.py": "exports of checkpoints of every layout",
     "tests/trainer/loop/test_background_saves.py": "saves during the steps of a run",
@@ -41,8 +50,6 @@ INTEGRATION = {
     "tests/trainer/parallel/test_pipeline.py": "every schedule of a pipeline on its ranks",
     "tests/trainer/parallel/test_quantize.py": "each recipe of float8 on every layout, in runs",
     "tests/trainer/parallel/test_tp.py": "tensor parallelism on its ranks",
-    "tests/trainer/test_exactness.py": "runs through layouts, against one that never stopped",
-    "tests/trainer/test_failures.py": "runs that end at a fault, with its reason",
     "tests/trainer/test_layout_chain.py": "one job through every kind of layout",
     "tests/trainer/test_presets.py": "a small twin of each preset, in a run",
     "tests/trainer/test_sample.py": "a model that has learned enough to write",
@@ -53,12 +60,6 @@ INTEGRATION = {
     "tests/worker/node/hardware/test_nvml.py": "an NVML that a compiler has built",
     "tests/worker/node/test_users_of_attempts.py": "attempts with users of their own",
     "tests/worker/pilot": "a pilot as a process of Slurm or Kubernetes",
-    "tests/worker/test_worker.py": "a worker as a process, its death and its return",
     "tests/worker/warm": "ranks that an idle process has forked",
 }
-"""Folders and files, from the root of the project."""
-
-DEEP = {
-    "tests/benchmarks": "programs that measure the product, and that no part of it uses",
-}
-"""Folders and files whose tests run in turns, and where the change reaches them."""
+"""Folders and files: one part of the product on every layout, in every form, at every fault."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gate.durations import FOLDER, duration_of, stored_runs
-from tests.integration import INTEGRATION
+from tests.integration import DEEP, INTEGRATION
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/testing.md"
@@ -120,7 +120,7 @@ def _causes(tests: Sequence[Line], collections: Sequence[Line]) -> Iterator[str]
 
 def _kind(test: Line) -> str:
     path = test["test"].split("::")[0]
-    for place, reason in INTEGRATION.items():
+    for place, reason in {**INTEGRATION, **DEEP}.items():
         if path == place or path.startswith(f"{place}/"):
             return f"`{place}`: {reason}"
     database = re.search(r"[\[-](postgresql|sqlite)\b", test["test"])

@@ -1,1 +1,1 @@
-"""The whole product as its users run it, with real faults; one control plane serves the folder."""
+"""The whole product as its users run it, with real faults; one control plane serves these files."""

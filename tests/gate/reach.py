@@ -16,12 +16,15 @@ from pathlib import Path
 TOPS = ("server", "worker", "trainer", "embedded", "provisioner")
 TOPS_OF_TESTS = ("tests", "benchmarks", "tools", "examples")
 LIBRARY = "trainyard"
+API = ("server/*/endpoints.py", "server/http/*", "server/app/*", "server/wire/*")
 MIRRORS = {
     "tests/benchmarks": ("benchmarks/*",),
-    "tests/server/api": ("server/*/endpoints.py", "server/http/*", "server/app/*", "server/wire/*"),
+    "tests/e2e/test_example_programs.py": ("examples/*",),
+    "tests/server/api": API,
     "tests/trainer/numerics": ("trainer/parallel/*", "trainer/models/*"),
+    "tests/web": ("web/*", "library/trainyard/protocol/rest/*", *API),
 }
-"""What a folder of tests covers, where no folder of the product has its name."""
+"""What a folder or file of tests covers, where no folder of the product has its name."""
 
 
 def changed_files(root: Path, base: str) -> frozenset[str] | None:
@@ -65,15 +68,16 @@ def is_reached(root: Path, changed: Set[str], path: Path) -> bool:
     used = helpers | fixtures | _files_of(root, path)
     if changed & {file.relative_to(root).as_posix() for file in used}:
         return True
-    covered = covered_by(path.parent.relative_to(root).as_posix())
+    covered = covered_by(path.relative_to(root))
     return any(fnmatch(name, pattern) for name in changed for pattern in covered)
 
 
-def covered_by(folder: str) -> tuple[str, ...]:
-    """Return the patterns of the files that the tests of a folder cover."""
+def covered_by(path: Path) -> tuple[str, ...]:
+    """Return the patterns of the files that a file of tests covers."""
+    folder = path.parent.as_posix()
     below = folder.removeprefix("tests").removeprefix("/")
     own = below.replace("library", f"library/{LIBRARY}", 1)
-    return MIRRORS.get(folder, (f"{own}/*",))
+    return MIRRORS.get(path.as_posix()) or MIRRORS.get(folder, (f"{own}/*",))
 
 
 def _helpers(root: Path, paths: frozenset[Path]) -> set[Path]:

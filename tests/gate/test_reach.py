@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.gate.reach import MIRRORS, changed_files, covered_by, full_id, is_reached
+from tests.integration import DEEP
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = {
@@ -102,9 +103,9 @@ def test_fixtures_that_are_gone_reach_the_tests_below_them(root: Path) -> None:
     assert is_reached(root, {"tests/server/conftest.py"}, path)
 
 
-def test_each_folder_of_the_servers_tests_covers_files() -> None:
-    folders = [folder for folder in (ROOT / "tests/server").rglob("*") if folder.is_dir()]
-    for folder in (*folders, *(ROOT / name for name in MIRRORS)):
-        if list(folder.glob("test_*.py")):
-            patterns = covered_by(folder.relative_to(ROOT).as_posix())
-            assert all(list(ROOT.glob(pattern)) for pattern in patterns), (folder, patterns)
+@pytest.mark.parametrize("place", ["tests/server", *MIRRORS, *DEEP])
+def test_each_place_covers_files(place: str) -> None:
+    path = ROOT / place
+    for file in path.rglob("test_*.py") if path.is_dir() else (path,):
+        patterns = covered_by(file.relative_to(ROOT))
+        assert all(list(ROOT.glob(pattern)) for pattern in patterns), (file, patterns)

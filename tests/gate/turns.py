@@ -1,9 +1,8 @@
 """Chooses the deep tests of continuous integration: a quarter, and those that the change reaches.
 
-A test with the mark `deep` repeats one that always runs, on another layout or another database, or
-tests what no part of the product uses (tests/integration.py). A landing runs the deep tests of its
-turn, so that four landings run all of them, and those that its change reaches. `make test-all` runs
-every test.
+A test with the mark `deep` tests one part of the product on every layout or database, or with whole
+programs (`DEEP` in tests/integration.py). A landing runs the deep tests of its turn, so that four
+landings run all of them, and those that its change reaches. `make test-all` runs every test.
 
 `tests/gate/turn.json` holds the turn, and the commit that landed last, from which the change is
 counted. `make turn BASE=COMMIT` writes it, whenever and as often as one likes before a landing.

@@ -22,7 +22,7 @@ from trainyard.protocol.states import AttemptState, NodeRequestState
 
 LONG = 600.0
 """Seconds for what needs an engine, a pilot and the start of ranks on a busy machine."""
-PACED = REPOSITORY / "tests" / "e2e" / "paced_model"
+PACED = REPOSITORY / "tests" / "e2e" / "own_planes" / "paced_model"
 PYTHON = """#!/bin/sh
 # Host names of the rig are in no name service.
 export TRAINYARD_ADDRESS=$(ip -4 -o addr show {addresses} | sed 's/.*inet \\([0-9.]*\\).*/\\1/')

@@ -190,7 +190,7 @@ class Watched:
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
     def _hear(self, message: ConsoleMessage) -> None:
-        text = message.text
+        text = f"{message.text} ({message.location['url']})"
         if message.type in {"error", "warning"} and not any(
             part in text for part in self._forgiven
         ):
