@@ -24,7 +24,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesse
 CHECKED := tests/test_house_rules.py tests/test_distributions.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check check-types check-rules check-web turn test test-ci test-again test-all test-faults statements test-programs test-podman test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
+.PHONY: help setup browser demo up generate check check-types check-rules check-web turn test test-ci test-again test-all test-faults test-programs test-podman test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -167,10 +167,6 @@ soak: setup ## Kill training at random moments, resume, compare the curves (KILL
 
 test-faults: setup ## Plant each fault of tests/gate/faults.toml, and count those that the tests find (MODULES)
 	$(BIN)/python -m tools.faults $(MODULES)
-
-statements: setup ## Choose the tests on PostgreSQL that always run (tests/gate/postgresql.py)
-	$(PYTEST) --statements -m 'not slow' -k postgresql tests/server
-	$(BIN)/python -m tests.gate.postgresql
 
 attack: setup ## Attack a whole control plane: each test is an attack with its predicted outcome
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v tests/attack

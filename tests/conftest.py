@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.gate import durations, postgresql, processes, second_tries, turns
+from tests.gate import durations, processes, second_tries, turns
 from tests.integration import DEEP, INTEGRATION
 from tests.watchdog import watch
 from trainyard.base.loopback import is_loopback
@@ -38,7 +38,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of continuous integration."""
     group = parser.getgroup("gate", "continuous integration")
     group.addoption(turns.OPTION, action="store_true", help="leave deep tests to their turns")
-    group.addoption(postgresql.OPTION, action="store_true", help="record SQL on PostgreSQL")
     group.addoption(second_tries.OPTION, action="store_true", help="count the tests that pass")
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gate.postgresql import ALWAYS
-from tests.integration import DEEP, INTEGRATION
+from tests.integration import DEEP, INTEGRATION, ON_POSTGRESQL
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("library/trainyard", "server", "worker", "trainer", "embedded", "provisioner")
@@ -124,7 +123,7 @@ def test_no_module_has_the_name_of_another_one_in_another_part() -> None:
     assert SHARED_MODULES.keys() <= twice.keys(), "an exception that nothing needs"
 
 
-@pytest.mark.parametrize("place", [*INTEGRATION, *DEEP, *ALWAYS])
+@pytest.mark.parametrize("place", [*INTEGRATION, *DEEP, *ON_POSTGRESQL])
 def test_each_place_that_has_a_mark_has_tests(place: str) -> None:
     path = ROOT / place
     assert path.is_file() or any(path.rglob("test_*.py"))

@@ -37,8 +37,6 @@ class Spent:
         self.fixtures: dict[str, float] = defaultdict(float)
         self.spans: dict[str, float] = defaultdict(float)
         self.ranks_cpu = 0.0
-        self.statements: set[str] = set()
-        """SQL statements, where a run records them."""
         self.inner: list[float] = []
         """For each fixture in the making: seconds of what is measured by itself within it."""
 
@@ -46,7 +44,6 @@ class Spent:
         """Forget a phase that has ended."""
         self.fixtures.clear()
         self.spans.clear()
-        self.statements.clear()
         self.ranks_cpu = 0.0
 
     @contextmanager
@@ -121,7 +118,6 @@ class Measure:
                     "ranks_cpu": SPENT.ranks_cpu,
                     "fixtures": dict(SPENT.fixtures),
                     "spans": dict(SPENT.spans),
-                    "statements": sorted(SPENT.statements) if report.when == "call" else [],
                 },
             )
         )
@@ -143,6 +139,11 @@ class Store:
         self._load = os.getloadavg()
         self._lines: dict[str, dict[str, Any]] = {}
         self._collections: list[dict[str, Any]] = []
+        self._uncollected: set[str] = set()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._uncollected.add(report.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         line: dict[str, Any] = self._lines.setdefault(
@@ -168,8 +169,6 @@ class Store:
             for kind in ("fixtures", "spans"):
                 for name, seconds in values[kind].items():
                     line[kind][name] = round(line[kind].get(name, 0.0) + seconds, 4)
-            if values["statements"]:
-                line["statements"] = values["statements"]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -192,6 +191,7 @@ class Store:
             "machine": _processor(),
             "python": platform.python_version(),
             "exit": int(exitstatus),
+            "uncollected": sorted(self._uncollected),
         }
         lines = [run, *collections, *self._lines.values()]
         self._folder.mkdir(exist_ok=True)

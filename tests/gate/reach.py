@@ -19,7 +19,16 @@ LIBRARY = "trainyard"
 API = ("server/*/endpoints.py", "server/http/*", "server/app/*", "server/wire/*")
 MIRRORS = {
     "tests/benchmarks": ("benchmarks/*",),
+    "tests/e2e/own_planes": ("embedded/*",),
+    "tests/e2e/test_artifacts.py": ("worker/artifacts/*", "server/artifacts/*"),
+    "tests/e2e/test_event_files.py": ("worker/supervisor/*", "library/trainyard/run/other_tools/*"),
     "tests/e2e/test_example_programs.py": ("examples/*",),
+    "tests/e2e/test_parts_die.py": ("embedded/*", "worker/supervisor/*", "server/liveness.py"),
+    "tests/e2e/test_program_checkpoints.py": ("library/trainyard/run/checkpoints/*",),
+    "tests/e2e/test_rollback.py": ("server/attempts/*", "trainer/loop/*"),
+    "tests/e2e/test_run_directories.py": ("worker/node/*", "worker/upkeep/*"),
+    "tests/e2e/test_scripts.py": ("library/trainyard/run/session/*", "server/ingest/*"),
+    "tests/objects": ("trainer/storage/*", "trainer/checkpoint/*", "worker/node/*"),
     "tests/server/api": API,
     "tests/trainer/numerics": ("trainer/parallel/*", "trainer/models/*"),
     "tests/web": ("web/*", "library/trainyard/protocol/rest/*", *API),

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pytest
 
@@ -83,11 +83,19 @@ def register(config: pytest.Config) -> None:
 def main() -> int:
     """Return 0 if the newest stored run reached its end, with tests that failed."""
     with stored_runs(ROOT)[-1].open(encoding="utf-8") as file:
-        ended = json.loads(file.readline())["exit"]
-    if ended == pytest.ExitCode.TESTS_FAILED:
-        return 0
-    sys.stderr.write(f"the tests ended with {ended}: no failure of single tests\n")
-    return 1
+        problem = reason_for_no_second_try(json.loads(file.readline()))
+    if problem is not None:
+        sys.stderr.write(f"{problem}\n")
+    return int(problem is not None)
+
+
+def reason_for_no_second_try(run: Mapping[str, Any]) -> str | None:
+    """Return what else than single tests failed in a run, by its stored line, if anything did."""
+    if run["exit"] != pytest.ExitCode.TESTS_FAILED:
+        return f"the tests ended with {run['exit']}: no failure of single tests"
+    if run["uncollected"]:
+        return f"not collected, so that no test of them ran: {', '.join(run['uncollected'])}"
+    return None
 
 
 if __name__ == "__main__":

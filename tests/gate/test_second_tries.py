@@ -7,9 +7,13 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
-from tests.gate.second_tries import FILE, add_tries, read_tries
+import pytest
+
+from tests.gate.durations import stored_runs
+from tests.gate.second_tries import FILE, add_tries, read_tries, reason_for_no_second_try
 from tests.watchdog import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +66,31 @@ def test_what_passes_alone_is_counted_and_what_fails_twice_fails(tmp_path: Path)
     assert {test: tries["count"] for test, tries in json.loads(stored.read_text()).items()} == {
         name: 1
     }
+
+
+def test_a_run_that_broke_off_or_left_files_out_gets_no_second_try(tmp_path: Path) -> None:
+    run = {"exit": 1, "uncollected": []}
+    assert reason_for_no_second_try(run) is None
+    assert "ended with 2" in str(reason_for_no_second_try(run | {"exit": 2}))
+    found = reason_for_no_second_try(run | {"uncollected": ["tests/test_a.py"]})
+    assert found == "not collected, so that no test of them ran: tests/test_a.py"
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_files_that_cannot_be_collected_are_stored(tmp_path: Path, processes: str) -> None:
+    conftest = """
+        from tests.gate import durations
+        durations.MIN_TESTS = 1
+        pytest_configure = durations.register
+    """
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text(textwrap.dedent(conftest))
+    (tmp_path / "test_well.py").write_text("def test_well(): pass\n")
+    (tmp_path / "test_never.py").write_text("import nothing_of_that_name\n")
+    words = ("-p", "xdist", "-n", processes, "--continue-on-collection-errors")
+    assert pytest_run(tmp_path, *words).returncode == 1
+    (stored,) = stored_runs(tmp_path)
+    assert json.loads(stored.read_text().splitlines()[0])["uncollected"] == ["test_never.py"]
 
 
 def test_counts_add_up_in_the_order_of_names(tmp_path: Path) -> None:

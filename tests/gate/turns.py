@@ -33,7 +33,7 @@ MAX_COMMITS = 150
 RUNS_ALL = (
     *("constraints.txt", "web/package-lock.json", "Makefile", ".ci/", "migrations/"),
     *("tests/conftest.py", "tests/forkserver.py", "tests/gate/", "tests/integration.py"),
-    *("tests/server/on_postgresql.txt", "server/database/", "server/isolation.py"),
+    *("server/database/", "server/isolation.py"),
 )
 """Files and folders: a change of one of them runs every deep test."""
 LEFT = "deep, left to the next turns"

@@ -19,7 +19,6 @@ from sqlalchemy import (
     Engine,
     create_engine,
     delete,
-    event,
     make_url,
     select,
     text,
@@ -32,27 +31,22 @@ from server.database.engine import Database
 from server.database.migrate import upgrade
 from server.database.schema import metadata
 from server.settings import Settings
-from tests.gate.durations import SPENT
-from tests.gate.postgresql import OPTION as RECORDING
-from tests.gate.postgresql import is_in_always, plain, read_chosen
+from tests.integration import ON_POSTGRESQL
 from tests.server.harness import FakeClock, Harness, Launched
 from tests.server.yard import Yard
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_once(pytestconfig: pytest.Config) -> Iterator[None]:
+def compiled_once() -> Iterator[None]:
     """Let the engines of one process share what they have compiled.
 
     Each test has a database of its own, and half of the time of its statements was to compile them
     for the dialect of its engine.
     """
     make, first = engines._engine, dict[str, Engine]()
-    records = pytestconfig.getoption(RECORDING)
 
     def sharing(url: str) -> Engine:
         engine = make(url)
-        if records and engine.dialect.name == "postgresql":
-            event.listen(engine, "before_cursor_execute", _note_statement)
         shared = first.get(engine.dialect.name)
         if shared is None or shared.dialect.server_version_info is None:  # it never connected
             first[engine.dialect.name] = engine
@@ -66,19 +60,15 @@ def compiled_once(pytestconfig: pytest.Config) -> Iterator[None]:
         yield
 
 
-def _note_statement(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-    SPENT.statements.add(plain(statement))
-
-
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests on PostgreSQL as deep that repeat one on SQLite, but those that always run."""
-    chosen = read_chosen(config.rootpath)
+    always = [config.rootpath / place for place in ON_POSTGRESQL]
     ids = {item.nodeid for item in items}
     for item in items:
         on_sqlite = item.nodeid.replace("postgresql", "sqlite")
         repeats = on_sqlite != item.nodeid and on_sqlite in ids
-        if repeats and item.nodeid not in chosen and not is_in_always(item.nodeid):
+        if repeats and not any(item.path.is_relative_to(place) for place in always):
             item.add_marker(pytest.mark.deep)
 
 
