@@ -12,13 +12,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length, seed_worker
+from transformers.trainer_utils import (
+    PREFIX_CHECKPOINT_DIR,
+    EvalLoopOutput,
+    has_length,
+    seed_worker,
+)
 
+from trainyard.adapters.mean_loss import UNCOUNTED, MeanLoss
 from trainyard.data import ExactSampler
 from trainyard.run.session import Run, init
 
-UNCOUNTED = -100
-"""The label that the trainer does not count."""
 SAMPLER_FILE = "exact_sampler.json"
 """The sampler's state in a checkpoint of the trainer."""
 
@@ -59,6 +63,7 @@ class ExactTrainer(Trainer):
             raise ValueError(f"tp * cp * sp = {sizes}: legal is 1, so that each rank has own data")
         self._weight = 1.0
         self._weights: Iterator[float] = iter(())
+        self._evaluation: MeanLoss | None = None
         self.consumed: list[int] = []
         """Indices of this rank's samples in the present step, as they came from the loader."""
         self.run = init() if run is None else run
@@ -133,6 +138,11 @@ class ExactTrainer(Trainer):
         self._weights = iter(weights if labels is None else [float(w > 0) for w in weights])
         return batches, labels
 
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        if not all(map(_has_whole_labels, batch_samples)):
+            return None  # the loss is a mean over samples, whatever keywords the model takes
+        return super()._get_num_items_in_batch(batch_samples, device)
+
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Train on the next micro-batch of the step, with its weight."""
         self._weight = next(self._weights)
@@ -152,9 +162,46 @@ class ExactTrainer(Trainer):
         found = super().compute_loss(
             model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
         )
-        if isinstance(found, tuple):
-            return found[0] * self._weight, found[1]
-        return found * self._weight
+        loss = found[0] if isinstance(found, tuple) else found
+        if self._evaluation is not None:
+            self._evaluation.add(loss, num_items_in_batch)
+        loss = loss * self._weight
+        return (loss, found[1]) if isinstance(found, tuple) else loss
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader[Any],
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Evaluate; the loss is the mean over all labels or samples, as that of a step.
+
+        The trainer's own is a mean of batches, which depends on how the ranks divide the samples.
+        """
+        self._evaluation = MeanLoss(self.accelerator)
+        try:
+            found: EvalLoopOutput = super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+            mean = self._evaluation.value()
+        finally:
+            self._evaluation = None
+        metrics = found.metrics or {}
+        if (name := f"{metric_key_prefix}_loss") in metrics:
+            metrics[name] = mean
+        return found
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Any, Any, Any]:
+        """Predict a batch, whose repeated samples do not count for the loss."""
+        if self._evaluation is None:
+            return super().prediction_step(model, inputs, *args, **kwargs)
+        counted = self._evaluation.counted(inputs)
+        loss, *predicted = super().prediction_step(model, counted, *args, **kwargs)
+        return loss, *(self._evaluation.restored(each) for each in predicted)
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train, or resume from a checkpoint of any world size; see `Trainer.train`.
@@ -162,7 +209,7 @@ class ExactTrainer(Trainer):
         In a job that resumes, the default is the checkpoint that the server chose.
 
         Raises:
-            ValueError: the checkpoint has another data set, seed or global batch size.
+            ValueError: the checkpoint has another data set, seed or global batch size, or none.
         """
         parent = self.run.resume_from
         if resume_from_checkpoint is None and parent is not None:
@@ -173,16 +220,11 @@ class ExactTrainer(Trainer):
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _check_order(self, saved: Path) -> None:
-        state = json.loads(saved.read_text()) if saved.is_file() else None
-        if not state:
-            return
-        size = state.pop("global_batch_size")
-        if size != self.sampler.global_batch_size:
+        if not saved.is_file():
             raise ValueError(
-                f"global_batch_size={self.sampler.global_batch_size} differs from {size} of the "
-                "checkpoint: its steps would be other samples"
+                f"{saved.parent} has no {SAMPLER_FILE}: legal is a checkpoint of ExactTrainer"
             )
-        self.sampler.load_state_dict(state)
+        self.sampler.load_state_dict(json.loads(saved.read_text()))
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._folder is None else str(self._folder)
@@ -199,9 +241,8 @@ class ExactTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            size = self.sampler.global_batch_size
-            state = {**self.sampler.state_dict(), "global_batch_size": size}
-            Path(self._get_output_dir(trial), folder, SAMPLER_FILE).write_text(json.dumps(state))
+            state = json.dumps(self.sampler.state_dict())
+            Path(self._get_output_dir(trial), folder, SAMPLER_FILE).write_text(state)
 
 
 class _Steps(TrainerCallback):
@@ -223,7 +264,7 @@ class _Steps(TrainerCallback):
         positions = sampler.positions(sampler.step)
         sampler.step = state.global_step
         # The trainer has one endless epoch; what it logs are epochs of the data.
-        state.epoch = sampler.position / sampler.state_dict()["length"]
+        state.epoch = sampler.position / sampler.length
         run.progress(state.global_step, total=state.max_steps)
         if run.in_job:  # elsewhere a process may train more than once
             run.consumed(state.global_step, self.trainer.consumed, positions)

@@ -159,7 +159,7 @@ class ExactCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the sampler, which is the same on every rank."""
-        return {**self.sampler.state_dict(), "global_batch_size": self.sampler.global_batch_size}
+        return self.sampler.state_dict()
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -174,11 +174,6 @@ class ExactCallback(Callback):
             raise ValueError(
                 f"the checkpoint has no state of {self.state_key}: legal is one that was saved "
                 "with it"
-            )
-        if state["global_batch_size"] != self.sampler.global_batch_size:
-            raise ValueError(
-                f"global_batch_size={self.sampler.global_batch_size} differs from "
-                f"{state['global_batch_size']} of the checkpoint: its steps would be other samples"
             )
         self.sampler.load_state_dict(state)
         # The trainer continues to count micro-batches, of which a step had another number.

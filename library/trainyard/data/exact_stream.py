@@ -6,9 +6,9 @@ import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from trainyard.data.sample_orders import EpochOrder
+from trainyard.data.sample_orders import EpochOrder, whole_number
 from trainyard.training.batch_partition import BatchPartition
 
 Item = TypeVar("Item")
@@ -39,8 +39,11 @@ class ExactStream:
         world_size: processes that divide the batch.
 
     Raises:
-        ValueError: a number is out of its range; the message has the range.
+        ValueError: a number is out of its range, or not whole; the message has the range.
     """
+
+    _kind: ClassVar = "ExactStream"
+    """What a state is of; that of subclasses too."""
 
     def __init__(
         self,
@@ -57,10 +60,9 @@ class ExactStream:
             ("micro_batch_size", 1 if micro_batch_size is None else micro_batch_size, 1),
             ("step", step, 0),
         ):
-            if value < least:
-                raise ValueError(f"{name}={value} must be at least {least}")
+            whole_number(name, value, least=least)
         self.rank, self.world_size = _ranks(rank, world_size)
-        self.global_batch_size = global_batch_size
+        self.global_batch_size = int(global_batch_size)
         if not 1 <= self.world_size <= global_batch_size:
             raise ValueError(
                 f"world_size={self.world_size} does not fit global_batch_size={global_batch_size}: "
@@ -138,35 +140,42 @@ class ExactStream:
                 if own_turn:
                     yield [kept[offset] for offset in offsets or range(1)]
 
-    def state_dict(self) -> dict[str, int]:
-        """Return the position, and what it refers to; the same on every rank."""
+    def state_dict(self) -> dict[str, int | str]:
+        """Return the position, and all that it refers to; the same on every rank."""
         return {"position": self.position, **self._order_facts()}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of a state, that of any world size.
 
         Raises:
-            ValueError: the position divides a global batch, or refers to another order.
+            ValueError: the state is of another class, order or global batch size, a field is
+                missing, unknown or of another type, or the position divides a global batch.
         """
-        for name, value in self._order_facts().items():
-            if state.get(name) != value:
+        facts = self._order_facts()
+        for name, value in facts.items():
+            found = state.get(name)
+            if type(found) is not type(value) or found != value:
                 raise ValueError(
-                    f"{name}={value} differs from {name}={state.get(name)} of the state: its "
-                    "position would refer to other samples"
+                    f"{name}={value!r} differs from {name}={found!r} of the state: its position "
+                    "would refer to other samples"
                 )
-        step, rest = divmod(state["position"], self.global_batch_size)
-        if step < 0 or rest:
+        if unknown := sorted(map(str, state.keys() - facts.keys() - {"position"})):
             raise ValueError(
-                f"position={state['position']} of the state is no multiple of "
+                f"{unknown[0]!r} of the state is unknown; legal: position, {', '.join(facts)}"
+            )
+        position = state.get("position")
+        if type(position) is not int or position < 0 or position % self.global_batch_size:
+            raise ValueError(
+                f"position={position!r} of the state is no multiple of "
                 f"global_batch_size={self.global_batch_size}"
             )
-        self.step = step
+        self.step = position // self.global_batch_size
 
     def _sample(self, position: int) -> int:
         return position
 
-    def _order_facts(self) -> dict[str, int]:
-        return {}
+    def _order_facts(self) -> dict[str, int | str]:
+        return {"kind": self._kind, "global_batch_size": self.global_batch_size}
 
     def _remaining(self) -> Iterable[int]:
         if self.steps is None:
@@ -192,8 +201,10 @@ class ExactSampler(ExactStream):
         world_size: processes that divide the batch.
 
     Raises:
-        ValueError: a number is out of its range; the message has the range.
+        ValueError: a number is out of its range, or not whole; the message has the range.
     """
+
+    _kind = "ExactSampler"
 
     def __init__(
         self,
@@ -217,13 +228,15 @@ class ExactSampler(ExactStream):
             world_size=world_size,
         )
         self._order = EpochOrder(length, seed, shuffle=shuffle)
-        self._facts = {"length": length, "seed": seed, "shuffle": int(shuffle)}
+        self.length = int(length)
+        """Samples in the data set."""
+        self._facts = {"length": self.length, "seed": int(seed), "shuffle": int(shuffle)}
 
     def _sample(self, position: int) -> int:
         return self._order(position)
 
-    def _order_facts(self) -> dict[str, int]:
-        return self._facts
+    def _order_facts(self) -> dict[str, int | str]:
+        return {**super()._order_facts(), **self._facts}
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from array import array
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import SupportsIndex
 
 from trainyard.training.permutation import MASK64, Permutation, splitmix64
 
+MAX_LENGTH = 2**62 - 1
 MAX_PERIOD = 100_000
 """Positions after which a mixture repeats its pattern; its table has an entry for each."""
 
@@ -42,10 +45,13 @@ class EpochOrder:
     the built-in trainer.
 
     Raises:
-        ValueError: length is not from 1 to 2**62 - 1.
+        ValueError: length is not from 1 to 2**62 - 1, or seed not from 0 to 2**64 - 1.
     """
 
     def __init__(self, length: int, seed: int, *, shuffle: bool = True) -> None:
+        # Another seed would have the order of one of these: it is taken modulo 2**64.
+        length = whole_number("length", length, least=1, most=MAX_LENGTH)
+        seed = whole_number("seed", seed, least=0, most=MASK64)
         self.length = length
         self._seed = seed
         self._shuffle = shuffle
@@ -87,7 +93,8 @@ class Mixture:
 
     Raises:
         ValueError: the numbers of lengths and weights differ or are 0, a length or weight is not
-            positive, or the pattern has more than `MAX_PERIOD` positions.
+            positive, the seed not from 0 to 2**64 - 1, or the pattern has more than `MAX_PERIOD`
+            positions.
     """
 
     def __init__(
@@ -103,8 +110,9 @@ class Mixture:
                 f"lengths has {len(lengths)} and weights {len(weights)} entries; "
                 "needed: one of each for every data set, and at least one data set"
             )
+        whole_seed = whole_number("seed", seed, least=0, most=MASK64)
         self._orders = [
-            EpochOrder(length, fold_seed(seed, source), shuffle=shuffle)
+            EpochOrder(length, fold_seed(whole_seed, source), shuffle=shuffle)
             for source, length in enumerate(lengths)
         ]
         self._parts = _whole_parts(weights)
@@ -120,6 +128,22 @@ class Mixture:
         source = self._sources[place]
         taken = period * self._parts[source] + self._takes[place]
         return source, self._orders[source](taken)
+
+
+def whole_number(name: str, value: SupportsIndex, *, least: int, most: int | None = None) -> int:
+    """Return a whole number, those of numpy among them, as Python's.
+
+    Raises:
+        ValueError: it is not whole, or out of its range.
+    """
+    legal = f"at least {least}" if most is None else f"from {least} to {most}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r} must be a whole number {legal}") from None
+    if number < least or (most is not None and number > most):
+        raise ValueError(f"{name}={number} must be {legal}")
+    return number
 
 
 def _legal(position: int) -> int:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import distributed, nn
@@ -200,7 +201,7 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
     trained("language", tmp_path, save_strategy="steps", save_steps=1, max_steps=1)
     with pytest.raises(ValueError, match=r"seed=6 differs from seed=5"):
         trained("language", tmp_path, tmp_path / "checkpoint-1", data_seed=6)
-    with pytest.raises(ValueError, match=r"global_batch_size=7 differs from 14"):
+    with pytest.raises(ValueError, match=r"global_batch_size=7 differs from global_batch_size=14"):
         ExactTrainer(
             model_of("language"),
             arguments(tmp_path),
@@ -225,7 +226,7 @@ def test_a_data_set_without_length_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_steps_follow_from_epochs_and_evaluation_is_unweighted(tmp_path: Path) -> None:
+def test_steps_follow_from_epochs_and_evaluation_has_no_weights(tmp_path: Path) -> None:
     made = ExactTrainer(
         model_of("language"),
         arguments(tmp_path, max_steps=-1, num_train_epochs=2.0),
@@ -235,8 +236,41 @@ def test_steps_follow_from_epochs_and_evaluation_is_unweighted(tmp_path: Path) -
     )
     assert made.args.max_steps == 4  # 50 samples in batches of 14
     assert made.args.gradient_accumulation_steps == 5
-    plain = Trainer(model_of("language"), arguments(tmp_path), eval_dataset=Texts())
-    assert made.evaluate()["eval_loss"] == plain.evaluate()["eval_loss"]
+    assert made.evaluate()["eval_loss"] == pytest.approx(loss_of_one_batch("language", tmp_path))
+
+
+def loss_of_one_batch(name: str, folder: Path) -> float:
+    """Return the loss of all samples, by the library's own trainer on one rank."""
+    dataset = Points() if name == "regression" else Texts()
+    whole = arguments(folder, per_device_eval_batch_size=LENGTH)
+    loss: float = Trainer(model_of(name), whole, eval_dataset=dataset).evaluate()["eval_loss"]
+    return loss
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("name", ["language", "regression"])
+def test_an_evaluation_does_not_depend_on_the_ranks(name: str, size: int, tmp_path: Path) -> None:
+    """Of 25 samples in batches of 4 the last ones are repeated: on 3 ranks a whole batch."""
+    found = run_ranks(size, _evaluated_there, name, tmp_path)
+    (loss,) = {loss for loss, _ in found}
+    assert loss == pytest.approx(loss_of_one_batch(name, tmp_path), rel=1e-6)
+    assert {labels for _, labels in found} == {LENGTH}
+
+
+def _evaluated_there(name: str, folder: Path) -> tuple[float, int]:
+    """Evaluate on this rank; return the loss, and how many predictions all ranks have."""
+    dataset = Points() if name == "regression" else Texts()
+    trainer = ExactTrainer(
+        model_of(name),
+        arguments(folder, per_device_eval_batch_size=4),
+        eval_dataset=dataset,
+        global_batch_size=GLOBAL_BATCH,
+    )
+    found = trainer.predict(dataset)
+    assert found.metrics is not None
+    assert isinstance(found.label_ids, np.ndarray)
+    assert found.metrics["test_loss"] == trainer.evaluate()["eval_loss"]
+    return found.metrics["test_loss"], len(found.label_ids)
 
 
 def in_job(run: Run, folder: Path, steps: int) -> None:

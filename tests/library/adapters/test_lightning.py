@@ -170,7 +170,7 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="seed=6 differs from seed=5"):
         trained(tmp_path, 2, tmp_path / "step-1.ckpt", callbacks=[exact])
     exact = Recorded(ExactSampler(LENGTH, 7, SEED))
-    with pytest.raises(ValueError, match="global_batch_size=7 differs from 14"):
+    with pytest.raises(ValueError, match="global_batch_size=7 differs from global_batch_size=14"):
         trained(tmp_path, 2, tmp_path / "step-1.ckpt", callbacks=[exact])
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.data import EpochOrder, ExactSampler, ExactStream
+from trainyard.data import EpochOrder, ExactSampler, ExactStream, Mixture
 
 BATCHES = st.integers(1, 24)
 WORLDS = st.integers(1, 9)
@@ -103,7 +104,8 @@ def test_a_far_step_begins_at_once() -> None:
 def test_iteration_leaves_the_state_to_the_training_loop() -> None:
     sampler = ExactSampler(20, 4, seed=1, steps=5, rank=0, world_size=1)
     assert len(sampler) == len(list(sampler)) == 5
-    assert sampler.state_dict() == {"position": 0, "length": 20, "seed": 1, "shuffle": 1}
+    facts = {"length": 20, "seed": 1, "shuffle": 1, "global_batch_size": 4}
+    assert sampler.state_dict() == {"kind": "ExactSampler", "position": 0, **facts}
     sampler.step += 3
     assert (sampler.position, len(sampler)) == (12, 2)
     sampler.step += 3
@@ -174,10 +176,45 @@ def test_what_is_not_legal_is_refused(arguments: dict[str, int], message: str) -
         ({"shuffle": 0}, "shuffle=1 differs from shuffle=0"),
         ({"position": 6}, "position=6 of the state is no multiple of global_batch_size=4"),
         ({"position": -4}, "position=-4 of the state is no multiple"),
+        ({"position": 8.0}, "position=8.0 of the state is no multiple"),
+        ({"position": True}, "position=True of the state is no multiple"),
+        ({"position": None}, "position=None of the state is no multiple"),
+        ({"seed": 1.0}, "seed=1 differs from seed=1.0"),
+        ({"shuffle": True}, "shuffle=1 differs from shuffle=True"),
+        ({"global_batch_size": 2}, "global_batch_size=4 differs from global_batch_size=2"),
+        ({"kind": "ExactStream"}, "kind='ExactSampler' differs from kind='ExactStream'"),
+        ({"rank": 1}, "'rank' of the state is unknown; legal: position, kind, global_batch_size"),
     ],
 )
-def test_a_state_of_another_order_is_refused(change: dict[str, int], message: str) -> None:
+def test_a_state_of_another_order_is_refused(change: dict[str, Any], message: str) -> None:
     sampler = ExactSampler(20, 4, seed=1, rank=0, world_size=1)
     with pytest.raises(ValueError, match=message):
         sampler.load_state_dict(sampler.state_dict() | change)
     assert sampler.step == 0
+
+
+@pytest.mark.parametrize("name", ["kind", "length", "seed", "shuffle", "global_batch_size"])
+def test_a_state_without_a_field_is_refused(name: str) -> None:
+    sampler = ExactSampler(20, 4, seed=1, rank=0, world_size=1)
+    state = {k: v for k, v in sampler.state_dict().items() if k != name}
+    with pytest.raises(ValueError, match=f"differs from {name}=None of the state"):
+        sampler.load_state_dict(state)
+
+
+def test_a_state_of_a_sampler_and_one_of_a_stream_are_not_mistaken() -> None:
+    sampler = ExactSampler(20, 4, seed=1, rank=0, world_size=1)
+    stream = ExactStream(4, rank=0, world_size=1)
+    for one, other in ((sampler, stream), (stream, sampler)):
+        with pytest.raises(ValueError, match="kind="):
+            one.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 2**70, 1.0, "1", None])
+def test_a_seed_that_stands_for_another_one_is_refused(seed: Any) -> None:
+    for make in (
+        lambda: ExactSampler(20, 4, seed=seed, rank=0, world_size=1),
+        lambda: EpochOrder(20, seed),
+        lambda: Mixture([20], [1], seed),
+    ):
+        with pytest.raises(ValueError, match=r"^seed=.* must be .*from 0 to 18446744073709551615"):
+            make()

@@ -138,7 +138,7 @@ def test_a_mixture_of_the_longest_pattern_is_made() -> None:
         ([5, 5], [1, nan], "weight nan must be positive"),
         ([5, 5], [1, inf], "weight inf must be positive"),
         ([5, 5], [0.1234567, 0.5], "have 6234567 parts in all; legal: up to 100000"),
-        ([5, 0], [1, 1], "n=0 must be positive"),
+        ([5, 0], [1, 1], "length=0 must be from 1 to"),
     ],
 )
 def test_a_mixture_that_is_not_legal_is_refused(
