@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from trainer.errors import LaunchError
+from trainer.errors import CheckpointError, LaunchError
+from trainer.hugging_face.folder import INDEX, SINGLE
 from trainer.storage.io_errors import storage_errors
 from trainyard.base.model_base import RecordModel
 from trainyard.run.atomic import new_folder
@@ -71,19 +73,39 @@ def export_folder(to: Path, requested: ExportRecord) -> Iterator[Path]:
 
     Raises:
         LaunchError: another process has created a different `to` meanwhile.
-        CheckpointError: the storage fails.
+        CheckpointError: the storage fails, or lacks a file that the index names.
     """
     with storage_errors("write", to):
         try:
             with new_folder(to) as folder:
                 yield folder
                 files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+                _check_index(folder, files.keys())
                 record = requested.model_copy(update={"files": files})
                 text = record.model_dump_json(indent=1) + "\n"
                 (folder / RECORD).write_text(text, encoding="utf-8")
         except FileExistsError:
             if existing_export(to, requested) is None:
                 raise
+
+
+def _check_index(folder: Path, files: Set[str]) -> None:
+    """Compare the files of weights with those that the index names.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    held = {name for name in files if name.endswith(".safetensors")}
+    named = {SINGLE}
+    if INDEX in files:
+        named = set(json.loads((folder / INDEX).read_bytes())["weight_map"].values())
+    if held != named:
+        differing = sorted(held ^ named)
+        raise CheckpointError(
+            f"the export has {len(held)} files of weights, and its index names {len(named)}: "
+            f"{', '.join(differing[:3])} differ; was another process there?",
+            path=str(folder),
+        )
 
 
 def _described(record: ExportRecord) -> str:

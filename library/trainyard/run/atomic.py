@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
+LOCK = ".lock"
+"""What the name of a draft's lock adds to that of the draft."""
 TARGET_EXISTS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 # Some network file systems reject fsync of a folder: there, names are as durable as they get.
 NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
@@ -81,7 +84,7 @@ def create_file(path: PurePath, content: str | bytes, *, mode: int = 0o644) -> b
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a folder to fill, which becomes `path`, durably, when the block ends without an error.
 
-    Folders that killed processes left are removed first.
+    Folders that killed processes left are removed first, and none that is being filled.
 
     Args:
         path: the folder; absent or empty. Its parents are created.
@@ -91,10 +94,8 @@ def new_folder(path: Path) -> Iterator[Path]:
         OSError: the system refuses.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in _leftovers(path):
-        shutil.rmtree(leftover, ignore_errors=True)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
+    _remove_leftovers(path)
+    with _locked_draft(path) as draft:
         draft.mkdir()
         yield draft
         for file in draft.iterdir():
@@ -107,8 +108,6 @@ def new_folder(path: Path) -> Iterator[Path]:
                 raise
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
         sync_folder(path.parent)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -141,9 +140,56 @@ def _create(draft: Path, mode: int) -> BinaryIO:
     return os.fdopen(os.open(draft, flags, mode), "wb")
 
 
-def _leftovers(path: Path) -> list[Path]:
-    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.partial")
-    return [found for found in path.parent.iterdir() if name.fullmatch(found.name)]
+@contextmanager
+def _locked_draft(path: Path) -> Iterator[Path]:
+    """Yield the place of a draft that no other process removes while the block runs.
+
+    A file next to it is locked, and the system unlocks it when the process ends, however it ends.
+    """
+    while True:
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+        lock = draft.with_name(draft.name + LOCK)
+        with _create(lock, 0o644) as file:
+            if not _took(file.fileno()):
+                continue  # another process has found it before it was locked, and removes it
+            try:
+                yield draft
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the drafts of processes that have ended."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.partial{re.escape(LOCK)}")
+    for lock in [found for found in path.parent.iterdir() if name.fullmatch(found.name)]:
+        # Where a file system has no locks, nothing shows that its process has ended.
+        with suppress(OSError), _opened(lock) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink(missing_ok=True)
+
+
+def _took(descriptor: int) -> bool:
+    """Lock a new file; return False where another process has locked or removed it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # no locks here, so that no process removes the draft
+    return os.fstat(descriptor).st_nlink > 0
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    # For writing: NFS grants an exclusive lock only then.
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _encoded(content: str | bytes) -> bytes:

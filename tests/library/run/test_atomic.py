@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 import threading
 from collections.abc import Iterator
@@ -116,15 +117,59 @@ def test_of_many_that_create_a_file_one_succeeds(tmp_path: Path) -> None:
 
 def test_a_folder_appears_whole_and_leftovers_go(tmp_path: Path) -> None:
     to = tmp_path / "parent" / "out"
-    leftover = to.parent / ".out.00000000.partial"
-    other = to.parent / ".out.too.00000000.partial"
-    for folder in (leftover, other):
-        folder.mkdir(parents=True)
+    for killed in (to, other := to.with_name(".out.00000000.partial.too")):
+        if (pid := os.fork()) == 0:
+            with new_folder(killed) as folder:
+                (folder / "file").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert len(_names(to.parent)) == 4
+    _, other = sorted(to.parent.glob("*.partial"), key=lambda path: path.name.count("partial"))
     with new_folder(to) as folder:
         (folder / "file").write_text("text")
         assert not to.exists()
     assert (to / "file").read_text() == "text"
-    assert {path.name for path in to.parent.iterdir()} == {"out", other.name}
+    assert set(_names(to.parent)) == {"out", other.name, f"{other.name}.lock"}
+
+
+def test_a_folder_that_is_being_filled_stays(tmp_path: Path) -> None:
+    """Neither one that is begun later, nor one that ends earlier, takes its files."""
+    to = tmp_path / "out"
+    one, other = new_folder(to), new_folder(to)
+    first = one.__enter__()
+    (first / "file").write_text("first")
+    with other as second:
+        (second / "file").write_text("second")
+    assert (first / "file").read_text() == "first"
+    with pytest.raises(FileExistsError, match="out"):
+        one.__exit__(None, None, None)
+    assert (to / "file").read_text() == "second"
+    assert _names(tmp_path) == ["out"]
+
+
+def test_many_writers_at_once_leave_one_whole_folder(tmp_path: Path) -> None:
+    """Each writes all of its files, whatever the others begin and end meanwhile."""
+    ended: list[str] = []
+
+    def write(number: int) -> None:
+        for turn in range(10):
+            to = tmp_path / f"out-{turn}"
+            try:
+                with new_folder(to) as folder:
+                    for name in "abcd":
+                        (folder / name).write_text(str(number))
+                    assert _names(folder) == list("abcd")
+                ended.append(to.name)
+            except FileExistsError:
+                pass
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ended) == _names(tmp_path) == sorted(f"out-{turn}" for turn in range(10))
+    assert all(_names(tmp_path / name) == list("abcd") for name in ended)
 
 
 def test_a_folder_that_fails_is_absent(tmp_path: Path) -> None:

@@ -124,8 +124,9 @@ def test_what_was_cut_off_is_no_export_and_goes_at_the_next_try(
     arguments = [str(checkpoint), str(tmp_path / "out")]
     killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
     assert killed.returncode == -9
-    (left,) = tmp_path.iterdir()
+    left, lock = sorted(tmp_path.iterdir())
     assert (left.name[:5], left.name[-8:]) == (".out.", ".partial")
+    assert lock.name == f"{left.name}.lock"
     other = tmp_path / ".out.too.00000000.partial"
     other.mkdir()
     export(checkpoint, tmp_path / "out")
@@ -143,6 +144,20 @@ def test_of_two_at_once_one_is_whole_and_both_are_done(checkpoint: Path, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert found.files["model.safetensors"] > 0
     assert found == export(checkpoint, tmp_path / "out")
+
+
+def test_a_file_that_another_process_takes_away_is_noticed(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    class Thief(LoggedProgress):
+        def advance(self, done: int) -> None:
+            super().advance(done)
+            for file in tmp_path.glob(".out.*.partial/model-00001-of-*.safetensors"):
+                file.unlink()
+
+    with pytest.raises(CheckpointError, match=r"its index names \d+: model-00001-of-.* differ"):
+        export(checkpoint, tmp_path / "out", shard_bytes=60_000, track=Thief)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_not_left_full(
