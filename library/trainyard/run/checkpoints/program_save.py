@@ -9,14 +9,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from trainyard.run.checkpoints.checkpoint_names import COMMITTED, checkpoint_id
-from trainyard.run.checkpoints.fence_file import FenceError
+from trainyard.run.checkpoints.fence_file import FencedOffError, FenceError
 from trainyard.run.checkpoints.program_manifest import (
-    CHECKSUM,
     KIND,
-    MOST_FILES,
     ProgramManifest,
     SavedFile,
     name_problem,
@@ -26,6 +23,7 @@ from trainyard.run.checkpoints.program_storage import (
     CONTROL,
     JobStorage,
     SaveStorage,
+    has_later,
     remove_messages,
 )
 from trainyard.run.checkpoints.save_messages import (
@@ -35,14 +33,18 @@ from trainyard.run.checkpoints.save_messages import (
     CheckpointSaveError,
     Message,
     SaveMessages,
+    described_by,
     done,
     error_of,
+    named_by,
     seen,
 )
 from trainyard.run.checkpoints.saved_files import describe, shares, sync_files, sync_folders
 
 WAIT_SECONDS = 1800.0
 """Longest wait of rank 0 for another rank, at each of the two places where it waits."""
+LEFT_SECONDS = 90.0
+"""Longest for which another node does not see a message: NFS keeps an absence for a minute."""
 MOST_STEPS = 10**9
 
 
@@ -56,6 +58,7 @@ class ProgramCheckpoints:
     report: Callable[[ProgramManifest], None]
     """Called on rank 0 with the manifest of each commit."""
     wait_seconds: float = WAIT_SECONDS
+    left_seconds: float = LEFT_SECONDS
     _saves: int = field(default=0, init=False)
     _is_fenced: bool = field(default=False, init=False)
 
@@ -73,7 +76,7 @@ class ProgramCheckpoints:
         """
         if not isinstance(self.storage, JobStorage):
             return None
-        self._raise_fence(self.storage)
+        self.raise_fence()
         return self.storage.resume_folder()
 
     @contextmanager
@@ -96,10 +99,8 @@ class ProgramCheckpoints:
             raise ValueError(f"step={step}; legal: 0 to {MOST_STEPS}")
         if not KIND.fullmatch(kind):
             raise ValueError(f"kind={kind!r}; legal: 1 to 16 of a-z and _, such as 'interval'")
-        if isinstance(self.storage, JobStorage):
-            self._raise_fence(self.storage)
         one = _OneSave(self, self._saves, step, kind)
-        self._saves += 1
+        self._saves += 1  # before anything fails: what fails on one rank counts on every rank
         folder = one.begin()
         try:
             yield folder
@@ -110,14 +111,33 @@ class ProgramCheckpoints:
         if manifest is not None:
             self.report(manifest)
 
-    def _raise_fence(self, storage: JobStorage) -> None:
-        if self._is_fenced:
+    def raise_fence(self, check: Callable[[], object] = lambda: None) -> None:
+        """Fence off all earlier attempts once; ranks other than 0 wait for rank 0.
+
+        Args:
+            check: raises where there is nothing to wait for.
+
+        Raises:
+            FencedOffError: a newer attempt of the job has begun.
+            FenceError: the fence cannot be raised.
+            CheckpointSaveError: rank 0 has not raised the fence in time.
+            OSError: the storage refuses.
+        """
+        storage = self.storage
+        if self._is_fenced or not isinstance(storage, JobStorage):
             return
         if self.rank == 0:
             storage.raise_fence()
         else:
+
+            def look() -> bool | None:
+                if storage.fence_is_raised():
+                    return True
+                check()
+                return None
+
             SaveMessages(storage.folder).wait(
-                lambda: storage.fence_is_raised() or None,
+                look,
                 until=time.monotonic() + self.wait_seconds,
                 missing=lambda: f"rank 0 has not raised {storage.job_folder}/FENCE",
             )
@@ -140,14 +160,24 @@ class _OneSave:
         self._folder = control
         self._is_repeated = False
         self._all_left = False
+        self._left_at: float | None = None
+        """When this rank saw first that rank 0 is in a later save."""
 
     def begin(self) -> Path:
         try:
+            self._all.raise_fence(self._check)
             if self._rank == 0:
                 self._create()
             else:
                 self._enter()
-        except OSError as error:
+        except FencedOffError:
+            raise  # every rank sees it by itself, and the job's storage is another attempt's
+        except (OSError, FenceError) as error:
+            with suppress(OSError, CheckpointSaveError):
+                self._open_messages()
+            if isinstance(error, FenceError):
+                self._post_failure(str(error))
+                raise
             raise self._failed(error) from error
         return self._folder
 
@@ -175,7 +205,7 @@ class _OneSave:
 
     def _create(self) -> None:
         if self._others:
-            self._messages.folder.mkdir(parents=True)
+            self._open_messages()
         created = self._storage.create(self._step)
         self._is_repeated = created is None
         self._folder = created or self._messages.folder / "repeated"
@@ -186,7 +216,7 @@ class _OneSave:
 
     def _commit(self) -> ProgramManifest | None:
         named = {0: self._sync()} | {
-            rank: _names(message, rank) for rank, message in self._gather(seen).items()
+            rank: named_by(message, rank) for rank, message in self._gather(seen).items()
         }
         self._all_left = True
         if self._is_repeated:
@@ -202,7 +232,7 @@ class _OneSave:
         self._post(SHARES, {"shares": given})
         files = [*describe(self._folder, given[0])]
         for rank, message in self._gather(done).items():
-            files += _described(message, rank, given[rank])
+            files += described_by(message, rank, given[rank])
         manifest = None
         if isinstance(storage, JobStorage):
             manifest = self._manifest(storage, files)
@@ -294,9 +324,7 @@ class _OneSave:
         """
 
         def look() -> Message | None:
-            ended = self._messages.read(ENDED)
-            if ended is not None and (error := error_of(ended)) is not None:
-                raise CheckpointSaveError(error)
+            ended = self._check()
             return (ended if also == ENDED else None) or self._messages.read(name)
 
         # Rank 0 waits for others at two places: it gives up first, with the cause.
@@ -304,7 +332,34 @@ class _OneSave:
         found: Message = self._messages.wait(look, until=until, missing=lambda: awaited)
         return found
 
+    def _check(self) -> Message | None:
+        """Return how rank 0 has ended the save; None as long as it has not.
+
+        Raises:
+            CheckpointSaveError: it ended with an error, or rank 0 is in a later save.
+        """
+        ended = self._messages.read(ENDED)
+        if ended is not None and (error := error_of(ended)) is not None:
+            raise CheckpointSaveError(error)
+        if ended is None and has_later(self._storage.folder, self._storage.run, self._number):
+            self._left_at = self._left_at or time.monotonic()
+            if time.monotonic() > self._left_at + self._all.left_seconds:
+                raise CheckpointSaveError("rank 0 failed in this save, and is in a later one")
+        return ended
+
     # ---- every rank -----------------------------------------------------------------------------
+
+    def _open_messages(self) -> None:
+        """Make the folder of the messages on rank 0; wait for it on the others.
+
+        Raises:
+            CheckpointSaveError: rank 0 has ended the save with an error, or is not there in time.
+            OSError: the storage refuses.
+        """
+        if self._rank == 0:
+            self._messages.folder.mkdir(parents=True, exist_ok=True)
+        else:
+            self._wait(BEGUN, "rank 0 has not begun the save")
 
     def _sync(self) -> list[str]:
         names = sync_files(self._folder)
@@ -330,42 +385,3 @@ class _OneSave:
                 # one that stays would make a checkpoint of the remaining files.
                 (self._folder / COMMITTED).unlink(missing_ok=True)
                 shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _names(message: Message, rank: int) -> list[str]:
-    """Return the paths that a rank names.
-
-    Raises:
-        CheckpointSaveError: one is no path below the folder, or there are too many.
-    """
-    names = message.get("names")
-    if not isinstance(names, list) or len(names) > MOST_FILES:
-        raise CheckpointSaveError(f"rank {rank} names no list of up to {MOST_FILES:,} files")
-    for name in names:
-        problem = name_problem(name) if isinstance(name, str) else "a file's name is no text"
-        if problem is not None:
-            raise CheckpointSaveError(f"rank {rank}: {problem}")
-    return names
-
-
-def _described(message: Message, rank: int, given: list[str]) -> list[SavedFile]:
-    """Return the files that a rank has described.
-
-    Raises:
-        CheckpointSaveError: one is not of its share, or is described twice or wrongly.
-    """
-    found: list[SavedFile] = []
-    left = set(given)
-    files: Any = message.get("files")
-    for file in files if isinstance(files, list) else [None]:
-        match file:
-            case {"path": str(path), "size": int(size), "checksum": str(checksum)} if (
-                path in left and 0 <= size < 2**62 and CHECKSUM.fullmatch(checksum)
-            ):
-                left.discard(path)
-                found.append(SavedFile(path=path, size=size, checksum=checksum))
-            case _:
-                raise CheckpointSaveError(
-                    f"rank {rank} describes {str(file)[:120]}, no file of its share"
-                )
-    return found

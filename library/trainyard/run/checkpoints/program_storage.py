@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,6 +30,8 @@ from trainyard.run.record_base import to_json
 
 CONTROL = ".save-"
 """Prefix of the folders of messages between ranks."""
+LEFTOVER = re.compile(r"\.(?P<step>step-[0-9]+)\.(?P<kind>old|gone|partial)")
+"""Folders of a save without a job: the earlier one of its step, its remains, and its own."""
 
 
 class UnusableCheckpointError(RuntimeError):
@@ -178,9 +181,7 @@ class LocalStorage:
         Raises:
             OSError: the storage refuses.
         """
-        for control in _plain_folders(self.folder):  # of former runs of the script
-            if control.name.startswith(CONTROL) and not control.name.startswith(CONTROL + self.run):
-                shutil.rmtree(control, ignore_errors=True)
+        self.sweep()
         folder = self.folder / f".step-{step}.partial"
         if folder.exists():
             shutil.rmtree(folder)
@@ -188,13 +189,36 @@ class LocalStorage:
         return folder
 
     def name(self, folder: Path, step: int) -> None:
-        """Rename a complete folder, in place of an earlier one of this step."""
+        """Rename a complete folder, in place of an earlier one of this step.
+
+        Raises:
+            OSError: the storage refuses; the earlier one is as it was, or `sweep` brings it back.
+        """
         target, old = self.folder / f"step-{step}", self.folder / f".step-{step}.old"
         if target.exists():
             target.rename(old)
         folder.rename(target)
         sync_folder(self.folder)
-        shutil.rmtree(old, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            # Another name first: what is half removed is never brought back.
+            shutil.rmtree(old.rename(old.with_suffix(".gone")), ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove what former runs and failed saves left, and bring back what `name` had moved.
+
+        Raises:
+            OSError: the storage refuses.
+        """
+        for found in _plain_folders(self.folder):
+            if found.name.startswith(CONTROL) and not found.name.startswith(CONTROL + self.run):
+                shutil.rmtree(found, ignore_errors=True)
+            if (leftover := LEFTOVER.fullmatch(found.name)) is None:
+                continue
+            named = self.folder / leftover["step"]
+            if leftover["kind"] == "old" and not named.exists():
+                found.rename(named)
+            else:
+                shutil.rmtree(found, ignore_errors=True)
 
 
 SaveStorage = JobStorage | LocalStorage
@@ -243,10 +267,22 @@ def check_committed(folder: Path, identifier: str) -> None:
 
 def remove_messages(folder: Path, *, run: str, before: int) -> None:
     """Remove the messages of earlier saves: every rank has left them."""
+    for number, control in _messages(folder, run):
+        if number < before:
+            shutil.rmtree(control, ignore_errors=True)
+
+
+def has_later(folder: Path, run: str, number: int) -> bool:
+    """Return whether a later save than this one has begun."""
+    return any(found > number for found, _ in _messages(folder, run))
+
+
+def _messages(folder: Path, run: str) -> Iterator[tuple[int, Path]]:
+    """Yield number and folder of the saves that have messages."""
     for control in _plain_folders(folder):
         number = control.name.removeprefix(CONTROL + run)
-        if control.name.startswith(CONTROL + run) and number.isdecimal() and int(number) < before:
-            shutil.rmtree(control, ignore_errors=True)
+        if control.name.startswith(CONTROL + run) and number.isdecimal():
+            yield int(number), control
 
 
 def _content(path: Path) -> bytes:

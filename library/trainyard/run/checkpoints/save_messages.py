@@ -21,6 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.run.atomic import replace_file
+from trainyard.run.checkpoints.program_manifest import (
+    CHECKSUM,
+    MOST_FILES,
+    SavedFile,
+    name_problem,
+)
 from trainyard.run.checkpoints.saved_files import open_plain
 
 MOST_BYTES = 16 * 1024 * 1024
@@ -106,3 +112,42 @@ def error_of(message: Message) -> str | None:
     """Return the error that a message carries."""
     error = message.get("error")
     return None if error is None else str(error)[:2000]
+
+
+def named_by(message: Message, rank: int) -> list[str]:
+    """Return the paths that a rank names.
+
+    Raises:
+        CheckpointSaveError: one is no path below the folder, or there are too many.
+    """
+    names = message.get("names")
+    if not isinstance(names, list) or len(names) > MOST_FILES:
+        raise CheckpointSaveError(f"rank {rank} names no list of up to {MOST_FILES:,} files")
+    for name in names:
+        problem = name_problem(name) if isinstance(name, str) else "a file's name is no text"
+        if problem is not None:
+            raise CheckpointSaveError(f"rank {rank}: {problem}")
+    return names
+
+
+def described_by(message: Message, rank: int, given: list[str]) -> list[SavedFile]:
+    """Return the files that a rank has described.
+
+    Raises:
+        CheckpointSaveError: one is not of its share, or is described twice or wrongly.
+    """
+    found: list[SavedFile] = []
+    left = set(given)
+    files: Any = message.get("files")
+    for file in files if isinstance(files, list) else [None]:
+        match file:
+            case {"path": str(path), "size": int(size), "checksum": str(checksum)} if (
+                path in left and 0 <= size < 2**62 and CHECKSUM.fullmatch(checksum)
+            ):
+                left.discard(path)
+                found.append(SavedFile(path=path, size=size, checksum=checksum))
+            case _:
+                raise CheckpointSaveError(
+                    f"rank {rank} describes {str(file)[:120]}, no file of its share"
+                )
+    return found
