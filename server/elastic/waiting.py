@@ -58,7 +58,7 @@ class SizeFitter:
         # Nothing fitted; nothing will for a while where groups, offers, quotas and the demands that
         # have their turn are the same.
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota], int] | None = None
-        self._hopeless_until = datetime.min.replace(tzinfo=UTC)
+        self._hopeless_since = datetime.min.replace(tzinfo=UTC)
 
     @property
     def is_paused(self) -> bool:
@@ -86,7 +86,9 @@ class SizeFitter:
             sizes = group_sizes(connection)
             quotas = read_quotas(connection, now, usage=self._usage)
             state = (sizes, offers, quotas, self._queue.turn)
-            if state == self._hopeless and now < self._hopeless_until:
+            # A clock that is set back must not put the next try off.
+            hopeless = timedelta() <= now - self._hopeless_since < TRY_AGAIN_AFTER
+            if state == self._hopeless and hopeless:
                 return
             heads = read_heads(
                 connection, self._queue, sizes=sizes, with_quota=quotas.keys(), free_slots=free
@@ -102,7 +104,7 @@ class SizeFitter:
                 except UnreadableError as error:  # the round of placement stores it as the reason
                     logger.error("%s", error)
             yield 0
-        self._hopeless, self._hopeless_until = state, now + TRY_AGAIN_AFTER
+        self._hopeless, self._hopeless_since = state, now
 
     def _fit(self, row: GroupedJob, queued: QueuedJob, turns: Turns) -> Generator[int, None, int]:
         """Give a job the best size that it would get in its turn; return 1 where that is new."""

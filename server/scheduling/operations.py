@@ -93,7 +93,9 @@ class OperationKeeper:
             )
             busy, offers = {node for node in running if node}, read_offers(connection)
             builds = _running_builds(connection)
-        given = [row for row in queue if row.node and row.given_at and row.given_at > claim_by]
+        given = [
+            row for row in queue if row.node and row.given_at and claim_by < row.given_at <= now
+        ]
         waiting, reasons = _wanted(
             [row for row in queue if row not in given], _built_by([*builds, *given])
         )
@@ -104,7 +106,7 @@ class OperationKeeper:
         due: list[tuple[UnclaimedOperation, dict[str, Any]]] = [
             (row, {"node": row.node, "sent_at": now})
             for row in given
-            if row.sent_at is not None and row.sent_at <= resend
+            if row.sent_at is not None and not resend < row.sent_at <= now
         ]
         due += [
             (row, {"node": placed[row.id], "sent_at": now, "given_at": now})
@@ -207,7 +209,9 @@ class OperationKeeper:
     def _scrub(self, now: datetime) -> None:
         """Queue a scrub of the checkpoint with the oldest check, one at a time."""
         days = self._context.settings.scrub_interval_days
-        if days == 0 or (self._scrubbed_at is not None and now - self._scrubbed_at < SCRUB_EVERY):
+        # A clock that is set back must not end the scrubs.
+        last = self._scrubbed_at
+        if days == 0 or (last is not None and timedelta() <= now - last < SCRUB_EVERY):
             return
         self._scrubbed_at = now
         seen_at = func.coalesce(checkpoints.c.checked_at, checkpoints.c.created_at)

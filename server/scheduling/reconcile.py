@@ -153,7 +153,8 @@ class Reconciler:
                 with self._isolation.turn(attempt_id, f"attempt {attempt_id}"):
                     self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
         self._send_again([found for found in unclaimed if found not in late], heard)
-        if self._pruned_at is None or now - self._pruned_at >= PRUNE_EVERY:
+        # A clock that is set back must not end the pruning.
+        if self._pruned_at is None or not timedelta() <= now - self._pruned_at < PRUNE_EVERY:
             self._pruned_at = now
             forget_old_keys(self._context)
             forget_failed_logins(self._context)
@@ -292,7 +293,7 @@ class Reconciler:
             for share in unclaimed
             if share.sent_at is not None
             and not share.polls
-            and share.sent_at <= now - self._pause(share, share.sent_at, heard)
+            and not timedelta() <= now - share.sent_at < self._pause(share, share.sent_at, heard)
         ]
         if not waiting:
             return

@@ -53,7 +53,7 @@ class Placer:
         # attempts may be preempted.
         self._state: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
         self._considered: set[str] = set()
-        self._hopeless_until = _PAST
+        self._hopeless_since = _PAST
         self._victims: Mapping[str, Sequence[Holding]] = {}
         self._soon_since: Mapping[str, datetime] = {}
 
@@ -75,8 +75,9 @@ class Placer:
             quotas = read_quotas(connection, now, usage=self._usage)
             state = (sizes, offers, quotas)
             if state != self._state:
-                self._state, self._considered, self._hopeless_until = state, set(), _PAST
-            if now < self._hopeless_until and not new:
+                self._state, self._considered, self._hopeless_since = state, set(), _PAST
+            # A clock that is set back must not put the next decision off.
+            if timedelta() <= now - self._hopeless_since < DECIDE_AGAIN_AFTER and not new:
                 return 0
             free = sum(len(offer.free) for offer in offers)
             heads = read_heads(
@@ -118,7 +119,7 @@ class Placer:
         if decisions.placed:
             self._state = None
         elif self._considered >= heads.demands:
-            self._considered, self._hopeless_until = set(), now + DECIDE_AGAIN_AFTER
+            self._considered, self._hopeless_since = set(), now
         return len(decisions.placed)
 
     def _place(

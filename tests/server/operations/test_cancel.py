@@ -99,3 +99,15 @@ def test_what_ended_long_ago_is_forgotten(yard: Yard, context: Context, job: str
     yard.harness.clock.advance(2)
     assert prune_ended(context) == 1
     assert [operation.id for operation in yard.operations()] == [waiting]
+
+
+def test_a_clock_that_is_set_back_ends_no_pruning(yard: Yard, context: Context, job: str) -> None:
+    day = 86_400
+    yard.harness.clock.advance(40 * day)
+    yard.harness.reconcile()
+    yard.harness.clock.advance(-40 * day)
+    old = service.verify(context, f"{job}.a1.step-4", actor=ADA)
+    cancel(context, old, actor=ADA)
+    yard.harness.clock.advance(31 * day)
+    yard.harness.reconcile()
+    assert yard.operations() == []

@@ -57,6 +57,19 @@ def test_the_oldest_is_scrubbed_first_and_each_once(scrubbing: Yard) -> None:
     assert all(row.verified for row in scrubbing.checkpoints(job_id).values())
 
 
+def test_a_clock_that_is_set_back_ends_no_scrubs(scrubbing: Yard) -> None:
+    _, (one, two) = ended(scrubbing, 4, 8)
+    scrubbing.harness.clock.advance(9 * DAY)
+    ((operation_id, _),) = scrubbing.give()
+    scrubbing.harness.clock.advance(5)
+    scrubbing.do(operation_id, load=False)
+    scrubbing.harness.clock.advance(-3600)
+    ((operation_id, _),) = scrubbing.give()
+    assert {one, two} >= {scrubbing.operation(operation_id).checkpoint_id}
+    scrubbing.harness.clock.advance(-3600)
+    assert [again for again, _ in scrubbing.give()] == [operation_id], "its message, once more"
+
+
 def test_that_all_was_loaded_once_stays_known(scrubbing: Yard, context: Context) -> None:
     job_id, (one,) = ended(scrubbing, 4)
     scrubbing.do(service.verify(context, one, actor=ADA))

@@ -47,6 +47,15 @@ def test_an_unclaimed_launch_is_sent_again_and_then_given_up(harness: Harness) -
     assert harness.attempt(job_id).failure.node_at_fault
 
 
+def test_a_clock_that_is_set_back_holds_no_message_back(harness: Harness) -> None:
+    harness.add_node()
+    harness.submit()
+    harness.place()
+    harness.clock.advance(-3600)
+    harness.reconcile()
+    assert len(harness.dispatcher.sent) == 2
+
+
 def test_pauses_between_messages_end_at_a_minute(harness: Harness) -> None:
     """By then the former message has expired; a claim may take longer than usual."""
     settings = harness.context.settings.model_copy(update={"claim_seconds": 1000.0})
