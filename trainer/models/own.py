@@ -28,6 +28,8 @@ from trainer.models.ties import Ties
 from trainyard.spec.job import JobSpec
 
 STD = 0.02
+RUNS_AGAIN = ("full", "selective")
+"""Modes of activation checkpointing in which backward runs the code of a block again."""
 
 
 class OwnModel(Model):
@@ -41,9 +43,9 @@ class OwnModel(Model):
         roots: path of each named root, for `model.code`.
 
     Raises:
-        LaunchError: the factory cannot be imported, fails, or returns no module; the module has no
-            block of a class in `model.block_classes`; or the plan of an axis in use is missing or
-            does not fit.
+        LaunchError: the factory cannot be imported, fails, or returns no module; a parameter cannot
+            be divided over ranks; the module has no block of a class in `model.block_classes`; or
+            the plan of an axis in use is missing or does not fit.
     """
 
     def __init__(self, spec: JobSpec, roots: Mapping[str, str]) -> None:
@@ -52,6 +54,7 @@ class OwnModel(Model):
         self._build = _builder(spec, roots)
         self._stream_dtype: torch.dtype = getattr(torch, spec.training.param_dtype)
         self.net = self._build()
+        _check_parameters(self.net)
         self._ties = Ties(self.net)
         self.positions = Positions(2, spec.training.seq_len, theta=10_000.0)
         self.tok_embeddings, self.norm, self.output = None, None, None
@@ -84,14 +87,17 @@ class OwnModel(Model):
         stage before the last one returns the stream.
 
         Raises:
-            LaunchError: the module returns something else.
+            LaunchError: the module returns something else, or a block that backward runs again
+                changes a buffer.
         """
         assert segments_BS is None, "own models have no document masks (a rule of the spec)"
         options: dict[str, Any] = {}
         _, _, stream_S = self.positions(x.shape[1])
         if self._takes_noise and keys_B is not None:
             options["noise"] = Noise(keys_B, stream_S)
+        before = self._versions_of_buffers()
         result = self.net(x, **options)
+        self._refuse_changed_buffers(before)
         if not self._ends:
             width, dtype = self._spec.architecture.dim, self._stream_dtype
             if self._shape(result) != (len(x), len(stream_S), width) or result.dtype != dtype:
@@ -169,6 +175,34 @@ class OwnModel(Model):
         # Bypasses registration: blocks already have their names within `net`, and a second name
         # would appear in the state dict.
         object.__setattr__(self, "layers", nn.ModuleDict({str(i): b for i, b in enumerate(blocks)}))
+        inside = {module for block in blocks for module in block.modules()}
+        self._buffers_of_blocks = [
+            (f"{name}.{key}", module, key)
+            for name, module in self.net.named_modules()
+            if module in inside
+            for key in module._buffers
+        ]
+
+    def _versions_of_buffers(self) -> list[tuple[int, int]]:
+        """Return which tensor each buffer of a block is, and how often it was changed.
+
+        Only where backward runs blocks again, which would change them once more.
+        """
+        mode = self._spec.activation_checkpoint.mode
+        if mode not in RUNS_AGAIN or not torch.is_grad_enabled():
+            return []
+        buffers = (module._buffers[key] for _, module, key in self._buffers_of_blocks)
+        return [(id(buffer), 0 if buffer is None else buffer._version) for buffer in buffers]
+
+    def _refuse_changed_buffers(self, before: list[tuple[int, int]]) -> None:
+        pairs = zip(before, self._versions_of_buffers(), self._buffers_of_blocks, strict=False)
+        changed = [name for old, new, (name, _, _) in pairs if old != new]
+        if changed:
+            raise LaunchError(
+                f"activation_checkpoint.mode={self._spec.activation_checkpoint.mode!r} runs blocks "
+                f"again in backward, and forward changes the buffer {changed[0]} of one; legal: "
+                "none or memory_budget, or a buffer outside of model.block_classes"
+            )
 
     @staticmethod
     def _shape(result: object) -> tuple[int, ...] | None:
@@ -311,6 +345,20 @@ def _imported(name: str, code: Path | None) -> Callable[..., Any]:
             f"model.factory={name!r} cannot be imported{where}: {type(error).__name__}: {error}"
         ) from error
     return factory
+
+
+def _check_parameters(net: nn.Module) -> None:
+    """Refuse parameters that FSDP cannot divide: on one rank too, so that every size trains.
+
+    Raises:
+        LaunchError: a parameter has no dimension, or is not of a floating-point type.
+    """
+    for name, parameter in net.named_parameters():
+        if parameter.ndim == 0 or not parameter.is_floating_point():
+            raise LaunchError(
+                f"model.factory: parameter {name} is {_described(parameter)}; legal: real numbers "
+                "in at least one dimension, such as torch.zeros(1)"
+            )
 
 
 def _blocks(net: nn.Module, classes: tuple[str, ...]) -> list[nn.Module]:

@@ -20,6 +20,8 @@ from trainer.errors import LaunchError
 from trainer.loop.build import allocate
 from trainer.models.families import build_model
 from trainer.models.initial_weights import init_weights
+from trainer.parallel.activation_checkpoint import checkpoint_activations
+from trainer.parallel.compile import compile_blocks
 from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -168,6 +170,90 @@ def test_what_cannot_be_built_is_refused(
             parse_job_spec({"model": {**MODEL, **change}, "training": {"seq_len": 32}}),
             {"data": str(tmp_path)},
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "found"),
+    [
+        ("scale", "1.0", r"\[\] of torch\.float32"),
+        ("phase", "[1j, 1j]", r"\[2\] of torch\.complex64"),
+        ("table", "[1, 2]", r"\[2\] of torch\.int64"),
+    ],
+)
+def test_a_parameter_that_no_ranks_can_divide_is_refused_on_one_rank_too(
+    name: str, made: str, found: str, tmp_path: Path
+) -> None:
+    source = f"""
+        import torch
+        def build(vocab_size, seq_len):
+            net = torch.nn.Sequential(torch.nn.Embedding(320, 320))
+            given = torch.tensor({made}, device="cpu")
+            net[0].{name} = torch.nn.Parameter(given, requires_grad=given.is_floating_point())
+            return net
+    """
+    (tmp_path / f"odd_{name}.py").write_text(textwrap.dedent(source))
+    spec = parse_job_spec({"model": {"factory": f"odd_{name}:build", "code": "data:."}})
+    with pytest.raises(LaunchError, match=f"parameter 0.{name} is {found}; legal: real numbers"):
+        build_model(spec, {"data": str(tmp_path)})
+
+
+COUNTING = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, change):
+            super().__init__()
+            self.change, self.linear = change, nn.Linear(320, 320)
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x):
+            if self.change == "in place":
+                self.seen.add_(1)
+            elif self.change == "anew":
+                self.seen = self.seen + 1
+            return self.linear(x)
+
+    def build(vocab_size, seq_len, change):
+        return nn.Sequential(nn.Embedding(320, 320), Block(change))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize(
+    ("change", "compiled"),
+    # The compiler itself refuses a buffer that is anew.
+    [("in place", False), ("anew", False), ("in place", True)],
+)
+@pytest.mark.parametrize("mode", ["full", "selective"])
+def test_a_block_that_changes_a_buffer_is_not_run_again(
+    mode: str, change: str, compiled: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "counting.py").write_text(textwrap.dedent(COUNTING))
+
+    def train(mode: str, change: str) -> None:
+        code = {"factory": "counting:build", "code": "data:.", "arguments": {"change": change}}
+        sections = {
+            "model": {**code, "block_classes": ["Block"]},
+            "activation_checkpoint": {"mode": mode},
+            "compile": {"enabled": compiled, "backend": "aot_eager"},
+        }
+        spec = parse_job_spec(sections)
+        model = build_model(spec, {"data": str(tmp_path)})
+        blocks = list(model.layers.values())
+        checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=True)
+        compile_blocks(blocks, spec.compile, device_type="cpu", recipe="none")
+        model.to_empty(device="cpu")
+        init_weights(model, 5)
+        tokens = torch.zeros(1, 4, dtype=torch.int64)
+        model(tokens, tokens).backward()
+
+    train("none", change)
+    train(mode, "not at all")
+    with pytest.raises(
+        LaunchError, match=r"forward changes the buffer 1\.seen of one; legal: none"
+    ):
+        train(mode, change)
 
 
 def test_a_module_that_returns_no_logits_is_refused(tmp_path: Path) -> None:
