@@ -38,7 +38,7 @@ twice."""
 
 
 def quantize_linear_layers(
-    model: nn.Module, spec: JobSpec, *, device_type: str, gathers: bool
+    model: nn.Module, spec: JobSpec, *, device_type: str, shards: int
 ) -> None:
     """Replace linear layers by ones that multiply in low precision, in place, before any wrapper.
 
@@ -49,9 +49,10 @@ def quantize_linear_layers(
         model: the whole model, or a part of it.
         spec: gives the recipe and the excluded layers.
         device_type: `cpu` emulates.
-        gathers: whether FSDP gathers weights from the device. It then gathers those of
-            `float8_tensorwise` in float8, half the bytes of bfloat16. The other recipes scale each
-            row or block of the gathered weight, and gather in high precision.
+        shards: ranks over which FSDP divides the rows of weights that it gathers from the device;
+            1 without. It gathers those of `float8_tensorwise` in float8, half the bytes of
+            bfloat16, where their rows divide evenly: torchao gathers no padded shards. The other
+            recipes scale each row or block of the gathered weight, and gather in high precision.
 
     Raises:
         LaunchError: this rank's GPU cannot multiply such numbers.
@@ -64,9 +65,10 @@ def quantize_linear_layers(
     emulate, recipe = device_type == "cpu", section.recipe.removeprefix("float8_")
     ties = tied_parameters(model)
 
-    def chosen(module: nn.Module, name: str, *, tied: bool | None = None) -> bool:
+    def chosen(module: nn.Module, name: str, *, gathered: bool | None = None) -> bool:
         assert isinstance(module, nn.Linear)
-        if tied is not None and tied != (id(module.weight) in ties):
+        even = module.out_features % shards == 0
+        if gathered is not None and gathered != (even and id(module.weight) not in ties):
             return False
         return quantizes(section, name, module.in_features, module.out_features)
 
@@ -75,10 +77,10 @@ def quantize_linear_layers(
             _to_mxfp8(emulate=emulate)(model, chosen)
             return
         # The float8 all-gather wraps a weight in a tensor subclass, which would break a tie between
-        # names. Tied weights are gathered in high precision; their scale is the same.
-        for tied in (False, True):
-            convert = _to_float8(recipe, emulate=emulate, gathers=gathers and not tied)
-            convert(model, partial(chosen, tied=tied))
+        # names. Such weights are gathered in high precision; their scale is the same.
+        for gathered in (True, False):
+            convert = _to_float8(recipe, emulate=emulate, gathers=gathered and shards > 1)
+            convert(model, partial(chosen, gathered=gathered))
 
 
 def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:

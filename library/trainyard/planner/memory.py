@@ -23,7 +23,7 @@ from trainyard.planner.rank_contents import Part, parts_of
 from trainyard.planner.results import MemoryEstimate, ParameterCount
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.spec.precision import quantized_elements
+from trainyard.spec.precision import gathered_in_float8
 from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.logit_chunks import tokens_per_chunk
 from trainyard.training.pipeline_schedule import SPLIT_BACKWARD
@@ -230,13 +230,10 @@ class Step:
         return each * self.chunk * self.rows
 
     def _gathered_blocks(self, blocks: int) -> int:
-        """Return the bytes of gathered blocks; float8 matrices are gathered as float8."""
+        """Return the bytes of gathered blocks; some matrices are gathered as float8."""
         gathered = self.weights(blocks * self.block)
-        tensorwise = self.spec.quantization.recipe == "float8_tensorwise"
-        if tensorwise and self.sharded and not self.spec.optimizer.cpu_offload:
-            kept = self.part.layers if self._keeps_weights() else blocks
-            gathered -= kept * quantized_elements(self.spec) * (self.compute - 1)
-        return gathered
+        kept = self.part.layers if self._keeps_weights() else blocks
+        return gathered - kept * gathered_in_float8(self.spec, self.layout) * (self.compute - 1)
 
     def weights(self, gathered: int) -> int:
         """Return the bytes of a number of gathered weights, or of all where none are freed."""

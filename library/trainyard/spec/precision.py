@@ -23,6 +23,8 @@ LINEAR_LAYERS = {
     "ffn_dim": ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3"),
 }
 """Layers of a block by the field that gives their sharded width; `dim` is the other width."""
+FROM_SHARDED = ("attention.wo", "feed_forward.w2")
+"""Layers whose inputs have the sharded width: their weights have `dim` rows."""
 
 
 def number_format(spec: JobSpec) -> Literal["float8", "mxfp8"] | None:
@@ -100,7 +102,7 @@ def _tokens(spec: JobSpec, layout: Layout, block: int) -> Iterator[Problem]:
 
 def _quantized_fields(spec: JobSpec) -> dict[str, int]:
     """Return the fields that give a width to some quantized layer, each with its unit."""
-    found = {field for field, _ in _quantized_layers(spec)}
+    found = {field for field, _, _ in _quantized_layers(spec)}
     units = {"dim": 1, **_units(spec)}
     return {field: unit for field, unit in units.items() if found and field in {"dim", *found}}
 
@@ -113,17 +115,32 @@ def _units(spec: JobSpec) -> dict[str, int]:
 
 def quantized_elements(spec: JobSpec) -> int:
     """Return how many weights of a block multiply in low precision, on the mean of all blocks."""
-    return sum(elements for _, elements in _quantized_layers(spec)) // spec.architecture.n_layers
+    found = sum(elements for _, _, elements in _quantized_layers(spec))
+    return found // spec.architecture.n_layers
 
 
-def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int]]:
-    """Yield for each quantized layer of the model the field of its other width, and its weights."""
+def gathered_in_float8(spec: JobSpec, layout: Layout) -> int:
+    """Return how many weights of a block FSDP gathers in float8, on the mean of all blocks.
+
+    Those of `float8_tensorwise`, on the device, whose rows divide evenly over the ranks
+    (`trainer.parallel.quantize`).
+    """
+    offloads = spec.optimizer.cpu_offload
+    if spec.quantization.recipe != "float8_tensorwise" or offloads or not spec.is_sharded(layout):
+        return 0
+    shards = layout.dp_shard * layout.cp * layout.tp
+    even = (elements for _, rows, elements in _quantized_layers(spec) if rows % shards == 0)
+    return sum(even) // spec.architecture.n_layers
+
+
+def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int, int]]:
+    """Yield for each quantized layer the field of its other width, its rows, and its weights."""
     a = spec.architecture
     for field, unit in _units(spec).items():
         width = getattr(a, field) * unit
         for index, name in product(range(a.n_layers), LINEAR_LAYERS[field]):
             if quantizes(spec.quantization, f"layers.{index}.{name}", a.dim, width):
-                yield field, a.dim * width
+                yield field, a.dim if name in FROM_SHARDED else width, a.dim * width
 
 
 def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:

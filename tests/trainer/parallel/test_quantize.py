@@ -101,7 +101,7 @@ def test_layers_are_left_out_by_name_and_by_size(recipe: str) -> None:
     spec = make_spec(recipe, quantization={"exclude": ["layers.0", "w2"], "min_dim": 65})
     model = build_model(spec)
     names = [name for name, _ in model.named_parameters()]
-    quantize_linear_layers(model, spec, device_type="cpu", gathers=False)
+    quantize_linear_layers(model, spec, device_type="cpu", shards=1)
     changed = {
         name
         for name, m in model.named_modules()
@@ -143,6 +143,29 @@ def test_a_job_moves_between_recipes_and_layouts(tmp_path: Path) -> None:
     same = {step: got[step] for step in range(1, 5)}
     assert same == {step: expected[step] for step in same}, "a stop changes no bit"
     assert got == pytest.approx(expected, rel=TOLERANCE)
+
+
+UNEVEN = [
+    *(Layout(dp_shard=ranks) for ranks in (3, 5, 6, 7)),
+    Layout(cp=3),
+    Layout(dp_replicate=2, dp_shard=3),
+    Layout(dp_shard=3, tp=2),
+]
+"""Layouts that divide the 64 and 192 rows of the layers' weights unevenly, or leave ranks none."""
+
+
+@pytest.mark.parametrize("layout", UNEVEN, ids=str)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_rows_may_divide_unevenly(recipe: str, layout: Layout, tmp_path: Path) -> None:
+    job = SmallJob(tmp_path).changed(
+        tmp_path,
+        model={"dropout": 0.0, "n_kv_heads": 4},
+        training={"steps": 3, "seq_len": 96, "global_batch_size": 7, "micro_batch_size": 1},
+        lr_schedule={"warmup_steps": 1},
+        quantization={"recipe": recipe},
+    )
+    alone = job.launch(1, Layout()).values("train/loss")
+    assert job.launch(2, layout).values("train/loss") == pytest.approx(alone, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize(
