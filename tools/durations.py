@@ -120,7 +120,8 @@ def _causes(tests: Sequence[Line], collections: Sequence[Line]) -> Iterator[str]
 
 def _kind(test: Line) -> str:
     path = test["test"].split("::")[0]
-    for place, reason in {**INTEGRATION, **DEEP}.items():
+    places = {**INTEGRATION, **DEEP}
+    for place, reason in sorted(places.items(), key=lambda pair: -len(pair[0])):
         if path == place or path.startswith(f"{place}/"):
             return f"`{place}`: {reason}"
     database = re.search(r"[\[-](postgresql|sqlite)\b", test["test"])

@@ -19,7 +19,13 @@ LIBRARY = "trainyard"
 API = ("server/*/endpoints.py", "server/http/*", "server/app/*", "server/wire/*")
 MIRRORS = {
     "tests/benchmarks": ("benchmarks/*",),
-    "tests/e2e/own_planes": ("embedded/*",),
+    "tests/e2e/own_planes/test_elastic.py": ("server/elastic/*",),
+    "tests/e2e/own_planes/test_environments.py": ("worker/environments/*", "server/packs/*"),
+    "tests/e2e/own_planes/test_goodput.py": ("server/goodput/*",),
+    "tests/e2e/own_planes/test_object_store.py": ("trainer/storage/*", "trainer/checkpoint/*"),
+    "tests/e2e/own_planes/test_pilot.py": ("worker/pilot/*", "worker/inbox/*"),
+    "tests/e2e/own_planes/test_up_and_down.py": ("embedded/*",),
+    "tests/e2e/own_planes/test_users.py": ("worker/node/*", "worker/launchers/*"),
     "tests/e2e/test_artifacts.py": ("worker/artifacts/*", "server/artifacts/*"),
     "tests/e2e/test_event_files.py": ("worker/supervisor/*", "library/trainyard/run/other_tools/*"),
     "tests/e2e/test_example_programs.py": ("examples/*",),
@@ -28,12 +34,24 @@ MIRRORS = {
     "tests/e2e/test_rollback.py": ("server/attempts/*", "trainer/loop/*"),
     "tests/e2e/test_run_directories.py": ("worker/node/*", "worker/upkeep/*"),
     "tests/e2e/test_scripts.py": ("library/trainyard/run/session/*", "server/ingest/*"),
+    "tests/library/adapters": (
+        *("library/trainyard/adapters/*", "library/trainyard/data/*"),
+        "library/trainyard/run/session/*",
+    ),
+    "tests/library/cli/commands/test_shell.py": (
+        *("library/trainyard/cli/commands/*", "server/shells/*", "worker/supervisor/*"),
+    ),
+    "tests/library/planner/test_memory_of_the_trainer.py": (
+        *("library/trainyard/planner/*", "trainer/parallel/*"),
+    ),
     "tests/objects": ("trainer/storage/*", "trainer/checkpoint/*", "worker/node/*"),
     "tests/server/api": API,
+    "tests/trainer/loop": ("trainer/loop/*", "trainer/checkpoint/*", "trainer/storage/*"),
+    "tests/trainer/models/test_parallel_plans.py": ("trainer/models/*", "trainer/parallel/*"),
     "tests/trainer/numerics": ("trainer/parallel/*", "trainer/models/*"),
     "tests/web": ("web/*", "library/trainyard/protocol/rest/*", *API),
 }
-"""What a folder or file of tests covers, where no folder of the product has its name."""
+"""What a folder or file of tests covers, in place of the product's folder of the same name."""
 
 
 def changed_files(root: Path, base: str) -> frozenset[str] | None:
@@ -74,7 +92,10 @@ def is_reached(root: Path, changed: Set[str], path: Path) -> bool:
     folders = [parent for parent in path.parents if parent.is_relative_to(root)]
     fixtures = {folder / "conftest.py" for folder in folders}
     helpers = _helpers(root, frozenset({path, *filter(Path.exists, fixtures)}))
-    used = helpers | fixtures | _files_of(root, path)
+    imported = _files_of(root, path)
+    # A package passes on what it imports.
+    exported = {f for each in imported if each.name == "__init__.py" for f in _files_of(root, each)}
+    used = helpers | fixtures | imported | exported
     if changed & {file.relative_to(root).as_posix() for file in used}:
         return True
     covered = covered_by(path.relative_to(root))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,13 +35,15 @@ def test_files_of_a_folder_share_a_process_and_begin_first(tmp_path: Path) -> No
     ended = run(tmp_path, "tests/e2e/test_a.py", "tests/e2e/test_b.py", "tests/a/test_c.py")
     lines = [line.split() for line in ended.splitlines() if "PASSED" in line]
     processes = {words[-1]: words[0] for words in lines}
+    alone = run(tmp_path, "tests/a/test_d.py", processes=1)
+    assert [name.split("/")[1] for name in re.findall(r"PASSED (.*)", alone)][:2] == ["e2e"] * 2
     shared = {processes["tests/e2e/test_a.py::test_it"], processes["tests/e2e/test_b.py::test_it"]}
     assert len(shared) == 1
     assert processes["tests/a/test_c.py::test_it"] not in shared
 
 
-def run(root: Path, *files: str) -> str:
-    """Run these files, each with one test, in two processes; return what pytest prints."""
+def run(root: Path, *files: str, processes: int = 2) -> str:
+    """Add files, each with one test, and run all of them; return what pytest prints."""
     for name in files:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("def test_it(): pass\n")
@@ -61,7 +64,15 @@ def run(root: Path, *files: str) -> str:
         "loadfile",
     )
     ran = subprocess.run(
-        (sys.executable, "-m", "pytest", *words, "--no-loadscope-reorder", "-n2", str(root)),
+        (
+            sys.executable,
+            "-m",
+            "pytest",
+            *words,
+            "--no-loadscope-reorder",
+            f"-n{processes}",
+            str(root),
+        ),
         env={"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         cwd=root,
         capture_output=True,

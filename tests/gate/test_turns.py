@@ -113,7 +113,7 @@ def test_an_unknown_base_runs_everything(checkout: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("constraints.txt", "web/package-lock.json", "Makefile", ".ci/run"),
+        *("constraints.txt", "pyproject.toml", "web/package-lock.json", "Makefile", ".ci/run"),
         *("migrations/versions/0001_first.py", "tests/conftest.py", "tests/integration.py"),
         *("tests/forkserver.py", "tests/gate/reach.py"),
         "server/database/engine.py",

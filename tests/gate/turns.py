@@ -31,7 +31,14 @@ TURNS = 4
 MAX_COMMITS = 150
 """Commits of a change; after more of them the turn of this landing was probably forgotten."""
 RUNS_ALL = (
-    *("constraints.txt", "web/package-lock.json", "Makefile", ".ci/", "migrations/"),
+    *(
+        "constraints.txt",
+        "pyproject.toml",
+        "web/package-lock.json",
+        "Makefile",
+        ".ci/",
+        "migrations/",
+    ),
     *("tests/conftest.py", "tests/forkserver.py", "tests/gate/", "tests/integration.py"),
     *("server/database/", "server/isolation.py"),
 )
