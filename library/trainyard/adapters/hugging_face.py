@@ -15,14 +15,17 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_utils import (
     PREFIX_CHECKPOINT_DIR,
     EvalLoopOutput,
+    get_last_checkpoint,
     has_length,
     seed_worker,
 )
 
-from trainyard.adapters.mean_loss import UNCOUNTED, MeanLoss
+from trainyard.adapters.mean_loss import MeanLoss
 from trainyard.data import ExactSampler
 from trainyard.run.session import Run, init
 
+UNCOUNTED = -100
+"""The label that the trainer does not count."""
 SAMPLER_FILE = "exact_sampler.json"
 """The sampler's state in a checkpoint of the trainer."""
 
@@ -141,6 +144,11 @@ class ExactTrainer(Trainer):
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
         if not all(map(_has_whole_labels, batch_samples)):
             return None  # the loss is a mean over samples, whatever keywords the model takes
+        if self._evaluation is not None and self._evaluation.real == 0:
+            batch_samples = [
+                {**batch, "labels": torch.full_like(batch["labels"], UNCOUNTED)}
+                for batch in batch_samples
+            ]
         return super()._get_num_items_in_batch(batch_samples, device)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -189,7 +197,7 @@ class ExactTrainer(Trainer):
         finally:
             self._evaluation = None
         metrics = found.metrics or {}
-        if (name := f"{metric_key_prefix}_loss") in metrics:
+        if mean is not None and (name := f"{metric_key_prefix}_loss") in metrics:
             metrics[name] = mean
         return found
 
@@ -214,6 +222,9 @@ class ExactTrainer(Trainer):
         parent = self.run.resume_from
         if resume_from_checkpoint is None and parent is not None:
             resume_from_checkpoint = next(parent.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
+        if resume_from_checkpoint is True:
+            newest = get_last_checkpoint(str(self.args.output_dir))  # type: ignore[no-untyped-call]
+            resume_from_checkpoint = newest or True
         if isinstance(resume_from_checkpoint, str | Path):
             resume_from_checkpoint = str(resume_from_checkpoint)
             self._check_order(Path(resume_from_checkpoint, SAMPLER_FILE))

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-
-UNCOUNTED = -100
-"""The label that the trainer does not count."""
+from transformers.trainer_pt_utils import find_batch_size
 
 
 class MeanLoss:
@@ -25,39 +23,41 @@ class MeanLoss:
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
         self._sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
-        self._size = self._real = 0
+        self._size = 0
+        self.real = 0
+        """Samples of the present batch that are no repetitions."""
 
     def counted(self, inputs: Any) -> Any:
-        """Return a batch without the samples that are repeated.
+        """Return a batch without its repeated samples.
 
-        A batch of nothing else stays, with labels that do not count, or with the weight 0: all
-        ranks join the collectives of the model.
+        A batch of nothing else stays as it is, and its loss does not count: all ranks join the
+        collectives of the model.
         """
-        sizes = [len(value) for value in _values(inputs) if isinstance(value, torch.Tensor)]
-        self._size = self._real = sizes[0] if sizes else 0
+        self._size = self.real = find_batch_size(inputs) or 0  # type: ignore[no-untyped-call]
         state = self._accelerator.gradient_state
         if state.end_of_dataloader and state.remainder > 0:
             before = self._accelerator.process_index * self._size
-            self._real = min(max(state.remainder - before, 0), self._size)
-        if self._real == self._size:
-            return inputs
-        if self._real > 0:
-            return {name: self._cut(value) for name, value in inputs.items()}
-        labels = inputs.get("labels")
-        if isinstance(labels, torch.Tensor) and not labels.is_floating_point():
-            return {**inputs, "labels": torch.full_like(labels, UNCOUNTED)}
-        return inputs
+            self.real = min(max(state.remainder - before, 0), self._size)
+        return self._cut(inputs) if 0 < self.real < self._size else inputs
 
     def restored(self, predicted: Any) -> Any:
-        """Return what was predicted in the size of the whole batch; the rest repeats the last."""
+        """Return what was predicted in the size of the whole batch: ranks gather equal sizes.
+
+        An output may have several rows a sample. The rows that are missing repeat the last ones.
+        """
+        if isinstance(predicted, Mapping):
+            return {name: self.restored(each) for name, each in predicted.items()}
         if isinstance(predicted, tuple | list):
             return type(predicted)(self.restored(each) for each in predicted)
+        if not 0 < self.real < self._size:
+            return predicted
         if not isinstance(predicted, torch.Tensor) or predicted.ndim == 0:
             return predicted
-        missing = self._size - len(predicted)
-        if missing <= 0 or len(predicted) != self._real:
+        rows, rest = divmod(len(predicted), self.real)
+        if rest or not rows:
             return predicted
-        return torch.cat([predicted, predicted[-1:].expand(missing, *predicted.shape[1:])])
+        last = predicted[-rows:]
+        return torch.cat([predicted, *[last] * (self._size - self.real)])
 
     def add(self, loss: torch.Tensor, labels: torch.Tensor | int | None) -> None:
         """Add the loss of a batch.
@@ -67,23 +67,23 @@ class MeanLoss:
                 ranks, of those of this rank; without `labels` the mean over the samples.
             labels: how many labels all ranks' batches have; None where the trainer counts none.
         """
-        if labels is None:
-            weight = torch.tensor(float(self._real))
-        else:
-            weight = torch.as_tensor(labels).double() / self._accelerator.num_processes
-        weight = weight.to(self._sums)
-        weighed = torch.where(weight > 0, loss.detach().double().mean() * weight, 0.0)
-        self._sums += torch.stack([weighed, weight])
+        share = self._accelerator.num_processes
+        weight = self.real if labels is None else torch.as_tensor(labels).double() / share
+        both = torch.stack([loss.detach().double().mean() * weight, torch.as_tensor(weight)])
+        if self.real == 0:
+            both[0] = 0.0
+        self._sums += both.to(self._sums)
 
-    def value(self) -> float:
-        """Return the mean over all ranks, which all call it."""
+    def value(self) -> float | None:
+        """Return the mean over all ranks, which all call it; None where no loss was added."""
         total, weight = self._accelerator.reduce(self._sums, reduction="sum").tolist()
-        return total / weight if weight else float("nan")
+        return total / weight if weight else None
 
     def _cut(self, value: Any) -> Any:
-        is_of_samples = isinstance(value, torch.Tensor) and len(value) == self._size
-        return value[: self._real] if is_of_samples else value
-
-
-def _values(inputs: Any) -> list[Any]:
-    return list(inputs.values()) if isinstance(inputs, Mapping) else []
+        """Return the part of the first samples, in tensors, sequences and what holds them."""
+        if isinstance(value, Mapping):
+            return {name: self._cut(each) for name, each in value.items()}
+        if isinstance(value, torch.Tensor) and value.ndim == 0:
+            return value
+        is_of_samples = isinstance(value, torch.Tensor | tuple | list) and len(value) == self._size
+        return value[: self.real] if is_of_samples else value

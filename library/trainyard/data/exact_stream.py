@@ -55,14 +55,11 @@ class ExactStream:
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        for name, value, least in (
-            ("global_batch_size", global_batch_size, 1),
-            ("micro_batch_size", 1 if micro_batch_size is None else micro_batch_size, 1),
-            ("step", step, 0),
-        ):
-            whole_number(name, value, least=least)
+        global_batch_size = whole_number("global_batch_size", global_batch_size, least=1)
+        if micro_batch_size is not None:
+            micro_batch_size = whole_number("micro_batch_size", micro_batch_size, least=1)
         self.rank, self.world_size = _ranks(rank, world_size)
-        self.global_batch_size = int(global_batch_size)
+        self.global_batch_size = global_batch_size
         if not 1 <= self.world_size <= global_batch_size:
             raise ValueError(
                 f"world_size={self.world_size} does not fit global_batch_size={global_batch_size}: "
@@ -70,9 +67,9 @@ class ExactStream:
             )
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank={self.rank} must be from 0 to {self.world_size - 1}")
-        self.step = step
+        self.step = whole_number("step", step, least=0)
         """Steps that were trained; the training loop adds 1 after each."""
-        self.steps = steps
+        self.steps = None if steps is None else whole_number("steps", steps, least=0)
         """The step at which iteration ends; None: it never ends."""
         # Of n ranks, n - 1 have full micro-batches and the last at least one sample.
         others = self.world_size - 1
@@ -90,7 +87,7 @@ class ExactStream:
     @property
     def position(self) -> int:
         """The first position that was not trained on: samples consumed so far, over all ranks."""
-        return self.step * self.global_batch_size
+        return int(self.step) * self.global_batch_size
 
     def positions(self, step: int) -> tuple[int, ...]:
         """Return the positions that this rank consumes in a step, those of weight 0 left out."""
@@ -153,7 +150,8 @@ class ExactStream:
         """
         facts = self._order_facts()
         for name, value in facts.items():
-            found = state.get(name)
+            # States of former versions have no kind, and all else that they refer to.
+            found = state.get(name, value if name == "kind" else None)
             if type(found) is not type(value) or found != value:
                 raise ValueError(
                     f"{name}={value!r} differs from {name}={found!r} of the state: its position "
@@ -241,7 +239,7 @@ class ExactSampler(ExactStream):
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if rank is not None and world_size is not None:
-        return rank, world_size
+        return whole_number("rank", rank, least=0), whole_number("world_size", world_size, least=0)
     if rank is not None or world_size is not None:
         raise ValueError(f"rank={rank} and world_size={world_size}: give both, or neither")
     # A script that trains has imported torch; this library does not import it.

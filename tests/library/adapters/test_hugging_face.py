@@ -210,6 +210,32 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
         ).train(tmp_path / "checkpoint-1")
 
 
+def test_the_newest_checkpoint_is_compared_too(tmp_path: Path) -> None:
+    trained("language", tmp_path, save_strategy="steps", save_steps=1, max_steps=1)
+    other = ExactTrainer(
+        model_of("language"), arguments(tmp_path), train_dataset=Texts(), global_batch_size=7
+    )
+    with pytest.raises(ValueError, match=r"global_batch_size=7 differs from"):
+        other.train(resume_from_checkpoint=True)
+    (tmp_path / "checkpoint-1" / "exact_sampler.json").unlink()
+    with pytest.raises(ValueError, match=r"has no exact_sampler\.json"):
+        other.train(resume_from_checkpoint=True)
+
+
+class Generating(ExactTrainer):
+    """A trainer that computes the loss of an evaluation by itself, as `Seq2SeqTrainer` may."""
+
+    def prediction_step(self, *_: Any, **__: Any) -> tuple[Any, Any, Any]:
+        return torch.tensor(2.5), None, None
+
+
+def test_a_loss_that_a_trainer_computes_by_itself_stays(tmp_path: Path) -> None:
+    made = Generating(
+        model_of("language"), arguments(tmp_path), eval_dataset=Texts(), global_batch_size=7
+    )
+    assert made.evaluate()["eval_loss"] == 2.5
+
+
 @pytest.mark.parametrize("name", ["save_strategy", "logging_strategy"])
 def test_strategies_by_epoch_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"{name}='epoch': legal are"):

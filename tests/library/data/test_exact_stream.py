@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,13 +159,17 @@ def test_ranks_come_from_the_environment_of_torchrun(monkeypatch: pytest.MonkeyP
         ({"global_batch_size": 0}, "global_batch_size=0 must be at least 1"),
         ({"micro_batch_size": 0}, "micro_batch_size=0 must be at least 1"),
         ({"step": -1}, "step=-1 must be at least 0"),
+        ({"step": 1.0}, "step=1.0 must be a whole number at least 0"),
+        ({"global_batch_size": 8.0}, "global_batch_size=8.0 must be a whole number"),
+        ({"steps": "9"}, "steps='9' must be a whole number"),
+        ({"rank": 0.0, "world_size": 1}, "rank=0.0 must be a whole number"),
         ({"rank": 3, "world_size": 3}, "rank=3 must be from 0 to 2"),
         ({"rank": 0, "world_size": 9}, "world_size=9 does not fit .*: legal is from 1 to 8"),
         ({"rank": 0, "world_size": 0}, "world_size=0 does not fit .*: legal is from 1 to 8"),
         ({"rank": 0}, "rank=0 and world_size=None: give both, or neither"),
     ],
 )
-def test_what_is_not_legal_is_refused(arguments: dict[str, int], message: str) -> None:
+def test_what_is_not_legal_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ExactStream(**{"global_batch_size": 8, **arguments})
 
@@ -193,7 +199,28 @@ def test_a_state_of_another_order_is_refused(change: dict[str, Any], message: st
     assert sampler.step == 0
 
 
-@pytest.mark.parametrize("name", ["kind", "length", "seed", "shuffle", "global_batch_size"])
+def test_whole_numbers_of_numpy_are_stored_as_pythons() -> None:
+    number: Any = np.int64
+    stream = ExactStream(number(4), step=number(3), rank=number(0), world_size=number(1))
+    sampler = ExactSampler(number(20), 4, seed=number(1), rank=0, world_size=1)
+    sampler.step += number(2)
+    for each in (stream, sampler):
+        assert json.loads(json.dumps(each.state_dict())) == each.state_dict()
+        each.load_state_dict(each.state_dict())
+    assert (stream.step, sampler.step) == (3, 2)
+
+
+def test_a_state_of_a_former_version_has_no_kind() -> None:
+    sampler = ExactSampler(20, 4, seed=1, rank=0, world_size=1, step=3)
+    state = {name: value for name, value in sampler.state_dict().items() if name != "kind"}
+    resumed = ExactSampler(20, 4, seed=1, rank=0, world_size=1)
+    resumed.load_state_dict(state)
+    assert resumed.step == 3
+    with pytest.raises(ValueError, match="'length' of the state is unknown"):
+        ExactStream(4, rank=0, world_size=1).load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["length", "seed", "shuffle", "global_batch_size"])
 def test_a_state_without_a_field_is_refused(name: str) -> None:
     sampler = ExactSampler(20, 4, seed=1, rank=0, world_size=1)
     state = {k: v for k, v in sampler.state_dict().items() if k != name}
