@@ -155,8 +155,7 @@ def _locked_draft(path: Path) -> Iterator[Path]:
             try:
                 yield draft
             finally:
-                shutil.rmtree(draft, ignore_errors=True)
-                lock.unlink(missing_ok=True)
+                _remove(draft, lock)
             return
 
 
@@ -167,8 +166,14 @@ def _remove_leftovers(path: Path) -> None:
         # Where a file system has no locks, nothing shows that its process has ended.
         with suppress(OSError), _opened(lock) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-            lock.unlink(missing_ok=True)
+            _remove(lock.with_suffix(""), lock)
+
+
+def _remove(draft: Path, lock: Path) -> None:
+    """Remove a draft and its lock, which stays as long as anything of the draft does."""
+    shutil.rmtree(draft, ignore_errors=True)
+    if not draft.exists():
+        lock.unlink(missing_ok=True)
 
 
 def _took(descriptor: int) -> bool:

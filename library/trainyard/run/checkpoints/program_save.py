@@ -45,6 +45,8 @@ WAIT_SECONDS = 1800.0
 """Longest wait of rank 0 for another rank, at each of the two places where it waits."""
 LEFT_SECONDS = 90.0
 """Longest for which another node does not see a message: NFS keeps an absence for a minute."""
+LOOK_SECONDS = 10.0
+"""Pause between two looks for a later save."""
 MOST_STEPS = 10**9
 
 
@@ -75,6 +77,8 @@ class ProgramCheckpoints:
             OSError: the storage refuses.
         """
         if not isinstance(self.storage, JobStorage):
+            if self.rank == 0:
+                self.storage.bring_back()
             return None
         self.raise_fence()
         return self.storage.resume_folder()
@@ -92,8 +96,9 @@ class ProgramCheckpoints:
 
         Raises:
             ValueError: step or kind is not legal.
-            CheckpointSaveError: it is not committed; every rank gets the error.
-            FencedOffError: on rank 0, a newer attempt of the job has begun.
+            CheckpointSaveError: it is not committed; every rank gets the error, or one of these:
+            FencedOffError: a newer attempt of the job has begun.
+            FenceError: the fence cannot be raised.
         """
         if not 0 <= step <= MOST_STEPS:
             raise ValueError(f"step={step}; legal: 0 to {MOST_STEPS}")
@@ -127,7 +132,7 @@ class ProgramCheckpoints:
         if self._is_fenced or not isinstance(storage, JobStorage):
             return
         if self.rank == 0:
-            storage.raise_fence()
+            storage.raise_fence(keep_messages=self._saves > 1)
         else:
 
             def look() -> bool | None:
@@ -160,6 +165,8 @@ class _OneSave:
         self._folder = control
         self._is_repeated = False
         self._all_left = False
+        self._look_at = self._began + min(checkpoints.left_seconds, LOOK_SECONDS)
+        """When this rank looks for a later save of rank 0."""
         self._left_at: float | None = None
         """When this rank saw first that rank 0 is in a later save."""
 
@@ -341,10 +348,14 @@ class _OneSave:
         ended = self._messages.read(ENDED)
         if ended is not None and (error := error_of(ended)) is not None:
             raise CheckpointSaveError(error)
-        if ended is None and has_later(self._storage.folder, self._storage.run, self._number):
-            self._left_at = self._left_at or time.monotonic()
-            if time.monotonic() > self._left_at + self._all.left_seconds:
-                raise CheckpointSaveError("rank 0 failed in this save, and is in a later one")
+        now, patience = time.monotonic(), self._all.left_seconds
+        # Not at every look: it lists a folder, which all ranks do.
+        if ended is None and now >= self._look_at:
+            self._look_at = now + min(patience, LOOK_SECONDS)
+            if has_later(self._storage.folder, self._storage.run, self._number):
+                self._left_at = self._left_at or now
+                if now > self._left_at + patience:
+                    raise CheckpointSaveError("rank 0 failed in this save, and is in a later one")
         return ended
 
     # ---- every rank -----------------------------------------------------------------------------

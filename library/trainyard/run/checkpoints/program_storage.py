@@ -30,8 +30,8 @@ from trainyard.run.record_base import to_json
 
 CONTROL = ".save-"
 """Prefix of the folders of messages between ranks."""
-LEFTOVER = re.compile(r"\.(?P<step>step-[0-9]+)\.(?P<kind>old|gone|partial)")
-"""Folders of a save without a job: the earlier one of its step, its remains, and its own."""
+LEFTOVER = re.compile(r"\.(?P<step>step-[0-9]+)\.(?P<kind>old|gone)")
+"""Folders of a save without a job: the earlier one of its step, and its remains."""
 
 
 class UnusableCheckpointError(RuntimeError):
@@ -67,8 +67,12 @@ class JobStorage:
         """The folder of the attempt."""
         return self.job_folder / f"a{self.attempt}"
 
-    def raise_fence(self) -> None:
+    def raise_fence(self, *, keep_messages: bool = False) -> None:
         """Fence off all earlier attempts, and remove what they and failed saves left half-written.
+
+        Args:
+            keep_messages: of this attempt, whose ranks may read them; before its first save they
+                are those of an earlier launch of the same attempt.
 
         Raises:
             FencedOffError: a newer attempt has begun.
@@ -76,7 +80,7 @@ class JobStorage:
             OSError: the storage refuses.
         """
         with raised_fence_file(self.job_folder, self.attempt):
-            for leftover in self._leftovers():
+            for leftover in self._leftovers(keep_messages=keep_messages):
                 # What cannot be removed now is removed by the next attempt.
                 shutil.rmtree(leftover, ignore_errors=True)
 
@@ -146,7 +150,7 @@ class JobStorage:
             replace_file(folder / COMMITTED, marker_of(text), mode=0o666)
             sync_folder(folder)
 
-    def _leftovers(self) -> Iterator[Path]:
+    def _leftovers(self, *, keep_messages: bool) -> Iterator[Path]:
         """Yield folders without a marker, and messages, of attempts up to this one."""
         for attempt in _plain_folders(self.job_folder):
             number = attempt.name.removeprefix("a")
@@ -155,6 +159,8 @@ class JobStorage:
             if int(number) > self.attempt:
                 continue
             yield from self._half_written(attempt)
+            if keep_messages and int(number) == self.attempt:
+                continue
             for folder in _plain_folders(attempt):
                 if folder.name.startswith(CONTROL):
                     yield folder
@@ -181,7 +187,7 @@ class LocalStorage:
         Raises:
             OSError: the storage refuses.
         """
-        self.sweep()
+        self._sweep()
         folder = self.folder / f".step-{step}.partial"
         if folder.exists():
             shutil.rmtree(folder)
@@ -192,32 +198,45 @@ class LocalStorage:
         """Rename a complete folder, in place of an earlier one of this step.
 
         Raises:
-            OSError: the storage refuses; the earlier one is as it was, or `sweep` brings it back.
+            OSError: the storage refuses; the earlier one is as it was.
         """
         target, old = self.folder / f"step-{step}", self.folder / f".step-{step}.old"
         if target.exists():
             target.rename(old)
-        folder.rename(target)
+        try:
+            folder.rename(target)
+        except OSError:
+            self.bring_back()
+            raise
         sync_folder(self.folder)
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             # Another name first: what is half removed is never brought back.
             shutil.rmtree(old.rename(old.with_suffix(".gone")), ignore_errors=True)
 
-    def sweep(self) -> None:
-        """Remove what former runs and failed saves left, and bring back what `name` had moved.
+    def bring_back(self) -> None:
+        """Name the checkpoints again that a kill left without, between the two names of `name`."""
+        for found in _plain_folders(self.folder):
+            leftover = LEFTOVER.fullmatch(found.name)
+            if leftover and leftover["kind"] == "old":
+                named = self.folder / leftover["step"]
+                with suppress(OSError):  # it is named anew meanwhile
+                    if not named.exists():
+                        found.rename(named)
+
+    def _sweep(self) -> None:
+        """Remove what former runs left of their saves, but no draft: its run may live.
 
         Raises:
             OSError: the storage refuses.
         """
+        self.bring_back()
         for found in _plain_folders(self.folder):
-            if found.name.startswith(CONTROL) and not found.name.startswith(CONTROL + self.run):
-                shutil.rmtree(found, ignore_errors=True)
-            if (leftover := LEFTOVER.fullmatch(found.name)) is None:
-                continue
-            named = self.folder / leftover["step"]
-            if leftover["kind"] == "old" and not named.exists():
-                found.rename(named)
-            else:
+            name, leftover = found.name, LEFTOVER.fullmatch(found.name)
+            is_message = name.startswith(CONTROL) and not name.startswith(CONTROL + self.run)
+            is_rest = leftover and (
+                leftover["kind"] == "gone" or (self.folder / leftover["step"]).exists()
+            )
+            if is_message or is_rest:
                 shutil.rmtree(found, ignore_errors=True)
 
 

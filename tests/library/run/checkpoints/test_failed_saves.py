@@ -92,20 +92,28 @@ def test_a_step_is_saved_again_after_a_kill_at_any_moment(
     assert (tmp_path / "step-5" / "model").read_text() == "third"
 
 
-def test_a_save_that_was_killed_between_its_two_names_loses_no_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begins", ["saves", "reads"])
+def test_a_save_that_was_killed_between_its_two_names_loses_no_checkpoint(
+    begins: str, tmp_path: Path
+) -> None:
     with local(tmp_path).save(5) as folder:
         (folder / "model").write_text("whole")
     (tmp_path / "step-5").rename(tmp_path / ".step-5.old")
-    with local(tmp_path).save(6) as folder:
-        (folder / "model").write_text("next")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-5", "step-6"]
+    if begins == "saves":
+        with local(tmp_path).save(6) as folder:
+            (folder / "model").write_text("next")
+    else:
+        assert local(tmp_path).resume_from() is None
     assert (tmp_path / "step-5" / "model").read_text() == "whole"
+    assert not list(tmp_path.glob(".*"))
 
 
-def test_half_written_folders_of_former_runs_go_and_other_files_stay(tmp_path: Path) -> None:
+def test_messages_of_former_runs_go_and_drafts_which_may_be_of_live_ones_stay(
+    tmp_path: Path,
+) -> None:
     for name in (".step-1.partial", ".save-3-0", ".step-x.old", ".step-1.older", "notes"):
         (tmp_path / name).mkdir()
     with local(tmp_path).save(5) as folder:
         (folder / "model").write_text("whole")
     found = sorted(path.name for path in tmp_path.iterdir())
-    assert found == [".step-1.older", ".step-x.old", "notes", "step-5"]
+    assert found == [".step-1.older", ".step-1.partial", ".step-x.old", "notes", "step-5"]
