@@ -16,6 +16,7 @@ from server.lifecycle import lock_job
 from server.operations.queries import open_operations
 from trainyard.protocol.operations import USES
 from trainyard.protocol.states import LIVE_ATTEMPT_STATES, JobState
+from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +144,12 @@ def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
         )
     )
     found = {str(identifier) for identifier in loading}
-    # One field of the JSON text: an unreadable launch of one job must not refuse commits of all.
-    launches = select(type_coerce(jobs.c.pending, Text)).where(jobs.c.pending.is_not(None))
+    # A launch names a checkpoint of its own job, or that from which the job was forked.
+    owners = {split_checkpoint_id(identifier)[0] for identifier in ids}
+    # One field of the JSON text: an unreadable launch must not refuse the commits of other jobs.
+    launches = select(type_coerce(jobs.c.pending, Text)).where(
+        jobs.c.pending.is_not(None), or_(jobs.c.id.in_(owners), jobs.c.forked_from.in_(ids))
+    )
     named = (orjson.loads(launch).get("checkpoint_id") for launch in connection.scalars(launches))
     return found | {identifier for identifier in named if identifier in ids}
 

@@ -28,7 +28,7 @@ from server.errors import UnreadableError
 from server.events.store import NewEvent, append_event
 from server.isolation import Isolation
 from server.jobs.idempotency import forget_old_keys
-from server.leases import NODE_LEASES, Hearing
+from server.leases import NODE_LEASES, SKEW, Hearing
 from server.lifecycle import lock_job
 from server.liveness import hearing
 from server.metrics.rank_steps import fold_ended
@@ -172,8 +172,13 @@ class Reconciler:
         accepts_since = self._dispatcher.up_since
         claim_by = heard.now - timedelta(seconds=self._context.settings.claim_seconds)
         able = [s for s in unclaimed if s.polls or accepts_since is not None]
-        since = {True: heard.up_since, False: max(heard.up_since, accepts_since or heard.up_since)}
-        return [s for s in able if max(s.created_at, since[s.polls]) <= claim_by]
+        latest = heard.now + SKEW  # what is later was stored before a clock was set back
+
+        def waits_since(share: UnclaimedShare) -> datetime:
+            began = (share.created_at, None if share.polls else accepts_since)
+            return max([heard.up_since, *(at for at in began if at and at <= latest)])
+
+        return [share for share in able if waits_since(share) <= claim_by]
 
     def _mark_offline(self, names: Sequence[str]) -> None:
         context = self._context

@@ -163,9 +163,10 @@ class Placer:
         }
         if not close and not self._soon_since:
             return holdings
-        # The first time stays, also if the expected end moves away and back.
+        # The first time stays, also if the expected end moves away and back; after a clock that is
+        # set back it is the present one.
         self._soon_since = {
-            each.attempt_id: self._soon_since.get(each.attempt_id, now)
+            each.attempt_id: min(self._soon_since.get(each.attempt_id, now), now)
             for each in holdings
             if each.attempt_id in close or each.attempt_id in self._soon_since
         }

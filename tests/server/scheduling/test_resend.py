@@ -49,11 +49,13 @@ def test_an_unclaimed_launch_is_sent_again_and_then_given_up(harness: Harness) -
 
 def test_a_clock_that_is_set_back_holds_no_message_back(harness: Harness) -> None:
     harness.add_node()
-    harness.submit()
+    job_id = harness.submit(retry={"max_retries": 0})
     harness.place()
     harness.clock.advance(-3600)
     harness.reconcile()
     assert len(harness.dispatcher.sent) == 2
+    harness.reconcile(seconds=harness.context.settings.claim_seconds + 1)
+    assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR, "given up in time"
 
 
 def test_pauses_between_messages_end_at_a_minute(harness: Harness) -> None:
