@@ -43,7 +43,7 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     take_tokens(model, spec, layout, MeshCoordinates.of(mesh.get_rank(), layout))
     # A float8 all-gather scales weights on the device, where offloaded weights are not.
     gathers = sharded and not spec.optimizer.cpu_offload
-    shards = layout.dp_shard * layout.cp * layout.tp if gathers else 1  # of rows, TP's included
+    shards = layout.dp_shard * layout.cp * layout.tp if gathers else None  # of rows, TP's included
     # Before TP: torchao replaces `nn.Linear` modules, and TP then shards the new ones.
     quantize_linear_layers(model, spec, device_type=mesh.device_type, shards=shards)
     # TP turns weights into DTensors, and FSDP shards those further: TP comes first, FSDP last.

@@ -38,7 +38,7 @@ twice."""
 
 
 def quantize_linear_layers(
-    model: nn.Module, spec: JobSpec, *, device_type: str, shards: int
+    model: nn.Module, spec: JobSpec, *, device_type: str, shards: int | None
 ) -> None:
     """Replace linear layers by ones that multiply in low precision, in place, before any wrapper.
 
@@ -50,9 +50,10 @@ def quantize_linear_layers(
         spec: gives the recipe and the excluded layers.
         device_type: `cpu` emulates.
         shards: ranks over which FSDP divides the rows of weights that it gathers from the device;
-            1 without. It gathers those of `float8_tensorwise` in float8, half the bytes of
-            bfloat16, where their rows divide evenly: torchao gathers no padded shards. The other
-            recipes scale each row or block of the gathered weight, and gather in high precision.
+            None where it gathers none. It gathers those of `float8_tensorwise` in float8, half the
+            bytes of bfloat16, where their rows divide evenly: torchao gathers no padded shards. The
+            other recipes scale each row or block of the gathered weight, and gather in high
+            precision.
 
     Raises:
         LaunchError: this rank's GPU cannot multiply such numbers.
@@ -67,7 +68,7 @@ def quantize_linear_layers(
 
     def chosen(module: nn.Module, name: str, *, gathered: bool | None = None) -> bool:
         assert isinstance(module, nn.Linear)
-        even = module.out_features % shards == 0
+        even = shards is None or module.out_features % shards == 0
         if gathered is not None and gathered != (even and id(module.weight) not in ties):
             return False
         return quantizes(section, name, module.in_features, module.out_features)
@@ -79,7 +80,7 @@ def quantize_linear_layers(
         # The float8 all-gather wraps a weight in a tensor subclass, which would break a tie between
         # names. Such weights are gathered in high precision; their scale is the same.
         for gathered in (True, False):
-            convert = _to_float8(recipe, emulate=emulate, gathers=gathered and shards > 1)
+            convert = _to_float8(recipe, emulate=emulate, gathers=gathered and shards is not None)
             convert(model, partial(chosen, gathered=gathered))
 
 

@@ -291,6 +291,29 @@ def test_float8_weights_travel_in_a_byte() -> None:
     assert plain.gathered - some.gathered == 2 * 2 * 4096 * 4096
 
 
+@pytest.mark.parametrize(
+    ("layout", "matrices"),
+    [
+        (Layout(dp_shard=7), 2 * 4096 * 14_336),  # the 4,096 rows of all others are no multiple
+        (Layout(dp_shard=3), 0),
+        (Layout(dp_replicate=2), 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14_336),
+    ],
+    ids=str,
+)
+def test_float8_weights_travel_in_a_byte_where_their_rows_divide(
+    layout: Layout, matrices: int
+) -> None:
+    sections: dict[str, Any] = {
+        "model": {"size": "8B"},
+        "training": {"seq_len": 65_536, "param_dtype": "bfloat16", "global_batch_size": 42},
+    }
+    plain, tensor = (
+        estimate(layout, quantization={"recipe": recipe}, **sections)
+        for recipe in ("none", "float8_tensorwise")
+    )
+    assert plain.gathered - tensor.gathered == 2 * matrices
+
+
 def test_dropout_keeps_a_byte_for_each_element_of_two_branches() -> None:
     kept, more = (estimate(model={"dropout": p}).activations for p in (0.0, 0.1))
     shape = job().architecture

@@ -101,7 +101,7 @@ def test_layers_are_left_out_by_name_and_by_size(recipe: str) -> None:
     spec = make_spec(recipe, quantization={"exclude": ["layers.0", "w2"], "min_dim": 65})
     model = build_model(spec)
     names = [name for name, _ in model.named_parameters()]
-    quantize_linear_layers(model, spec, device_type="cpu", shards=1)
+    quantize_linear_layers(model, spec, device_type="cpu", shards=None)
     changed = {
         name
         for name, m in model.named_modules()
@@ -150,8 +150,9 @@ UNEVEN = [
     Layout(cp=3),
     Layout(dp_replicate=2, dp_shard=3),
     Layout(dp_shard=3, tp=2),
+    Layout(dp_replicate=2),
 ]
-"""Layouts that divide the 64 and 192 rows of the layers' weights unevenly, or leave ranks none."""
+"""Layouts that divide the 64 and 192 rows of the layers' weights unevenly, and one shard."""
 
 
 @pytest.mark.parametrize("layout", UNEVEN, ids=str)
