@@ -27,7 +27,8 @@ def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
     run = open_run(folder, world_size=None, roots=roots)
     check_input(run.spec, run.attempt.roots)
     if run.spec.model.initial_weights is not None and run.attempt.resume is None:
-        WeightsFolder.of(run.spec, run.attempt.roots)
+        weights = WeightsFolder.of(run.spec, run.attempt.roots)
+        weights.check_tied_head(run.spec.architecture)
     if run.spec.model.factory is not None:
         _try_own_model(run)
 

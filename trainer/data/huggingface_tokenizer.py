@@ -24,8 +24,12 @@ BEGINS = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
 ENDS = ("<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|endoftext|>")
 
 
+RANDOM = ("dropout", "alpha", "nbest_size")
+"""Options of a vocabulary that have each text encoded in another way each time."""
+
+
 class HuggingFaceTokenizer:
-    """Encodes with a vocabulary from a file.
+    """Encodes with a vocabulary from a file, and the same text always alike.
 
     Text that spells a special token is encoded as plain text: no document can forge a boundary.
     """
@@ -36,6 +40,9 @@ class HuggingFaceTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
+        for option in RANDOM:
+            if getattr(self._tokenizer.model, option, None) is not None:
+                setattr(self._tokenizer.model, option, None)
         self.bos = bos
         self.eos = eos
         self.vocab_size = max(self._tokenizer.get_vocab().values()) + 1

@@ -23,6 +23,9 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 LISTED = 5
 """Names that a message lists before it counts the rest."""
+HEAD, EMBEDDINGS = (published_name(f"{name}.weight") for name in ("output", "tok_embeddings"))
+ROWS = 4096
+"""Rows of embeddings that are compared at once."""
 
 
 class WeightsFolder:
@@ -55,16 +58,50 @@ class WeightsFolder:
     def check(self, family: str, arch: Architecture) -> None:
         """Reject a folder that does not hold exactly a model's tensors.
 
-        With tied embeddings the folder may also contain the head, which is not read.
+        With tied embeddings the folder may also contain the head (`check_tied_head`).
 
         Raises:
             DataError: with every field of the config, or the tensors, that differ.
         """
-        wrong = list(differences(self._config, family, arch)) or self._wrong_tensors(arch)
+        config = dict(self._config)
+        if config.get("tie_word_embeddings") and self._has_own_head() and not arch.tied_embeddings:
+            config["tie_word_embeddings"] = False  # what the weights are counts
+        wrong = list(differences(config, family, arch)) or self._wrong_tensors(arch)
         if wrong:
             raise DataError(
                 f"{self.folder} holds another model than the spec names: {'; '.join(wrong)}",
                 path=str(self.folder),
+            )
+
+    def check_tied_head(self, arch: Architecture) -> None:
+        """Reject a head that differs from the embeddings, where the model ties both.
+
+        Reads both tensors, some rows at a time.
+
+        Raises:
+            DataError: they differ; the weights were trained apart.
+        """
+        if arch.tied_embeddings and self._has_own_head():
+            raise DataError(
+                f"{self.folder}: {HEAD} differs from {EMBEDDINGS}, and the model ties both; "
+                "legal: model.tied_embeddings=false, or weights without that head",
+                path=str(self.folder),
+            )
+
+    def _has_own_head(self) -> bool:
+        """Return whether there is a head that differs from the embeddings."""
+        if not {HEAD, EMBEDDINGS} <= self.file_of.keys():
+            return False
+        with (
+            safe_open(self.file_of[HEAD], framework="pt") as of_head,
+            safe_open(self.file_of[EMBEDDINGS], framework="pt") as of_embeddings,
+        ):
+            one, other = of_head.get_slice(HEAD), of_embeddings.get_slice(EMBEDDINGS)
+            if one.get_shape() != other.get_shape():
+                return True
+            return any(
+                bool((one[row : row + ROWS] != other[row : row + ROWS]).any())
+                for row in range(0, one.get_shape()[0], ROWS)
             )
 
     def described(self, share: slice = slice(None)) -> list[ManifestFile]:
@@ -105,7 +142,7 @@ class WeightsFolder:
         for path in sorted(set(self.file_of.values())):
             held = _shapes_in(path)
             found |= {name: held[name] for name in held if self.file_of.get(name) == path}
-        ignored = {"lm_head.weight"} if arch.tied_embeddings else set()
+        ignored = {HEAD} if arch.tied_embeddings else set()
         # Older versions of transformers also stored rotary angles, which follow from the config.
         ignored |= {name for name in found if name.endswith("rotary_emb.inv_freq")}
         wrong = {

@@ -40,6 +40,8 @@ def load_initial_weights(
     def check() -> list[ManifestFile]:
         opened.append(WeightsFolder.of(spec, roots))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        if local_rank == 0:
+            opened[0].check_tied_head(spec.architecture)
         return opened[0].described(
             slice(local_rank, None, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         )

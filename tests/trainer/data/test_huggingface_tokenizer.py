@@ -101,6 +101,19 @@ def test_truncation_and_padding_of_the_file_are_put_aside(folder: Path) -> None:
     assert sizes[1] > 20
 
 
+def test_randomness_of_the_file_is_put_aside(folder: Path) -> None:
+    text = DOCUMENTS[0].encode()
+    (expected,) = opened(folder).encode_batch([text])
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["dropout"] = 0.5
+    path.write_text(json.dumps(content))
+    library = tokenizers.Tokenizer.from_file(str(path))
+    assert len({tuple(library.encode(text.decode()).ids) for _ in range(20)}) > 1
+    for tokens in opened(folder).encode_batch([text] * 20):
+        assert tokens.tolist() == expected.tolist()
+
+
 # ---- the marks of a document --------------------------------------------------------------------
 
 

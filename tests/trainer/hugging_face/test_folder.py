@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,30 @@ def written(folder: Path, family: str, arch: Architecture, **config: Any) -> Pat
     tensors = {published_name(name): torch.zeros(s) for name, s in shapes_of(arch).items()}
     save_file(tensors, folder / "model.safetensors")
     return folder
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_head_that_is_tied_and_differs_is_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+    family, arch = next(model for model in MODELS.values() if model[1].tied_embeddings)
+    folder = written(tmp_path / "weights", family, arch)
+    tensors = {published_name(name): torch.zeros(s) for name, s in shapes_of(arch).items()}
+    head = torch.zeros(arch.vocab_size, arch.dim, dtype=dtype)
+    for value in (0.0, 1.0):
+        head[-1, -1] = value
+        save_file({**tensors, "lm_head.weight": head}, folder / "model.safetensors")
+        found = WeightsFolder(folder)
+        found.check(family, arch)
+        untied = replace(arch, tied_embeddings=False)
+        if value == 0.0:
+            found.check_tied_head(arch)
+            with pytest.raises(DataError, match="tie_word_embeddings is True"):
+                found.check(family, untied)
+            continue
+        with pytest.raises(DataError, match=r"lm_head\.weight differs from .*tied_embedd"):
+            found.check_tied_head(arch)
+        found.check(family, untied)
+    written(tmp_path / "without", family, arch)
+    WeightsFolder(tmp_path / "without").check_tied_head(arch)
 
 
 @pytest.mark.parametrize("name", MODELS)
