@@ -64,7 +64,8 @@ class WeightsFolder:
             DataError: with every field of the config, or the tensors, that differ.
         """
         config = dict(self._config)
-        if config.get("tie_word_embeddings") and self._has_own_head() and not arch.tied_embeddings:
+        says_tied = config.get("tie_word_embeddings") and not arch.tied_embeddings
+        if says_tied and self._has_own_head():  # last: it reads both tensors
             config["tie_word_embeddings"] = False  # what the weights are counts
         wrong = list(differences(config, family, arch)) or self._wrong_tensors(arch)
         if wrong:
