@@ -18,6 +18,7 @@ from trainyard.axes import AXES
 from trainyard.axes.pp import stages_of
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
+from trainyard.spec.precision import shards_of_rows
 from trainyard.training.pipeline_stages import Stage
 
 WRAPPING = frozenset({"dp_replicate", "dp_shard", "pp"})
@@ -41,11 +42,10 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     if layout.pp > 1:
         keep_own_modules(model, mesh, spec, layout)
     take_tokens(model, spec, layout, MeshCoordinates.of(mesh.get_rank(), layout))
-    # A float8 all-gather scales weights on the device, where offloaded weights are not.
-    gathers = sharded and not spec.optimizer.cpu_offload
-    shards = layout.dp_shard * layout.cp * layout.tp if gathers else None  # of rows, TP's included
     # Before TP: torchao replaces `nn.Linear` modules, and TP then shards the new ones.
-    quantize_linear_layers(model, spec, device_type=mesh.device_type, shards=shards)
+    quantize_linear_layers(
+        model, spec, device_type=mesh.device_type, shards=shards_of_rows(spec, layout)
+    )
     # TP turns weights into DTensors, and FSDP shards those further: TP comes first, FSDP last.
     for axis in AXES:
         if layout.size(axis.name) > 1 and axis.name not in WRAPPING:

@@ -119,16 +119,25 @@ def quantized_elements(spec: JobSpec) -> int:
     return found // spec.architecture.n_layers
 
 
+def shards_of_rows(spec: JobSpec, layout: Layout) -> int | None:
+    """Return over how many ranks FSDP and TP divide the rows of weights that FSDP may scale.
+
+    None where it gathers no weights from the device, on which it scales them for float8.
+    """
+    if not spec.is_sharded(layout) or spec.optimizer.cpu_offload:
+        return None
+    return layout.dp_shard * layout.cp * layout.tp
+
+
 def gathered_in_float8(spec: JobSpec, layout: Layout) -> int:
     """Return how many weights of a block FSDP gathers in float8, on the mean of all blocks.
 
-    Those of `float8_tensorwise`, on the device, whose rows divide evenly over the ranks
-    (`trainer.parallel.quantize`).
+    Those of `float8_tensorwise` whose rows divide evenly over the ranks, as in
+    `trainer.parallel.quantize`.
     """
-    offloads = spec.optimizer.cpu_offload
-    if spec.quantization.recipe != "float8_tensorwise" or offloads or not spec.is_sharded(layout):
+    shards = shards_of_rows(spec, layout)
+    if spec.quantization.recipe != "float8_tensorwise" or shards is None:
         return 0
-    shards = layout.dp_shard * layout.cp * layout.tp
     even = (elements for _, rows, elements in _quantized_layers(spec) if rows % shards == 0)
     return sum(even) // spec.architecture.n_layers
 
