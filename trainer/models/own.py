@@ -183,8 +183,8 @@ class OwnModel(Model):
             for key in module._buffers
         ]
 
-    def _versions_of_buffers(self) -> list[tuple[int, int]]:
-        """Return which tensor each buffer of a block is, and how often it was changed.
+    def _versions_of_buffers(self) -> list[tuple[Tensor | None, int]]:
+        """Return each buffer of a block, and how often it was changed.
 
         Only where backward runs blocks again, which would change them once more.
         """
@@ -192,11 +192,18 @@ class OwnModel(Model):
         if mode not in RUNS_AGAIN or not torch.is_grad_enabled():
             return []
         buffers = (module._buffers[key] for _, module, key in self._buffers_of_blocks)
-        return [(id(buffer), 0 if buffer is None else buffer._version) for buffer in buffers]
+        return [(buffer, 0 if buffer is None else buffer._version) for buffer in buffers]
 
-    def _refuse_changed_buffers(self, before: list[tuple[int, int]]) -> None:
-        pairs = zip(before, self._versions_of_buffers(), self._buffers_of_blocks, strict=False)
-        changed = [name for old, new, (name, _, _) in pairs if old != new]
+    def _refuse_changed_buffers(self, before: list[tuple[Tensor | None, int]]) -> None:
+        if not before:
+            return
+        changed = [
+            name
+            for (old, version), (new, later), (name, _, _) in zip(
+                before, self._versions_of_buffers(), self._buffers_of_blocks, strict=True
+            )
+            if old is not new or version != later
+        ]
         if changed:
             raise LaunchError(
                 f"activation_checkpoint.mode={self._spec.activation_checkpoint.mode!r} runs blocks "
