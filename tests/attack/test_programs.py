@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.control_plane import ControlPlane, finished
-from tests.e2e.workers import Worker, joined_node
+from tests.e2e.workers import Worker, drained_plane, joined_node
 from tests.other_users import entering_namespace, needs_root, open_folder, packages, python_in
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.jobs import JobView
@@ -67,13 +67,8 @@ class Level:
 @pytest.fixture(scope="module")
 def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane that takes programs, and whose own node is drained."""
-    made = ControlPlane(tmp_path_factory.mktemp("programs"))
-    try:
-        with made.connect() as yard:
-            yard.drain(made.node)
+    with drained_plane(tmp_path_factory.mktemp("programs")) as made:
         yield made
-    finally:
-        made.end()
 
 
 @pytest.fixture(scope="module", params=["none", "user", "namespace"])

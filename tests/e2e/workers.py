@@ -45,6 +45,18 @@ class Worker:
 
 
 @contextlib.contextmanager
+def drained_plane(root: Path) -> Iterator[ControlPlane]:
+    """Run a control plane whose own node is drained: jobs go to the nodes of the tests."""
+    made = ControlPlane(root)
+    try:
+        with made.connect() as yard:
+            yard.drain(made.node)
+        yield made
+    finally:
+        made.end()
+
+
+@contextlib.contextmanager
 def started_worker(
     plane: ControlPlane,
     data: Path,

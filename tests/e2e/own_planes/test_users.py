@@ -20,7 +20,7 @@ from tests.e2e.control_plane import (
     processes_with,
     spec,
 )
-from tests.e2e.workers import Worker, joined_node
+from tests.e2e.workers import Worker, drained_plane, joined_node
 from tests.other_users import needs_root, open_folder, packages, python_in
 from trainyard.client.sdk import Client
 from trainyard.protocol.states import JobState
@@ -34,13 +34,8 @@ MODEL = Path(__file__).with_name("prying_model")
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane whose own node is drained: jobs go to the one of the test."""
-    made = ControlPlane(tmp_path_factory.mktemp("users"))
-    try:
-        with made.connect() as yard:
-            yard.drain(made.node)
+    with drained_plane(tmp_path_factory.mktemp("users")) as made:
         yield made
-    finally:
-        made.end()
 
 
 @pytest.fixture(scope="module")
