@@ -35,14 +35,18 @@ MIRRORS = {
     "tests/e2e/test_run_directories.py": ("worker/node/*", "worker/upkeep/*"),
     "tests/e2e/test_scripts.py": ("library/trainyard/run/session/*", "server/ingest/*"),
     "tests/library/adapters": (
-        *("library/trainyard/adapters/*", "library/trainyard/data/*"),
+        "library/trainyard/adapters/*",
+        "library/trainyard/data/*",
         "library/trainyard/run/session/*",
     ),
     "tests/library/cli/commands/test_shell.py": (
-        *("library/trainyard/cli/commands/*", "server/shells/*", "worker/supervisor/*"),
+        "library/trainyard/cli/commands/*",
+        "server/shells/*",
+        "worker/supervisor/*",
     ),
     "tests/library/planner/test_memory_of_the_trainer.py": (
-        *("library/trainyard/planner/*", "trainer/parallel/*"),
+        "library/trainyard/planner/*",
+        "trainer/parallel/*",
     ),
     "tests/objects": ("trainer/storage/*", "trainer/checkpoint/*", "worker/node/*"),
     "tests/server/api": API,

@@ -31,16 +31,9 @@ TURNS = 4
 MAX_COMMITS = 150
 """Commits of a change; after more of them the turn of this landing was probably forgotten."""
 RUNS_ALL = (
-    *(
-        "constraints.txt",
-        "pyproject.toml",
-        "web/package-lock.json",
-        "Makefile",
-        ".ci/",
-        "migrations/",
-    ),
+    *("constraints.txt", "pyproject.toml", "web/package-lock.json", "Makefile", ".ci/"),
+    *("migrations/", "server/database/", "server/isolation.py"),
     *("tests/conftest.py", "tests/forkserver.py", "tests/gate/", "tests/integration.py"),
-    *("server/database/", "server/isolation.py"),
 )
 """Files and folders: a change of one of them runs every deep test."""
 LEFT = "deep, left to the next turns"
