@@ -1,4 +1,4 @@
-"""Queues the search for commits that a lost attempt did not report (docs/lifecycle.md, 25)."""
+"""Queues the search for commits that an attempt did not report (docs/lifecycle.md, 25)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from sqlalchemy import Connection, func, select
 
 from server.attempts.launch import Launch
 from server.context import Context
-from server.database.tables import checkpoints
+from server.database.rows import AttemptNode
+from server.database.tables import attempt_nodes, checkpoints
 from server.operations.service import queue_operation
 from server.subject import RECOVERY
 from trainyard.protocol.operations import OperationKind, OperationTask, RecoverTask
@@ -16,14 +17,20 @@ NOTHING = -1
 
 
 def queue_recovery(context: Context, connection: Connection, launch: Launch, *, root: str) -> None:
-    """Queue the search where the supervisor of rank 0 reported no exit; the job is locked.
+    """Queue the search where the first node is lost, or its rank 0 ended during a commit.
 
-    Commits are reported in order, so unreported ones come after the newest reported one.
+    The job is locked. Commits are reported in order, so unreported ones come after the newest
+    reported one.
     """
     job, attempt = launch.job, launch.attempt
     first = launch.nodes[0]
-    if first.claimed_at is None or first.reported_exit or job.storage is None:
+    if first.claimed_at is None or job.storage is None:
         return
+    reason = f"attempt {attempt.number} was lost on {first.node}"
+    if first.reported_exit:
+        if not _may_lack_a_commit(connection, first):
+            return
+        reason = f"attempt {attempt.number} ended during a commit"
     known = select(func.max(checkpoints.c.step)).where(checkpoints.c.attempt_id == attempt.id)
     step = connection.scalar(known)
     task = OperationTask(
@@ -37,7 +44,12 @@ def queue_recovery(context: Context, connection: Connection, launch: Launch, *, 
             after_step=NOTHING if step is None else step,
         ),
     )
-    reason = f"attempt {attempt.number} was lost on {first.node}"
     queue_operation(
         context, connection, task, job=job, checkpoint_id=None, actor=RECOVERY, reason=reason
     )
+
+
+def _may_lack_a_commit(connection: Connection, share: AttemptNode) -> bool:
+    of_share = (attempt_nodes.c.attempt_id == share.attempt_id, attempt_nodes.c.node == share.node)
+    record = connection.scalar(select(attempt_nodes.c.exit).where(*of_share))
+    return record is not None and record.unreported_commit

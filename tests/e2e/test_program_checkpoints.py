@@ -72,6 +72,8 @@ def test_a_program_resumes_on_other_slots_from_what_it_committed(
     yard.stop(job_id, reason="other slots")
     stopped = finished(yard, job_id)
     assert stopped.state == JobState.STOPPED, stopped.reason
+    # The signal of the stop may have ended rank 0 between a commit and its event.
+    wait_for(lambda: not any(yard.operations(job_id=job_id, open_only=True)), "deletions, search")
     newest = next(yard.checkpoints(job_id))
     assert (newest.layout, newest.dtype, newest.on_lineage) == ("2 slots", None, True)
     first = yard.checkpoint(newest.id).manifest

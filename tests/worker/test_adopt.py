@@ -9,6 +9,7 @@ import pytest
 
 from tests.worker.conftest import NODE, Attempt, Place, wait_for
 from tests.worker.stand_in import DAEMON
+from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.atomic import replace_file
 from trainyard.run.directory import Phase
@@ -87,14 +88,14 @@ def test_the_outcome_of_the_trainer_counts_although_its_supervisor_died(place: P
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "message", "searched"),
     [
-        ({"boot_id": "another-boot"}, "the machine was restarted"),
-        ({"pid_namespace": "1"}, "the container was restarted"),
+        ({"boot_id": "another-boot"}, "the machine was restarted", True),
+        ({"pid_namespace": "1"}, "the container was restarted", False),
     ],
 )
 def test_what_ends_with_its_machine_or_container_is_a_lost_node(
-    place: Place, changed: dict[str, str], message: str
+    place: Place, changed: dict[str, str], message: str, searched: bool
 ) -> None:
     attempt = place.start(stand_in="sleep")
     attempt.phase(Phase.TRAINING)
@@ -106,6 +107,20 @@ def test_what_ends_with_its_machine_or_container_is_a_lost_node(
     record = attempt.exit()
     assert record.failure is not None
     assert (record.failure.reason, record.failure.message) == ("node_lost", message)
+    assert record.unreported_commit == searched, "the last events may be lost with the power"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_ranks_that_end_during_a_commit_are_reported_so(place: Place, dies: bool) -> None:
+    attempt = place.start(stand_in="sleep")
+    attempt.phase(Phase.TRAINING)
+    attempt.run.committing.touch()
+    if dies:
+        kill_supervisor(attempt)
+        adopt(place.node)
+    else:
+        attempt.seen.desired = DesiredState.CANCEL
+    assert attempt.exit().unreported_commit
 
 
 def test_another_process_of_the_same_pid_is_not_the_supervisor(place: Place) -> None:

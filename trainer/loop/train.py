@@ -363,11 +363,11 @@ class Loop(SaveObserver):
     def begun(self) -> None:
         """Assign the pending save requests to this save."""
         self._requests.save_begun()
+        self._writer.save_begun()
 
     def committed(self, manifest: Manifest) -> None:
         """Record a commit."""
-        self._writer.checkpoint_id = manifest.checkpoint_id
-        self._writer.event("checkpoint_committed", manifest.model_dump(mode="json"))
+        self._writer.committed(manifest)
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
         """Answer requests, and record the durations, which are known only now."""
@@ -382,7 +382,7 @@ class Loop(SaveObserver):
 
     def failed(self, failure: SaveFailed) -> None:
         """Record why a save failed, and when the next try is due."""
-        self._writer.event("save_failed", failure.model_dump(mode="json"))
+        self._writer.save_failed(failure)
 
 
 def one_step_on(state: TrainState, spec: JobSpec) -> TrainState:

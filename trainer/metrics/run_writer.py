@@ -14,6 +14,7 @@ from trainer.errors import (
     RunError,
     is_out_of_memory,
 )
+from trainyard.protocol.manifest import Manifest, SaveFailed
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.control_files import write_answer
 from trainyard.run.directory import Phase, RunDirectory
@@ -85,6 +86,26 @@ class RunWriter:
         if self._leads:
             record = EventRecord(time=time.time(), kind=kind, step=self.step, data=data)
             append_record(self._directory.events, record)
+
+    def save_begun(self) -> None:
+        """Note that a commit may follow, until it is among the events."""
+        if self._leads:
+            self._directory.committing.touch()
+
+    def committed(self, manifest: Manifest) -> None:
+        """Append the event of a commit."""
+        self.checkpoint_id = manifest.checkpoint_id
+        self.event("checkpoint_committed", manifest.model_dump(mode="json"))
+        self._save_over()
+
+    def save_failed(self, failure: SaveFailed) -> None:
+        """Append why a save failed that is tried again."""
+        self.event("save_failed", failure.model_dump(mode="json"))
+        self._save_over()
+
+    def _save_over(self) -> None:
+        if self._leads:
+            self._directory.committing.unlink(missing_ok=True)
 
     def answer(self, request_id: str, answer: RequestAnswer) -> None:
         """Answer a request, and append the answer to the events."""

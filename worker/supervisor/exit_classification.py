@@ -66,6 +66,8 @@ class Findings:
     """Where the ranks were in the silence before the end, if there was one."""
     false_alarms: int = 0
     """Silences that were followed by progress."""
+    unreported_commit: bool = False
+    """Whether global rank 0 ended between a commit and the event of it, or may have."""
     flight_record: str | None = None
     """File that NCCL's watchdog left when a collective timed out."""
     program_ranks: int | None = None
@@ -149,6 +151,7 @@ def judge(findings: Findings, *, time: float) -> ExitRecord:
         time=time,
         positions=findings.positions,
         false_alarms=findings.false_alarms,
+        unreported_commit=findings.unreported_commit,
     )
 
 

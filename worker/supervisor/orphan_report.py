@@ -86,6 +86,8 @@ def _findings(share: Share, seen: Observation, predecessor: Identity, output: st
         started=seen.started,
         outcome=outcome,
         error=error,
+        # A machine that lost its power may have lost the last events, too.
+        unreported_commit=share.run.committing.exists() or restarted == "machine",
     )
 
 

@@ -64,8 +64,7 @@ class Supervisor:
         identity = own_identity()
         self._run = run
         self._share = share = Share.read(run)
-        self._launch = share.launch
-        self._spec = share.spec
+        self._launch, self._spec = share.launch, share.spec
         self._launcher = launcher(share)
         self._seen: Observation = self._launcher.observe()
         self._memory = MemoryWatch()
@@ -170,6 +169,7 @@ class Supervisor:
             error=error,
             positions=self._positions.positions,
             false_alarms=self._hang_watch.false_alarms,
+            unreported_commit=self._run.committing.exists(),
             flight_record=next(map(str, sorted(self._run.flight_recorder.glob("*"))), None),
             program_ranks=self._seen.ranks if of_program else None,
             stopped_in_time=self._stop is not None and self._stop.in_time,

@@ -44,6 +44,8 @@ class RunDirectory:
     """Folder for files of a program, among which `program.artifacts` are looked for."""
     events = Entry("events.jsonl")
     """One `EventRecord` for each thing that happened, on the node of global rank 0."""
+    committing = Entry("committing")
+    """Exists while global rank 0 may have a commit that is not among the events yet."""
     logs = Entry("logs")
     """Folder of the ranks' output."""
     heartbeat = Entry("heartbeat.json")

@@ -243,3 +243,5 @@ class ExitRecord(JsonRecord):
     empty without such a silence at the end."""
     false_alarms: Number = 0
     """Silences so long that were followed by progress."""
+    unreported_commit: bool = False
+    """Whether global rank 0 may have committed a checkpoint whose event it did not write."""

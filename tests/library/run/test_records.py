@@ -127,7 +127,8 @@ TEXTS: list[tuple[JsonRecord, str]] = [
     (
         ExitRecord(outcome="failed", failure=None, ranks=(RANK,), time=4.0),
         '{"outcome":"failed","failure":null,"ranks":[{"rank":1,"pid":2,"exit_code":null,'
-        '"signal":"SIGKILL","time":3.0}],"time":4.0,"positions":[],"false_alarms":0}',
+        '"signal":"SIGKILL","time":3.0}],"time":4.0,"positions":[],"false_alarms":0,'
+        '"unreported_commit":false}',
     ),
     (
         PROVENANCE,
@@ -166,7 +167,7 @@ def test_an_indented_record_is_the_one_that_a_person_reads() -> None:
     assert to_json(record, indent=1) == (
         '{\n "outcome": "failed",\n "failure": null,\n "ranks": [\n  {\n   "rank": 1,\n'
         '   "pid": 2,\n   "exit_code": null,\n   "signal": "SIGKILL",\n   "time": 3.0\n  }\n ],\n'
-        ' "time": 4.0,\n "positions": [],\n "false_alarms": 0\n}'
+        ' "time": 4.0,\n "positions": [],\n "false_alarms": 0,\n "unreported_commit": false\n}'
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from sqlalchemy import text, update
 
 from server.database.tables import nodes
@@ -16,7 +17,8 @@ from tests.server.yard import Yard
 from trainyard.protocol.manifest import DCP_METADATA, ManifestFile
 from trainyard.protocol.operations import OperationKind, OperationOutcome
 from trainyard.protocol.states import JobState, OperationState
-from trainyard.run.failures import FailureReason
+from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.records import ExitRecord
 
 LOST = {"retry": {"node_lost_after_seconds": 60.0}}
 
@@ -166,9 +168,37 @@ def test_without_a_node_that_sees_the_storage_no_wait_begins(yard: Yard, harness
     assert search(yard).awaited_since == harness.clock.now()
 
 
-def test_only_an_attempt_that_was_not_heard_to_its_end_is_searched(
-    yard: Yard, harness: Harness
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_attempt_that_ended_during_a_commit_is_searched(
+    yard: Yard, harness: Harness, ordered: bool
 ) -> None:
+    """Of a stop, too: a program that has no handler for its signal ends by it at any moment."""
+    job_id, (supervisor,) = harness.running()
+    harness.commit_checkpoint(job_id, 20)
+    if ordered:
+        stop(harness.context, job_id, actor=ADA, reason="")
+    record = ExitRecord(
+        outcome="stopped" if ordered else "failed",
+        failure=None if ordered else Failure(reason=FailureReason.TRAINER_ERROR, message="killed"),
+        ranks=(),
+        time=1.0,
+        unreported_commit=True,
+    )
+    supervisor.report(exit_record=record)
+    operation = search(yard)
+    assert operation.task.read("task").recover.after_step == 20
+    assert operation.reason == "attempt 1 ended during a commit"
+    yard.give()
+    yard.claim(operation.id)
+    found(yard, operation.id, manifest(job_id, 40))
+    assert "a1.step-40" in yard.kept(job_id)
+    if not ordered:
+        harness.pass_time(60)
+        assert harness.place() == 1
+        assert harness.attempt(job_id).start_step == 40
+
+
+def test_an_attempt_that_was_heard_to_its_end_is_not_searched(yard: Yard, harness: Harness) -> None:
     job_id, (supervisor,) = harness.running()
     supervisor.end("failed", FailureReason.TRAINER_ERROR)
     harness.pass_time(60)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.manifests import make_manifest, state_at
 from trainer.errors import DataError
 from trainer.metrics.run_writer import RunWriter
+from trainyard.protocol.manifest import SaveFailed
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failures import Failure, FailureReason
@@ -33,3 +36,30 @@ def test_a_rank_that_ends_between_its_two_words_is_spoken_for(tmp_path: Path) ->
     assert outcome.outcome == "failed"
     assert outcome.failure == error
     assert error.message == "the cause"
+
+
+def test_a_file_shows_that_a_save_may_have_a_commit_without_an_event(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    first, second = (RunWriter(run, rank=rank, local_rank=rank) for rank in (0, 1))
+    second.save_begun()
+    assert not run.committing.exists()
+    now = datetime.now(UTC)
+    failure = SaveFailed(
+        kind="interval",
+        message="disk full",
+        tries=1,
+        failing_since=now,
+        next_try_at=now,
+        give_up_at=now,
+        saved_step=0,
+        step=4,
+    )
+    manifest = make_manifest("job-1", 1, state_at(4))
+    first.save_begun()
+    assert run.committing.exists()
+    first.save_failed(failure)
+    assert not run.committing.exists()
+    first.save_begun()
+    first.committed(manifest)
+    assert not run.committing.exists()
+    assert first.checkpoint_id == manifest.checkpoint_id

@@ -61,6 +61,8 @@ class ProgramCheckpoints:
     """Called on rank 0 with the manifest of each commit."""
     wait_seconds: float = WAIT_SECONDS
     left_seconds: float = LEFT_SECONDS
+    before_commit: Callable[[], None] = lambda: None
+    """Called on rank 0 before each commit."""
     _saves: int = field(default=0, init=False)
     _is_fenced: bool = field(default=False, init=False)
 
@@ -163,8 +165,7 @@ class _OneSave:
         """The next message of this rank, which carries its error."""
         self._began = time.monotonic()
         self._folder = control
-        self._is_repeated = False
-        self._all_left = False
+        self._is_repeated = self._all_left = False
         self._look_at = self._began + min(checkpoints.left_seconds, LOOK_SECONDS)
         """When this rank looks for a later save of rank 0."""
         self._left_at: float | None = None
@@ -243,6 +244,7 @@ class _OneSave:
         manifest = None
         if isinstance(storage, JobStorage):
             manifest = self._manifest(storage, files)
+            self._all.before_commit()
             storage.commit(self._folder, manifest)
         else:
             storage.name(self._folder, self._step)

@@ -15,6 +15,7 @@ from trainyard.run.checkpoints.program_storage import (
     LocalStorage,
     UnusableCheckpointError,
 )
+from trainyard.run.directory import RunDirectory
 from trainyard.run.failures import Failure, FailureReason, LoadFailure
 from trainyard.run.record_files import append_record, create_record
 from trainyard.run.records import EventRecord
@@ -29,7 +30,7 @@ def job_checkpoints(
     attempt: Mapping[str, Any],
     place: ProcessPlace,
     *,
-    events: Path,
+    files: RunDirectory,
     before_report: Callable[[], None],
 ) -> ProgramCheckpoints:
     """Return the checkpoints of an attempt.
@@ -38,7 +39,7 @@ def job_checkpoints(
         spec: the job's spec, as `spec.json` holds it.
         attempt: the launch, as `attempt.json` holds it.
         place: this process among all.
-        events: file to which rank 0 appends each commit.
+        files: the run directory, to whose events rank 0 appends each commit.
         before_report: called on rank 0 before that: a commit follows the metrics up to its step.
 
     Raises:
@@ -64,7 +65,8 @@ def job_checkpoints(
             step=manifest.step,
             data=vars(manifest),
         )
-        append_record(events, line)
+        append_record(files.events, line)
+        files.committing.unlink(missing_ok=True)
 
     storage = JobStorage(
         Path(root),
@@ -73,7 +75,9 @@ def job_checkpoints(
         parent=resume.get("checkpoint_id"),
         parent_path=resume.get("path"),
     )
-    return ProgramCheckpoints(storage, place.rank, place.world_size, report)
+    return ProgramCheckpoints(
+        storage, place.rank, place.world_size, report, before_commit=files.committing.touch
+    )
 
 
 def local_checkpoints(place: ProcessPlace, variables: Mapping[str, str]) -> ProgramCheckpoints:

@@ -305,7 +305,7 @@ class Run(ArtifactLog):
             spec,
             attempt,
             self._place,
-            events=self._files.events,
+            files=self._files,
             before_report=self._flush_metrics,
         )
 

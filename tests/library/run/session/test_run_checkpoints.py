@@ -14,7 +14,7 @@ from trainyard.protocol.manifest import manifest_of_event
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.run.records import EventRecord, MetricRecord
-from trainyard.run.session import Run
+from trainyard.run.session import Run, program_checkpoints
 from trainyard.run.session.process_place import ProcessPlace
 
 ALONE = ProcessPlace()
@@ -45,6 +45,27 @@ def test_a_commit_is_an_event_after_the_metrics_up_to_its_step(tmp_path: Path) -
     assert isinstance(manifest, ProgramManifest)
     assert (manifest.checkpoint_id, manifest.kind) == ("job-1.a1.step-4", "final")
     assert parse_record(ProgramManifest, (folder / "manifest.json").read_bytes()) == manifest
+
+
+def test_a_commit_without_its_event_is_known_by_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a signal does between the two, as an error in place of the event."""
+    run = run_of(tmp_path)
+    mark = tmp_path / "run/committing"
+    with run.checkpoint(3) as folder:
+        (folder / "model.pt").write_bytes(b"weights")
+        assert not mark.exists()
+    assert not mark.exists()
+    monkeypatch.setattr(program_checkpoints, "append_record", refused)
+    with pytest.raises(OSError, match="no event"), run.checkpoint(4) as folder:
+        (folder / "model.pt").write_bytes(b"weights")
+    assert (folder / "COMMITTED").exists()
+    assert mark.exists()
+
+
+def refused(*_: object) -> None:
+    raise OSError("no event")
 
 
 def test_each_of_several_ranks_records_the_step_before_the_commit(tmp_path: Path) -> None:

@@ -6763,6 +6763,12 @@ export interface components {
              * @default 0
              */
             false_alarms?: number;
+            /**
+             * Unreported Commit
+             * @description Whether global rank 0 may have committed a checkpoint whose event it did not write.
+             * @default false
+             */
+            unreported_commit?: boolean;
         };
         /**
          * ExportRequest
