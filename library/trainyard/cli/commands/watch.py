@@ -130,7 +130,7 @@ class Lines(Screen):
             console().print(event_line(item))
             if item.kind == EventKind.JOB_ENDED:
                 self.show(job.model_copy(update={"reason": None}))  # the event names it
-        elif self._now() >= self._next_progress:
+        elif job.state not in TERMINAL_JOB_STATES and self._now() >= self._next_progress:
             self.show(job)
 
 

@@ -172,6 +172,19 @@ def test_progress_comes_from_the_events_and_not_too_often(
     assert shown[0].endswith("loss 2.5000  12.3k tokens/s  2m 10s left  FSDP 4  attempt 2")
 
 
+def test_the_last_line_is_the_job_also_where_points_come_after_its_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seconds = iter(range(0, 1000, 10))
+    done = job("succeeded", step=100)
+    late = (event(EventKind.ATTEMPT_ENDED), done), (points(100), done)
+    script = Script((Resync(), job("running")), *late, (event(EventKind.JOB_ENDED), done))
+    watch(script, Lines(now=lambda: float(next(seconds))))
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("✓ succeeded" in line for line in lines) == 1
+    assert "✓ succeeded" in lines[-1]
+
+
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_the_panel_never_wraps(columns: int) -> None:
     text = io.StringIO()
