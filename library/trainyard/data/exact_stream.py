@@ -145,9 +145,11 @@ class ExactStream:
         """Continue at the position of a state, that of any world size.
 
         Raises:
-            ValueError: the state is of another class, order or global batch size, a field is
-                missing, unknown or of another type, or the position divides a global batch.
+            ValueError: the state is no mapping, or of another class, order or global batch size, a
+                field is missing, unknown or of another type, or the position divides a batch.
         """
+        if not isinstance(state, Mapping):
+            raise ValueError(f"the state is {state!r:.200}; legal: what state_dict() returned")
         facts = self._order_facts()
         for name, value in facts.items():
             # States of former versions have no kind, and all else that they refer to.

@@ -228,6 +228,13 @@ def test_a_state_without_a_field_is_refused(name: str) -> None:
         sampler.load_state_dict(state)
 
 
+@pytest.mark.parametrize("state", [[], None, 7, "{}"])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    sampler = ExactSampler(20, 4, seed=1, rank=0, world_size=1)
+    with pytest.raises(ValueError, match=r"legal: what state_dict\(\) returned"):
+        sampler.load_state_dict(state)
+
+
 def test_a_state_of_a_sampler_and_one_of_a_stream_are_not_mistaken() -> None:
     sampler = ExactSampler(20, 4, seed=1, rank=0, world_size=1)
     stream = ExactStream(4, rank=0, world_size=1)
