@@ -25,7 +25,14 @@ from trainyard.spec.auto import auto_values, expected_device, explicit, resolved
 from trainyard.spec.checkpoint_rules import most_kept
 from trainyard.spec.ignored_fields import WARNING_RULES
 from trainyard.spec.job import JobSpec
-from trainyard.spec.precision import can_quantize, number_format, slots_for
+from trainyard.spec.precision import (
+    can_quantize,
+    gathered_in_float8,
+    number_format,
+    quantized_elements,
+    shards_of_rows,
+    slots_for,
+)
 from trainyard.spec.rules import BYTE_VOCABULARY, check_job_spec
 from trainyard.training.flops import training_flops_per_token
 from trainyard.training.known_devices import Slot
@@ -220,6 +227,23 @@ def _rounding(spec: JobSpec, _: Plan) -> Iterator[Problem]:
         )
 
 
+def _gathered(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
+    layout, recipe, dtype = draft.layout, spec.quantization.recipe, spec.training.param_dtype
+    shards = shards_of_rows(spec, layout)
+    own = spec.model.factory is not None
+    if recipe != "float8_tensorwise" or shards is None or own:
+        return
+    quantized = quantized_elements(spec)
+    uneven = quantized - gathered_in_float8(spec, layout)
+    if uneven > 0:
+        yield Problem(
+            pointer="/quantization/recipe",
+            detail=f"{shards} ranks do not divide the rows of {uneven / quantized:.0%} of the "
+            f"weights that {recipe} multiplies: FSDP gathers these in {dtype}, "
+            f"whose messages are {BYTES[dtype]} x those of float8; the result is the same",
+        )
+
+
 def _warmup(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
     if spec.schedule.warmup_tokens > draft.steps * spec.tokens_per_step / 2:
         given = spec.lr_schedule.warmup_tokens
@@ -304,6 +328,7 @@ WARNINGS: tuple[Callable[[JobSpec, Plan], Iterator[Problem]], ...] = (
     _unused,
     _own_model,
     _rounding,
+    _gathered,
     _warmup,
     _checkpoints,
     _schedule,

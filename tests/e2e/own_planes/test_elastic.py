@@ -20,7 +20,7 @@ from tests.e2e.control_plane import (
 from tests.e2e.workers import joined_node, started_worker
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.attempts import AttemptView
-from trainyard.protocol.rest.event_data import StopAgreed
+from trainyard.protocol.rest.event_data import ContinuityChecked, StopAgreed
 from trainyard.protocol.rest.events import AnyEvent
 from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 
@@ -195,3 +195,32 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_at_the_same_size(
         assert yard.job(waiting).state == JobState.QUEUED
         yard.cancel(waiting, reason="the spare node was not given away")
         assert_sample_exact(yard, job_id)
+
+
+def test_eight_ranks_in_float8_go_on_with_seven(
+    plane: ControlPlane, yard: Client, tmp_path: Path
+) -> None:
+    """Seven do not divide the rows of any weight: FSDP gathers these in high precision."""
+    with (
+        joined_node(plane, yard, tmp_path / "b", TRAINYARD_SLOTS="5"),
+        joined_node(plane, yard, tmp_path / "c", TRAINYARD_SLOTS="1") as doomed,
+    ):
+        wanted = spec(
+            "eight",
+            training={"steps": 100_000, "global_batch_size": 56, "micro_batch_size": 1},
+            quantization={"recipe": "float8_tensorwise"},
+            checkpoint={"interval_steps": 10},
+            resources={"world_size": 8, "min_world_size": 4},
+        )
+        job_id = yard.submit(wanted).id
+        assert trains(yard, job_id, 1).layout.world_size == 8
+        reaches(yard, job_id, 12)
+        doomed.kill_all()
+        second = trains(yard, job_id, 2)
+        assert second.layout.world_size == 7
+        assert second.start_step >= 10
+        reaches(yard, job_id, second.start_step + 5)
+        checked = happened(yard, job_id, "continuity_checked", attempt=2)
+        assert isinstance(checked.data, ContinuityChecked)
+        assert checked.data.ok, checked
+        cancel_all(yard)

@@ -191,6 +191,28 @@ def test_a_chosen_option_is_a_legal_plan() -> None:
             assert made.memory == chosen.memory
 
 
+@pytest.mark.parametrize(
+    ("ranks", "share"), [(8, None), (7, "100%"), (6, "60%"), (5, "100%"), (4, None), (3, "60%")]
+)
+def test_ranks_that_do_not_divide_the_rows_of_float8_weights_are_warned_of(
+    ranks: int, share: str | None
+) -> None:
+    spec = job(
+        quantization={"recipe": "float8_tensorwise"},
+        model={"dim": 128, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 192},
+        training={"param_dtype": "bfloat16", "global_batch_size": 840},
+        parallelism={"dp_shard": ranks},
+        resources={"device": "cpu", "world_size": ranks},
+    )
+    warnings = {w.detail for w in plan(spec).warnings if "rows" in w.detail and "FSDP" in w.detail}
+    if share is None:
+        assert warnings == set()
+        return
+    (detail,) = warnings
+    assert f"{ranks} ranks do not divide the rows of {share} of the weights" in detail
+    assert "in bfloat16, whose messages are 2 x those of float8; the result is the same" in detail
+
+
 def test_float8_without_compiled_blocks_is_warned_of_on_gpus() -> None:
     recipe: dict[str, Any] = {
         "quantization": {"recipe": "float8_tensorwise"},
