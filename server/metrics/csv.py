@@ -54,7 +54,7 @@ def _rows(context: Context, segments: Sequence[Segment], names: frozenset[str]) 
         for series_id, name in series:
             if not names or name in names:
                 for points in _points(context, series_id, segment):
-                    yield _text(points, f"{segment.number},", f",{name},")
+                    yield _text(points, f"{segment.number},", f",{_quoted(name)},")
 
 
 def _digests(context: Context, segment: Segment) -> Iterator[str]:
@@ -105,6 +105,11 @@ def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Poin
         if len(found):
             yield found
             after = int(found.steps[-1])
+
+
+def _quoted(name: str) -> str:
+    """Return a name, which has neither commas nor line ends, as a field of CSV (RFC 4180)."""
+    return '"' + name.replace('"', '""') + '"' if '"' in name else name
 
 
 def _text(points: Points, before: str, between: str) -> str:

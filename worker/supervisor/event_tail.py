@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainyard.run.atomic import replace_file
-from trainyard.run.metric_names import LONGEST_LOGGED, legal_name
+from trainyard.run.metric_names import LONGEST_LOGGED, LegalNames
 from trainyard.run.other_tools.event_files import NAME_PART, Scalar, read_events
 from trainyard.run.record_base import to_json
 from trainyard.run.records import MetricRecord
@@ -56,6 +56,7 @@ class EventTail:
         self._last = ""
         self._broken: set[str] = set()
         self._warned: set[str] = set()
+        self._names = LegalNames(warn=lambda message: self._warn(message, message))
 
     def convert(self) -> bool:
         """Append records of what is new, at most `TURN_BYTES` of it; return whether anything was.
@@ -139,11 +140,12 @@ class EventTail:
             yield MetricRecord(step=step, time=time, values=values)
 
     def _legal(self, name: str) -> str | None:
+        cut = name[:LONGEST_LOGGED]
         try:
-            return legal_name(name[:LONGEST_LOGGED])
+            self._names.learn([cut])
         except ValueError as error:
-            self._warn(f"name {name[:LONGEST_LOGGED]}", str(error))
-            return None
+            self._warn(f"name {cut}", str(error))
+        return self._names[cut]
 
     def _append(self, records: Iterable[MetricRecord]) -> bool:
         """Append records, all or none; return whether there was room below `MOST_BYTES`.

@@ -83,8 +83,8 @@ def test_folders_precede_the_names(run: WorkerRun) -> None:
     write(run, [event(2, loss=3)], f"eval/best run/{NAME}.later")
     EventTail(run).convert()
     assert [(r.step, r.values) for r in converted(run)] == [
-        (1, {"eval/best_run/loss": 2.0}),
-        (2, {"eval/best_run/loss": 3.0}),
+        (1, {"eval/best run/loss": 2.0}),
+        (2, {"eval/best run/loss": 3.0}),
         (1, {"loss": 1.0}),
     ]
 

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,7 +18,7 @@ from trainyard.protocol.past_runs.views import (
     ImportTool,
     WrittenNumber,
 )
-from trainyard.run.metric_names import LONGEST_LOGGED, METRIC_NAME, legal_name
+from trainyard.run.metric_names import LONGEST, LONGEST_LOGGED, is_legal, legal_name, unique_name
 from trainyard.spec.sections.program import ArgumentName, ArgumentValue, Scalar, Word
 
 Ended = Literal["succeeded", "failed", "stopped", "cancelled"]
@@ -26,7 +26,6 @@ Ended = Literal["succeeded", "failed", "stopped", "cancelled"]
 MAX_STEP = 10**9
 MAX_SERIES = 2000
 """Series of a run that the server keeps."""
-LONGEST_NAME = 100
 MAX_ARGUMENTS = 256
 MAX_TEXT, MAX_NAME, MAX_LIST = 4096, 200, 256
 LOSSES = ("train/loss", "loss", "train_loss", "training_loss")
@@ -138,27 +137,19 @@ def legal_names(names: Iterable[str]) -> dict[str, str]:
     """
     taken: set[str] = set()
     found = {}
-    for name in sorted(names, key=lambda name: (METRIC_NAME.fullmatch(name) is None, name)):
-        found[name] = _unique(_legal(name), taken, LONGEST_NAME)
+    for name in sorted(names, key=lambda name: (not is_legal(name), name)):
+        found[name] = unique_name(_legal(name), taken, longest=LONGEST)
         taken.add(found[name])
     return found
 
 
 def _legal(name: str) -> str:
-    if METRIC_NAME.fullmatch(name):
+    if is_legal(name):
         return name
     try:
         return legal_name(name[:LONGEST_LOGGED])
     except ValueError:  # no letter or digit is left
         return "unnamed"
-
-
-def _unique(name: str, taken: Container[str], limit: int) -> str:
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name[: limit - 1 - len(str(number))]}_{number}"
-    return free
 
 
 def renamed(names: Mapping[str, str]) -> dict[str, str]:
@@ -190,7 +181,7 @@ def arguments_of(run: PastRun) -> dict[ArgumentName, ArgumentValue]:
         name = (name if re.match(r"[A-Za-z_]", name) else f"_{name}")[:MAX_NAME]
         argument = _argument(value)
         if argument is not None:
-            found[_unique(name, found, MAX_NAME)] = argument
+            found[unique_name(name, found, longest=MAX_NAME)] = argument
     return found
 
 

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from trainyard.base.model_base import RecordModel, Seconds, SpecModel, Steps, Text
-from trainyard.run.metric_names import METRIC_NAME
+from trainyard.run.metric_names import LONGEST, is_legal
 from trainyard.spec.code_pack import PACK_DIGEST
 from trainyard.spec.job import DEFAULT_PROJECT, JobName, ProjectName, Tag
 from trainyard.spec.sections.program import ArgumentName, ArgumentValue, Word
 
-MetricName = Annotated[str, Field(pattern=f"^{METRIC_NAME.pattern}$")]
+
+def _checked(name: str) -> str:
+    if not is_legal(name):
+        raise ValueError(
+            "no name of a metric; legal: printable characters but the comma, a letter or digit "
+            "first, no space last"
+        )
+    return name
+
+
+MetricName = Annotated[
+    str,
+    # The pattern tells readers of the schema; `is_legal` has more.
+    Field(min_length=1, max_length=LONGEST, pattern=r"^[^,\x00-\x20][^,\x00-\x1f]*$"),
+    AfterValidator(_checked),
+]
 ImportTool = Literal["wandb", "mlflow", "tensorboard"]
 """A tool whose recorded runs can be imported."""
 MAX_IMPORT_POINTS = 20_000_000

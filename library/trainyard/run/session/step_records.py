@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
 from trainyard.data import order_digest
 from trainyard.run.limits import check_step
-from trainyard.run.metric_names import legal_name
+from trainyard.run.metric_names import LegalNames
 from trainyard.run.records import MetricRecord
 from trainyard.run.session.process_place import ProcessPlace
 from trainyard.run.session.session_writer import SessionWriter
+
+logger = logging.getLogger("trainyard")
 
 MOST_NAMES = 2000
 """Most values of one call of `Run.log`."""
@@ -25,6 +28,7 @@ class StepRecords:
     def __init__(self, place: ProcessPlace) -> None:
         """Begin without records."""
         self._place = place
+        self._names = LegalNames(warn=logger.warning)
         self._last_steps: dict[str, int] = {}
         self._consumed = -1
 
@@ -36,7 +40,7 @@ class StepRecords:
         step: int,
         per_rank: bool,
     ) -> Mapping[str, float]:
-        """Check values and queue those that are new; return these.
+        """Check values and queue those that are new; return these by the names given.
 
         Args:
             writer: queues them; None where nothing is written.
@@ -53,11 +57,11 @@ class StepRecords:
         if len(values) > MOST_NAMES:
             raise ValueError(f"{len(values):,} values in one call; at most {MOST_NAMES:,}")
         ending = f"/rank-{self._place.rank}" if per_rank else ""
+        self._names.learn(values)
         numbers: dict[str, float] = {}
         for name, value in values.items():
-            legal = legal_name(name) + ending
             try:
-                numbers[legal] = float(value)
+                numbers[name] = float(value)
             except (TypeError, ValueError, OverflowError) as error:
                 raise TypeError(
                     f"the value of {name[:120]!r} is no number but {type(value).__name__}: {error}"
@@ -65,10 +69,15 @@ class StepRecords:
         if writer is None:
             return {}
         # Only now, when no value was refused: a name that has risen takes no other value.
-        new = {name: value for name, value in numbers.items() if self._rises(name, step)}
+        stored = ((name, self._names[name]) for name in numbers)
+        new = {
+            name: legal + ending
+            for name, legal in stored
+            if legal is not None and self._rises(legal + ending, step)
+        }
         if new:
-            self._add(writer, step, new)
-        return new
+            self._add(writer, step, {legal: numbers[name] for name, legal in new.items()})
+        return {name + ending: numbers[name] for name in new}
 
     def consume(
         self,

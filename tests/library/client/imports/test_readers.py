@@ -191,12 +191,12 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_names_become_legal_and_stay_apart() -> None:
-    names = legal_names(["a b", "a_b", "ä", "x" * 120, "x" * 100, "ok/1.2-3"])
+    names = legal_names(["a,b", "a_b", "ä", "!", "x" * 120, "x" * 100, "ok/1.2-3", "a b"])
     assert names["a_b"] == "a_b"
-    assert names["a b"] == "a_b_2"
-    assert names["ok/1.2-3"] == "ok/1.2-3"
-    assert names["ä"] == "unnamed"
-    assert len({*names.values()}) == 6
+    assert names["a,b"] == "a_b_2"
+    assert all(names[name] == name for name in ("ok/1.2-3", "ä", "a b"))
+    assert names["!"] == "unnamed"
+    assert len({*names.values()}) == 8
     assert max(map(len, names.values())) == 100
     assert job_name("Meine Läufe / 3") == "Meine-L-ufe-3"
     assert job_name("!") == "run"

@@ -81,6 +81,13 @@ def test_a_bad_loss_is_recorded_before_the_script_gets_its_error(tmp_path: Path)
     assert b"NaN" in (tmp_path / "run/metrics.jsonl").read_bytes()
 
 
+@pytest.mark.parametrize("name", ["train/loss★", "@train/loss", "train/loss,", "_train/grad_norm"])
+def test_only_the_exact_names_are_judged(tmp_path: Path, name: str) -> None:
+    run = run_of(tmp_path, spec={"guard": {"non_finite_loss": "stop"}})
+    run.log({name: math.nan}, step=6)
+    assert not (tmp_path / "run/error.json").exists()
+
+
 def test_only_rank_0_is_judged(tmp_path: Path) -> None:
     place = ProcessPlace(rank=1, world_size=2, local_rank=1)
     run = run_of(tmp_path, spec={"guard": {"non_finite_loss": "stop"}}, place=place)

@@ -15,7 +15,7 @@ import pytest
 from trainyard.data import merge_digests, order_digest
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import Phase
-from trainyard.run.metric_names import METRIC_NAME, legal_name
+from trainyard.run.metric_names import is_legal, legal_name
 from trainyard.run.records import Heartbeat, MetricRecord
 from trainyard.run.session import Run
 from trainyard.run.session.process_place import ProcessPlace
@@ -49,7 +49,7 @@ def test_values_of_rank_0_become_records_in_their_order(tmp_path: Path) -> None:
     run.log({"train/loss": math.nan, "grad": -math.inf}, step=2)
     run.close()
     first, second = records(tmp_path)
-    assert (first.step, first.values) == (1, {"train/loss": 2.5, "val_acc_top_5": 1.0})
+    assert (first.step, first.values) == (1, {"train/loss": 2.5, "val acc (top 5)": 1.0})
     assert math.isnan(second.values["train/loss"])
     assert second.values["grad"] == -math.inf
 
@@ -227,7 +227,7 @@ def test_without_positions_a_digest_is_of_the_samples_of_its_step(tmp_path: Path
     ("call", "message"),
     [
         (lambda run: run.log({"": 1.0}, step=1), "metric name '' cannot be stored"),
-        (lambda run: run.log({"x" * 89: 1.0}, step=1), "1 to 88 characters"),
+        (lambda run: run.log({"x" * 89: 1.0}, step=1), "1 to 88 printable characters"),
         (lambda run: run.log({"loss": "high"}, step=1), "'loss' is no number but str"),
         (lambda run: run.log({"loss": 1.0}, step=-1), "step=-1: a whole number from 0"),
         (lambda run: run.log({"loss": 1.0}, step=1.5), "step=1.5: a whole number"),
@@ -246,9 +246,54 @@ def test_what_cannot_be_stored_is_refused_outside_of_a_job_too(
         call(Run(None, ALONE))
 
 
-@pytest.mark.parametrize("name", ["train/loss", "a b", "Genauigkeit/größe", "_x", "9" * 88, "x%%"])
-def test_a_name_becomes_legal(name: str) -> None:
-    assert METRIC_NAME.fullmatch(legal_name(name))
+@pytest.mark.parametrize(
+    "name", ["train/loss", "a b", "Genauigkeit/größe", "9" * 88, "x%%", "损失/验证", "acc@1 (top)"]
+)
+def test_a_printable_name_of_any_script_stays_as_it_is(name: str) -> None:
+    assert is_legal(name)
+    assert legal_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "legal"),
+    [
+        ("_x", "x"),
+        ("a,,b", "a_b"),
+        ("a\tb\n", "a_b_"),
+        ("loss, ", "loss_"),
+        ("  loss ", "loss"),
+        ("@train/loss", "train/loss"),
+        ("a\u200bb", "a_b"),
+    ],
+)
+def test_another_name_becomes_legal(name: str, legal: str) -> None:
+    assert not is_legal(name)
+    assert legal_name(name) == legal
+    assert is_legal(legal)
+
+
+def test_names_that_differ_have_series_of_their_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path, ALONE)
+    values = {"loss": 3.0, "loss_ж": 1.0, "loss_β": 2.0, "acc@1": 0.1, "acc 1": 0.2, "acc_1": 0.3}
+    for step in (1, 2):
+        run.log(values | {"_loss": 4.0, "@loss": 5.0}, step=step)
+    run.close()
+    for record in records(tmp_path):
+        assert record.values == values | {"loss_2": 4.0, "loss_3": 5.0}
+    warnings = [record.message for record in caplog.records]
+    assert warnings == [
+        "metric '_loss' is stored as 'loss_2': 'loss' is another one",
+        "metric '@loss' is stored as 'loss_3': 'loss' is another one",
+    ]
+
+
+def test_values_of_one_name_on_several_ranks_stay_apart(tmp_path: Path) -> None:
+    run = Run(tmp_path, ALONE)
+    run.log({"größe": 1.0}, step=1, per_rank=True)
+    run.close()
+    assert records(tmp_path)[0].values == {"größe/rank-0": 1.0}
 
 
 def test_records_above_the_limit_are_dropped_and_counted(
