@@ -51,7 +51,7 @@ MIRRORS = {
     "tests/objects": ("trainer/storage/*", "trainer/checkpoint/*", "worker/node/*"),
     "tests/server/api": API,
     "tests/trainer/loop": ("trainer/loop/*", "trainer/checkpoint/*", "trainer/storage/*"),
-    "tests/trainer/models/test_parallel_plans.py": ("trainer/models/*", "trainer/parallel/*"),
+    "tests/trainer/models/own/": ("trainer/models/*", "trainer/parallel/*"),
     "tests/trainer/numerics": ("trainer/parallel/*", "trainer/models/*"),
     "tests/web": ("web/*", "library/trainyard/protocol/rest/*", *API),
 }

@@ -8,16 +8,21 @@ from typing import Protocol
 
 import torch
 from torch.distributed import ProcessGroup
+from torch.distributed.fsdp import FSDPModule
 
 from trainer.data.batches import MicroBatch
 from trainer.data.digest import sequence_hash
+from trainer.errors import LaunchError
 from trainer.loop.clipping import clip_grad_norm
 from trainer.loop.optimizer import ShardAdamW
+from trainer.loop.used_parameters import UsedParameters
 from trainer.metrics.metrics_logger import StepMetrics
-from trainer.models.base import Model
+from trainer.models.base import DataDependence, Model
 from trainer.parallel.fsdp import reshard, set_gradient_sync
 from trainer.parallel.inputs import InputMaker
+from trainyard.protocol.manifest import TrainState
 from trainyard.spec.job import JobSpec
+from trainyard.training.data_stream import advanced
 
 
 class ForwardBackward(Protocol):
@@ -48,6 +53,9 @@ class MicroBatchLoop:
         self._spec = spec
         self._device = device
         self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
+        depends = model.data_dependence != DataDependence.NOWHERE
+        self._used = UsedParameters(model) if depends and isinstance(model, FSDPModule) else None
+        self._frozen = [(n, p) for n, p in model.named_parameters() if not p.requires_grad]
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Accumulate gradients; return this rank's share of the mean loss, float32 `[]`."""
@@ -58,9 +66,14 @@ class MicroBatchLoop:
             inputs = self._inputs(step, batch)
             loss_sum = self._model(inputs.tokens, inputs.labels, **inputs.keywords)
             loss = loss_sum / self._spec.tokens_per_step
+            if self._used is not None:
+                self._used.counts = batch.weight > 0
             loss.backward()
             # Summed on the device: `.item()` here would make the host wait for each micro-batch.
             total += loss.detach()
+        if self._used is not None:
+            self._used.drop_others()
+        refuse_thawed(self._frozen)
         return total
 
     @torch.no_grad()
@@ -74,6 +87,21 @@ class MicroBatchLoop:
         self._model.train()
         reshard(self._model)
         return total
+
+
+def refuse_thawed(frozen: Sequence[tuple[str, torch.Tensor]]) -> None:
+    """Refuse gradients of parameters that were frozen when the optimizer was made.
+
+    Raises:
+        LaunchError: one has a gradient, which no update would use.
+    """
+    for name, parameter in frozen:
+        if parameter.grad is not None:
+            raise LaunchError(
+                f"model.factory: parameter {name} was built with requires_grad=False and now has "
+                "a gradient, which no update uses; legal: built with requires_grad=True, and "
+                "frozen in forward by torch.no_grad() or detach()"
+            )
 
 
 class TrainStep:
@@ -122,3 +150,16 @@ class TrainStep:
             for position, tokens_S in zip(batch.positions.tolist(), batch.tokens, strict=True)
         ]
         return StepMetrics(loss=loss, grad_norm=grad_norm, hashes=hashes)
+
+
+def one_step_on(state: TrainState, spec: JobSpec) -> TrainState:
+    """Return the counters after one more step."""
+    sequences = spec.training.global_batch_size
+    data = state.data.model_copy(
+        update={
+            "position": advanced(state.data.position, sequences, state.data.skipped),
+            "consumed": state.data.consumed + sequences,
+        }
+    )
+    tokens = state.tokens + spec.tokens_per_step
+    return state.model_copy(update={"step": state.step + 1, "tokens": tokens, "data": data})

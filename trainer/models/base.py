@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from enum import StrEnum
 from typing import Self
 
 from torch import Tensor, nn
@@ -11,12 +12,25 @@ from trainer.models.attention import Positions
 from trainer.models.head import Head
 
 
+class DataDependence(StrEnum):
+    """Where forward may take another course for other tokens, as where it picks an expert."""
+
+    NOWHERE = "nowhere"
+    """The same parameters in the same order for all tokens."""
+    IN_BLOCKS = "in_blocks"
+    """The same blocks in the same order; within a block other parameters."""
+    ANYWHERE = "anywhere"
+    """Other blocks, too."""
+
+
 class Model(nn.Module):
     """Maps tokens to logits or to their loss.
 
     Built on the meta device, then parallelized, then allocated and initialized.
     """
 
+    data_dependence = DataDependence.NOWHERE
+    """Where ranks, which have other tokens, may use other parameters."""
     positions: Positions
     """The tokens of a sequence that this process works on."""
     layers: nn.ModuleDict

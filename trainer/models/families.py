@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trainer.models.attention import Attention
 from trainer.models.base import Model
 from trainer.models.decoder import Block, FeedForward, Transformer
-from trainer.models.own import OwnModel
+from trainer.models.own.own_model import OwnModel
 from trainyard.spec.job import JobSpec
 from trainyard.training.architectures import Architecture
 

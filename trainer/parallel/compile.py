@@ -30,6 +30,7 @@ def compile_blocks(
     *,
     device_type: str = "cpu",
     recipe: str = "none",
+    whole: bool = True,
 ) -> None:
     """Compile the `forward` of each block, in place; names and hooks of the modules do not change.
 
@@ -38,6 +39,8 @@ def compile_blocks(
         section: `enabled` and the backend.
         device_type: device of the blocks.
         recipe: `quantization.recipe` of the job.
+        whole: whether one graph must hold a block. A graph break inside of one would lose the
+            speed-up without an error; a branch that depends on the data needs it.
 
     Raises:
         LaunchError: the machine has no compiler for the kernels.
@@ -52,8 +55,7 @@ def compile_blocks(
         # (pytorch #150859).
         torch._inductor.config.emulate_precision_casts = True
     for block in blocks:
-        # `fullgraph`: a graph break inside a block would lose the speed-up without an error.
-        block.forward = torch.compile(block.forward, backend=section.backend, fullgraph=True)
+        block.forward = torch.compile(block.forward, backend=section.backend, fullgraph=whole)
 
 
 def _require_compiler(device_type: str) -> None:

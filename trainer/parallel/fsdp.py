@@ -15,7 +15,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from trainer.models.base import Model
+from trainer.models.base import DataDependence, Model
 from trainer.models.ties import tied_outside
 from trainer.parallel.mesh import fsdp_mesh
 from trainyard.spec.job import JobSpec
@@ -41,7 +41,8 @@ def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None
     fsdp = partial(fully_shard, mesh=fsdp_mesh(mesh), mp_policy=policy, offload_policy=offload)
     reshard, reshard_last = reshard_after_forward(spec, layout)
 
-    layers = list(model.layers.values())
+    everywhere = model.data_dependence == DataDependence.ANYWHERE
+    layers = [] if everywhere else list(model.layers.values())
     # FSDP shards a parameter once: a layer that shares one with another module joins the root's
     # group.
     whole = tied_outside(model, layers)
@@ -56,7 +57,9 @@ def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None
             sharded.set_unshard_in_backward(needed)
         if model.norm is not None and model.output is not None:
             fsdp([model.norm, model.output], reshard_after_forward=reshard_last)
-    fsdp(model, reshard_after_forward=reshard_last)
+    root = fsdp(model, reshard_after_forward=reshard_last)
+    if model.data_dependence != DataDependence.NOWHERE:
+        root.set_reduce_scatter_unused_params(True)
 
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -80,16 +83,18 @@ def reshard_after_forward(spec: JobSpec, layout: Layout) -> tuple[bool, bool]:
             return layout.pp == 1, False
 
 
-def set_gradient_sync(model: nn.Module, spec: JobSpec, *, last_round: bool) -> None:
+def set_gradient_sync(model: Model, spec: JobSpec, *, last_round: bool) -> None:
     """Configure the gradient reduction of the next backward pass; called before each one.
 
     Each pass reduce-scatters gradients within a replica, so no rank keeps them unsharded; the
     all-reduce over replicas waits for the last round. With `reshard_after_forward="never"`, which
-    trades memory for less communication, the reduce-scatter waits for the last round as well.
+    trades memory for less communication, the reduce-scatter waits for the last round as well, but
+    not where rounds may use other parameters: FSDP then mixes types of gradients.
     """
     if not isinstance(model, FSDPModule):
         return
-    if spec.parallelism.reshard_after_forward == "never":
+    waits = spec.parallelism.reshard_after_forward == "never"
+    if waits and model.data_dependence == DataDependence.NOWHERE:
         model.set_requires_gradient_sync(last_round)
     else:
         model.set_requires_all_reduce(last_round)

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 
 from trainer.errors import LaunchError
-from trainer.models.own import LogitsLoss, OwnModel
+from trainer.models.own.own_model import LogitsLoss, OwnModel
 from trainer.parallel.split_loss import SplitTokenLoss
 from trainyard.spec.sections.parallelism import ParallelismSection
 

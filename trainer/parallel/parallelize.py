@@ -6,8 +6,10 @@ from importlib import import_module
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainer.models.base import Model
-from trainer.models.own import OwnModel
+from trainer.errors import LaunchError
+from trainer.models.base import DataDependence, Model
+from trainer.models.own.data_dependence import BlockOrder, find_data_dependence
+from trainer.models.own.own_model import OwnModel
 from trainer.parallel.activation_checkpoint import checkpoint_activations
 from trainer.parallel.compile import compile_blocks
 from trainer.parallel.fsdp import shard
@@ -39,8 +41,15 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     # The order matters. Modules are changed from the inside out: first the set of modules and
     # tokens of this rank, then single layers, then blocks, then stages.
     sharded = spec.is_sharded(layout)
+    own = model if isinstance(model, OwnModel) else None
+    orders = find_data_dependence(own, spec) if own is not None else {}
     if layout.pp > 1:
         keep_own_modules(model, mesh, spec, layout)
+        if model.data_dependence != DataDependence.NOWHERE:
+            raise LaunchError(
+                f"parallelism.pp={layout.pp}, but forward of model.factory depends on the data "
+                f"({model.data_dependence}); legal: pp=1"
+            )
     take_tokens(model, spec, layout, MeshCoordinates.of(mesh.get_rank(), layout))
     # Before TP: torchao replaces `nn.Linear` modules, and TP then shards the new ones.
     quantize_linear_layers(
@@ -51,17 +60,22 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
         if layout.size(axis.name) > 1 and axis.name not in WRAPPING:
             import_module(f"trainer.parallel.{axis.name}").apply(model, mesh, spec, layout)
     blocks = list(model.layers.values())
-    own = isinstance(model, OwnModel)
     # Compile wraps checkpoint, so the compiler sees the recomputation and fuses it into backward.
-    checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=own)
+    checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=own is not None)
     # FSDP wraps compile: its hooks gather weights outside of the compiled graphs.
     compile_blocks(
-        blocks, spec.compile, device_type=mesh.device_type, recipe=spec.quantization.recipe
+        blocks,
+        spec.compile,
+        device_type=mesh.device_type,
+        recipe=spec.quantization.recipe,
+        whole=model.data_dependence == DataDependence.NOWHERE,
     )
     stages = split(model, mesh, spec, layout) if layout.pp > 1 else {0: model}
     if sharded:
         for stage in stages.values():
             shard(stage, mesh, spec, layout)
+            if isinstance(stage, OwnModel) and stage.data_dependence != DataDependence.ANYWHERE:
+                BlockOrder(stage, spec, orders)
     return stages
 
 

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from trainer.errors import LaunchError
 from trainer.models.base import Model
-from trainer.models.own import OwnModel
+from trainer.models.own.own_model import OwnModel
 from trainer.models.ties import tied_parameters
 from trainyard.base.problems import unmatched
 from trainyard.spec.job import JobSpec

@@ -34,7 +34,7 @@ from trainer.errors import LaunchError
 from trainer.models.base import Model
 from trainer.models.decoder import Block
 from trainer.models.head import Head
-from trainer.models.own import OwnModel
+from trainer.models.own.own_model import OwnModel
 from trainer.parallel.own_model import split_by_plan
 from trainer.parallel.split_loss import GatheredTokenLoss, SplitTokenLoss
 from trainyard.spec.job import JobSpec

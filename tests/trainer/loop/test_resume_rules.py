@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.models.test_own import gpt
+from tests.trainer.models.own.test_own_model import gpt
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, SmallJob
 from trainer.checkpoint.manifest import read_manifest

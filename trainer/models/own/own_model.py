@@ -22,7 +22,7 @@ from trainer.data.files.places import resolve
 from trainer.errors import LaunchError
 from trainer.models.attention import Positions
 from trainer.models.base import Model
-from trainer.models.parallel_plans import TENSOR, pieces, tensor_plan
+from trainer.models.own.parallel_plans import TENSOR, pieces, tensor_plan
 from trainer.models.stateless_rng import Noise
 from trainer.models.ties import Ties
 from trainyard.spec.job import JobSpec
@@ -51,16 +51,17 @@ class OwnModel(Model):
     def __init__(self, spec: JobSpec, roots: Mapping[str, str]) -> None:
         super().__init__()
         self._spec, self._roots = spec, roots
-        self._build = _builder(spec, roots)
+        self.build = _builder(spec, roots)
+        """Builds the user's module on torch's default device."""
         self._stream_dtype: torch.dtype = getattr(torch, spec.training.param_dtype)
-        self.net = self._build()
+        self.net = self.build()
         _check_parameters(self.net)
         self._ties = Ties(self.net)
         self.positions = Positions(2, spec.training.seq_len, theta=10_000.0)
         self.tok_embeddings, self.norm, self.output = None, None, None
         self.loss = LogitsLoss()
         self._takes_noise = "noise" in inspect.signature(self.net.forward).parameters
-        self._set_layers(_blocks(self.net, spec.model.block_classes))
+        self._set_layers(blocks_of(self.net, spec.model.block_classes))
         axes = spec.parallelism
         self.tensor_plan = tensor_plan(self.net, spec) if axes.tp > 1 else {}
         """ParallelStyle by name of module in `net`; other modules are replicated."""
@@ -152,8 +153,7 @@ class OwnModel(Model):
         with torch.device("meta"):
             whole = type(self)(self._spec, self._roots)
             x = torch.zeros(1, self._spec.training.seq_len, dtype=torch.int64)
-            for parameter in whole.parameters():  # FSDP casts to param_dtype before forward
-                parameter.data = parameter.data.to(self._stream_dtype)
+            self.cast(whole)
             for index, names in enumerate(parts):
                 try:
                     x = whole.part(names)(x)
@@ -166,6 +166,11 @@ class OwnModel(Model):
                         "None, does not run on the meta device: "
                         f"{type(error).__name__}: {error}"
                     ) from error
+
+    def cast(self, module: nn.Module) -> None:
+        """Cast the parameters of a module to `param_dtype`, as FSDP does before forward."""
+        for parameter in module.parameters():
+            parameter.data = parameter.data.to(self._stream_dtype)
 
     def _named(self, names: Collection[str]) -> set[str]:
         """Return the names, within `net`, of the modules of some pieces."""
@@ -239,7 +244,7 @@ class OwnModel(Model):
         """Return the weights of a whole module on the CPU after its `init_weights(seed)`."""
         if not hasattr(self.net, "init_weights"):
             return None
-        whole = self._build()
+        whole = self.build()
         whole.init_weights(seed)
         return {f"net.{name}": parameter.detach() for name, parameter in whole.named_parameters()}
 
@@ -250,7 +255,7 @@ class OwnModel(Model):
         buffers = dict(self.net.named_buffers())
         if buffers:
             # All names: the first name of a shared buffer may be in another stage.
-            fresh = dict(self._build().named_buffers(remove_duplicate=False))
+            fresh = dict(self.build().named_buffers(remove_duplicate=False))
             for name, buffer in buffers.items():
                 local = buffer.to_local() if isinstance(buffer, DTensor) else buffer
                 local.copy_(fresh[name])
@@ -368,7 +373,7 @@ def _check_parameters(net: nn.Module) -> None:
             )
 
 
-def _blocks(net: nn.Module, classes: tuple[str, ...]) -> list[nn.Module]:
+def blocks_of(net: nn.Module, classes: tuple[str, ...]) -> list[nn.Module]:
     """Return the outermost modules of the named classes, in order."""
     blocks: list[nn.Module] = []
     inside: set[nn.Module] = set()

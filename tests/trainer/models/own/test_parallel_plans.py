@@ -24,7 +24,7 @@ from trainyard.spec.job import parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import CompileSection
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_model"
+EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "own_model"
 STEPS = 10
 SPEC: dict[str, Any] = {
     "name": "own",

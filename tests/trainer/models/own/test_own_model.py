@@ -28,7 +28,7 @@ from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.rules import check_new_job
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_model"
+EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "own_model"
 MODEL: dict[str, Any] = {
     "factory": "gpt:build",
     "code": "data:own_model",
