@@ -26,6 +26,7 @@ from server.context import Context
 from server.database.tables import attempt_nodes, requests
 from server.errors import InvalidRequestError, RefusalError, UnauthenticatedError
 from server.ingest.early_commits import hold_early_commits
+from server.ingest.late_values import move_late_values
 from server.ingest.parse import METRICS, ReportContent, UnpackedChunk, is_log, parse_chunks, unpack
 from server.ingest.report import IncomingReport
 from server.ingest.subscribers import SUBSCRIBERS, notify_logs, store_notices
@@ -281,6 +282,7 @@ def _store_content(reports: Sequence[IncomingReport]) -> None:
             replace(each, data_digest=None) if each.ranks > 1 else each for each in content.metrics
         )
         metrics[attempt_id] = [*alone, *incoming.folded]
+        move_late_values(incoming, metrics)
         for rank, new in content.output:
             output[attempt_id, rank] = output.get((attempt_id, rank), b"") + new
         if content.artifacts:

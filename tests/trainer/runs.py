@@ -204,10 +204,14 @@ class Attempt:
 
     @property
     def lines(self) -> dict[int, MetricRecord]:
-        """Metric lines by step; each step has one."""
-        lines = _read_lines(self.run / "metrics.jsonl", MetricRecord)
-        assert len({line.step for line in lines}) == len(lines), "a step is written twice"
-        return {line.step: line for line in lines}
+        """Metric lines by step; each step has one, and late values are added to it."""
+        lines: dict[int, MetricRecord] = {}
+        for line in _read_lines(self.run / "metrics.jsonl", MetricRecord):
+            found = lines.setdefault(line.step, line)
+            if found is not line:
+                assert line.data_digest is None, "a step is written twice"
+                lines[line.step] = replace(found, values=found.values | line.values)
+        return lines
 
     @property
     def events(self) -> list[EventRecord]:
@@ -218,8 +222,9 @@ class Attempt:
         return {s: line.values[name] for s, line in self.lines.items() if name in line.values}
 
     @property
-    def digests(self) -> dict[int, str | None]:
-        return {step: line.data_digest for step, line in self.lines.items()}
+    def digests(self) -> dict[int, str]:
+        lines = self.lines.items()
+        return {step: line.data_digest for step, line in lines if line.data_digest is not None}
 
 
 @dataclass(frozen=True)

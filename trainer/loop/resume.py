@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import partial
 
 from trainer.checkpoint.reader.load import load
@@ -25,6 +26,20 @@ from trainyard.training.data_stream import advanced, covered, merged
 logger = logging.getLogger("trainer")
 
 
+STOP = "stop"
+"""Kind of a checkpoint that a stop saved."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where an attempt begins."""
+
+    state: TrainState
+    """The counters."""
+    stopped: bool = False
+    """Whether a stop of this job saved this model here, and left a validation out."""
+
+
 def starting_state(
     run: TrainerRun,
     ranks: Ranks,
@@ -32,8 +47,8 @@ def starting_state(
     assembly: Assembly,
     dataset: Dataset,
     code_digest: str | None,
-) -> TrainState:
-    """Load the parent checkpoint, if any, and return the counters to start with.
+) -> Start:
+    """Load the parent checkpoint, if any, and return where the attempt begins.
 
     Raises:
         DataError: the stream is to continue, but the checkpoint was trained on other data.
@@ -42,7 +57,7 @@ def starting_state(
     resume = run.attempt.resume
     if resume is None:
         start = TrainState(step=0, tokens=0, data=DataState(dataset_digest=dataset.digest))
-        return leave_out(start, run)
+        return Start(leave_out(start, run))
     compare = partial(
         check_takeover,
         run=run,
@@ -75,7 +90,8 @@ def starting_state(
     )
     if resume.parts != ALL_PARTS:
         logger.info("took %s of %s", ", ".join(resume.parts), manifest.checkpoint_id)
-    return leave_out(state, run)
+    same_model = CheckpointPart.MODEL in resume.parts and manifest.job_id == run.attempt.job_id
+    return Start(leave_out(state, run), stopped=same_model and manifest.kind == STOP)
 
 
 def leave_out(state: TrainState, run: TrainerRun) -> TrainState:

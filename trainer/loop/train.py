@@ -28,8 +28,8 @@ from trainer.loop.build import (
 from trainer.loop.kernel_cache import first_compilation
 from trainer.loop.network_check import check_network
 from trainer.loop.requests import Decision, RequestChannel
-from trainer.loop.resume import starting_state
-from trainer.loop.step import TrainStep
+from trainer.loop.resume import STOP, Start, starting_state
+from trainer.loop.step import TrainStep, one_step_on
 from trainer.loop.validation import Validation
 from trainer.metrics.collective_waits import CollectiveWaits, measured_waits
 from trainer.metrics.memory_report import explaining_memory, start_history
@@ -42,13 +42,11 @@ from trainer.parallel.mesh import MeshCoordinates
 from trainer.process import StepCollector
 from trainer.provenance import provenance
 from trainer.run import TrainerRun
-from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, TrainState
+from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
 from trainyard.run.control_files import stop_deadline
 from trainyard.run.directory import Phase
 from trainyard.run.records import Outcome
 from trainyard.spec.auto import explicit
-from trainyard.spec.job import JobSpec
-from trainyard.training.data_stream import advanced
 
 logger = logging.getLogger("trainer")
 
@@ -105,7 +103,7 @@ def train(
             draws=not loads_all_weights(run),
         )
         load_published_weights(run, ranks, writer, assembly)
-        state = starting_state(run, ranks, writer, assembly, dataset, code)
+        start = starting_state(run, ranks, writer, assembly, dataset, code)
         snapshots = run.directory.snapshots
         model, optimizer = assembly.model, assembly.optimizer
         with (
@@ -113,7 +111,7 @@ def train(
             measured_waits(ranks.device) as waits,
             fast_products(ranks.device),
         ):
-            loop = Loop(run, ranks, writer, checkpoints, assembly, state, waits, after_step)
+            loop = Loop(run, ranks, writer, checkpoints, assembly, start, waits, after_step)
             if bandwidth is not None:
                 loop.keep({"network/all_reduce_gigabytes_per_second": bandwidth / 1e9})
             outcome = loop.run(dataset)
@@ -152,7 +150,7 @@ class Loop(SaveObserver):
         writer: RunWriter,
         checkpoints: CheckpointManager,
         assembly: Assembly,
-        state: TrainState,
+        start: Start,
         waits: CollectiveWaits,
         after_step: Callable[[int], None],
     ) -> None:
@@ -160,7 +158,8 @@ class Loop(SaveObserver):
         self._spec = run.spec
         self._ranks = ranks
         self._writer = writer
-        self._state = state
+        self._state = state = start.state
+        self._stopped_here = start.stopped
         self._first_step = state.step + 1
         self._after_step = after_step
         self._waiting_for_compilers = partial(
@@ -211,14 +210,18 @@ class Loop(SaveObserver):
             ) as batches,
             self._collector,
         ):
-            self._train(batches, self._validation(dataset))
+            validation = self._validation(dataset)
+            self._make_up(validation)
+            self._train(batches, validation)
         finished = self._state.step >= self._spec.training.steps
         self._writer.enter(Phase.ENDING)
         if not finished and self._lacks_time():
             return self._leave_without_a_save()
         model, optimizer = self._assembly.model, self._assembly.optimizer
-        kind = "final" if finished else "stop"
+        kind = "final" if finished else STOP
         self._checkpoints.save(model, optimizer, self._state, kind=kind)
+        if finished:
+            self._make_up(validation)
         assert self._writer.checkpoint_id is not None
         self._requests.recorded(self._profiler.close(self._state.step))
         self._requests.close(self._writer.checkpoint_id)
@@ -274,7 +277,14 @@ class Loop(SaveObserver):
             self._ranks,
             self._writer,
             self._assembly.forward_backward.evaluate,
+            owed=self._stopped_here,
         )
+
+    def _make_up(self, validation: Validation | None) -> None:
+        """Validate at the present step if a stop left it out; the value belongs to this step."""
+        if validation is not None and validation.owed:
+            with self._waiting_for_compilers():
+                self._metrics_logger.write_late(self._state.step, validation.made_up(self.step))
 
     def _train(self, batches: Iterator[list[MicroBatch]], validation: Validation | None) -> None:
         self._metrics_logger.timers.restart()
@@ -294,7 +304,7 @@ class Loop(SaveObserver):
                 self._checkpoints.settle()
             stopping = Decision.STOP in decision
             saving = self._save_kind(decision)
-            # A stop may be a preemption with a grace period of seconds: skip the validation.
+            # A stop may be a preemption with a grace period of seconds: validate at the resume.
             validating = bool(validation and validation.is_due(self._state.step) and not stopping)
             if validation and validating:
                 with self._metrics_logger.timers.pausing(), self._waiting_for_compilers():
@@ -304,6 +314,8 @@ class Loop(SaveObserver):
                 self._state, metrics, write_values=stopping or bool(saving) or validating
             )
             if stopping:
+                if validation is not None:
+                    validation.owed = True
                 self._writer.event("stop_agreed", {})
                 return
             if saving:
@@ -383,16 +395,3 @@ class Loop(SaveObserver):
     def failed(self, failure: SaveFailed) -> None:
         """Record why a save failed, and when the next try is due."""
         self._writer.save_failed(failure)
-
-
-def one_step_on(state: TrainState, spec: JobSpec) -> TrainState:
-    """Return the counters after one more step."""
-    sequences = spec.training.global_batch_size
-    data = state.data.model_copy(
-        update={
-            "position": advanced(state.data.position, sequences, state.data.skipped),
-            "consumed": state.data.consumed + sequences,
-        }
-    )
-    tokens = state.tokens + spec.tokens_per_step
-    return state.model_copy(update={"step": state.step + 1, "tokens": tokens, "data": data})

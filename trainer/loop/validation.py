@@ -39,6 +39,8 @@ class Validation:
         ranks: Ranks,
         writer: RunWriter,
         evaluate: Evaluate,
+        *,
+        owed: bool = False,
     ) -> None:
         self._held_out = held_out
         self._partition = run.partition
@@ -47,6 +49,8 @@ class Validation:
         self._device = ranks.device
         self._writer = writer
         self._evaluate = evaluate
+        self.owed = owed
+        """Whether the present step was left without its validation, for a stop."""
         section, batch = run.spec.validation, run.spec.training.global_batch_size
         self._interval, self._last = section.interval_steps, run.spec.training.steps
         requested = section.batches * batch
@@ -62,6 +66,11 @@ class Validation:
     def is_due(self, step: int) -> bool:
         """Return whether validation follows this step: every `interval_steps`, and the last one."""
         return step % self._interval == 0 or step == self._last
+
+    def made_up(self, step: int) -> dict[str, float]:
+        """Return the metrics of this step if they are owed and due; else none. A collective."""
+        due, self.owed = self.owed and self.is_due(step), False
+        return self.run() if due else {}
 
     def run(self) -> dict[str, float]:
         """Return the mean loss per token, in nats, and the duration in seconds; a collective.

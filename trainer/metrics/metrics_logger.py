@@ -92,6 +92,7 @@ class MetricsLogger:
         """
         self._spec = run.spec
         self._ranks = ranks
+        self._directory = run.directory
         self._log_every_steps = explicit(run.spec.training.log_every_steps)
         self._first_step = start.step + 1
         self._guard = LossGuard(run.spec, start)
@@ -142,6 +143,13 @@ class MetricsLogger:
             self._log.gather()
             self._log.write({})
 
+    def write_late(self, step: int, metrics: dict[str, float]) -> None:
+        """Write metrics of a step whose record is written already; nothing without any."""
+        if metrics and self._ranks.leads:
+            late = MetricRecord(step=step, time=time.time(), values=metrics)
+            append_record(self._directory.metrics, late)
+            self._show(step, metrics)
+
     def close(self) -> None:
         """Close the files of TensorBoard."""
         if self._tensorboard:
@@ -166,10 +174,7 @@ class MetricsLogger:
         elif by_rank:
             metrics |= self._rank_comparison.add(by_rank)
         self._log.write(metrics)
-        if self._tensorboard:
-            for name, value in metrics.items():
-                self._tensorboard.add_scalar(name, value, state.step)
-            self._tensorboard.flush()  # a killed run closes no file
+        self._show(state.step, metrics)
         logger.info(
             "step %d/%d  loss %.4f  grad norm %.3f  %.0f tokens/s",
             state.step,
@@ -182,6 +187,13 @@ class MetricsLogger:
             # torchrun kills all ranks after the first failure: rank 0 must have written before.
             dist.barrier(group=self._ranks.cpu_group)
         self._guard.act(verdict, losses, state)
+
+    def _show(self, step: int, metrics: dict[str, float]) -> None:
+        """Write metrics for TensorBoard, if the job enables it."""
+        if self._tensorboard:
+            for name, value in metrics.items():
+                self._tensorboard.add_scalar(name, value, step)
+            self._tensorboard.flush()  # a killed run closes no file
 
     def _own_times(self) -> RankSeconds | None:
         """Return how this rank spent the steps since the last comparison, if one is due."""

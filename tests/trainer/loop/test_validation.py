@@ -152,7 +152,36 @@ def test_a_resumed_run_validates_at_the_same_steps(tmp_path: Path) -> None:
     assert first.values("validation/loss") | second.values("validation/loss") == whole
 
 
-def test_a_stop_does_not_wait_for_it(tmp_path: Path) -> None:
-    attempt = validated_job(tmp_path).launch(1, TWO, Meddling(stop_after=2))
-    assert attempt.outcome.step == 3
-    assert not attempt.values("validation/loss")
+@pytest.mark.parametrize("layout", [TWO, Layout()], ids=str)
+def test_what_a_stop_leaves_out_is_made_up_at_the_resume(tmp_path: Path, layout: Layout) -> None:
+    whole = validated_job(tmp_path / "whole").launch(1, TWO)
+    job = validated_job(tmp_path / "stopped")
+    first = job.launch(1, TWO, Meddling(stop_after=2))
+    assert first.outcome.step == 3
+    assert not first.values("validation/loss"), "a stop waits for no validation"
+    last = job.committed()[str(first.outcome.checkpoint_id)]
+    second = job.launch(2, layout, resume=last)
+    found = second.values("validation/loss")
+    assert list(found) == [3, 6, 8], "the value of step 3 belongs to step 3"
+    expected = whole.values("validation/loss")
+    assert found == (expected if layout == TWO else pytest.approx(expected, rel=1e-5))
+    steps = range(4, 9)
+    assert [second.digests[step] for step in steps] == [whole.digests[step] for step in steps]
+    if layout == TWO:
+        assert second.values("train/loss")[8] == whole.values("train/loss")[8]
+
+
+def test_only_what_is_due_is_made_up(tmp_path: Path) -> None:
+    job = validated_job(tmp_path)
+    first = job.launch(1, TWO, Meddling(stop_after=3))
+    assert first.outcome.step == 4
+    second = job.launch(2, TWO, resume=job.committed()[str(first.outcome.checkpoint_id)])
+    assert list(second.values("validation/loss")) == [6, 8]
+
+
+def test_a_stop_in_the_last_step_validates_after_the_last_save(tmp_path: Path) -> None:
+    attempt = validated_job(tmp_path).launch(1, TWO, Meddling(stop_after=7))
+    assert (attempt.outcome.outcome, attempt.outcome.step) == ("succeeded", 8)
+    *_, last = [line for line in (attempt.run / "metrics.jsonl").read_text().splitlines() if line]
+    assert '"step":8,' in last.replace(" ", "")
+    assert "validation/loss" in last
