@@ -43,7 +43,7 @@ from trainyard.protocol.worker_messages import (
 from trainyard.run.artifacts.artifact_records import ArtifactLine
 from trainyard.run.artifacts.artifact_records import check_record as check_artifact
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
-from trainyard.run.metric_names import is_legal
+from trainyard.run.metric_names import is_storable
 from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer, RunEventKind
 
 Record = TypeVar("Record")
@@ -368,7 +368,7 @@ def _parse_lines(
 
 @lru_cache(maxsize=4096)  # every line of a run holds the same names
 def _check_name(name: str) -> None:
-    if not is_legal(name):
+    if not is_storable(name):
         raise ValueError(f"{name[:120]!r} is no name of a metric")
 
 

@@ -12,6 +12,7 @@ from server.database.metric_and_log_tables import metric_chunks, metric_series, 
 from server.metrics.charts import attempt_keys
 from server.metrics.points import PACKED, Points, unpack
 from server.metrics.store import read_tails
+from trainyard.run.metric_names import quoted
 
 HEADER = "attempt,step,time,name,value\n"
 DIGEST_NAME = "data_digest"
@@ -54,7 +55,7 @@ def _rows(context: Context, segments: Sequence[Segment], names: frozenset[str]) 
         for series_id, name in series:
             if not names or name in names:
                 for points in _points(context, series_id, segment):
-                    yield _text(points, f"{segment.number},", f",{_quoted(name)},")
+                    yield _text(points, f"{segment.number},", f",{quoted(name)},")
 
 
 def _digests(context: Context, segment: Segment) -> Iterator[str]:
@@ -105,11 +106,6 @@ def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Poin
         if len(found):
             yield found
             after = int(found.steps[-1])
-
-
-def _quoted(name: str) -> str:
-    """Return a name, which has neither commas nor line ends, as a field of CSV (RFC 4180)."""
-    return '"' + name.replace('"', '""') + '"' if '"' in name else name
 
 
 def _text(points: Points, before: str, between: str) -> str:

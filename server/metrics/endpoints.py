@@ -25,7 +25,7 @@ CSV = "text/csv"
 MAX_STEP = 10**12
 
 ID = ID_PATTERN.strip("^$")
-NAMES = r"^[^,\x00-\x1f]+(,[^,\x00-\x1f]+)*$"
+NAMES = r"^[^,\x00-\x20][^,\x00-\x1f]*(,[^,\x00-\x20][^,\x00-\x1f]*)*$"
 
 router = APIRouter(dependencies=[person])
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainyard.run.atomic import replace_file
-from trainyard.run.metric_names import LONGEST_LOGGED, LegalNames
+from trainyard.run.metric_names import LEGAL_FORM, legal_name
 from trainyard.run.other_tools.event_files import NAME_PART, Scalar, read_events
 from trainyard.run.record_base import to_json
 from trainyard.run.records import MetricRecord
@@ -56,7 +56,6 @@ class EventTail:
         self._last = ""
         self._broken: set[str] = set()
         self._warned: set[str] = set()
-        self._names = LegalNames(warn=lambda message: self._warn(message, message))
 
     def convert(self) -> bool:
         """Append records of what is new, at most `TURN_BYTES` of it; return whether anything was.
@@ -140,12 +139,15 @@ class EventTail:
             yield MetricRecord(step=step, time=time, values=values)
 
     def _legal(self, name: str) -> str | None:
-        cut = name[:LONGEST_LOGGED]
         try:
-            self._names.learn([cut])
+            legal = legal_name(name, cuts=True)
         except ValueError as error:
-            self._warn(f"name {cut}", str(error))
-        return self._names[cut]
+            self._warn(f"name {name[:100]}", str(error))
+            return None
+        if legal != name:
+            words = f"metric {name[:120]!r} is stored as {legal!r}: {LEGAL_FORM}"
+            self._warn(f"name {name[:100]}", words)
+        return legal
 
     def _append(self, records: Iterable[MetricRecord]) -> bool:
         """Append records, all or none; return whether there was room below `MOST_BYTES`.

@@ -1,9 +1,10 @@
-"""Names of metrics: the legal form, and the legal names of what one run logs."""
+"""Names of metrics: what the server stores, and the legal name of what a script logs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
-from itertools import groupby
+import re
+from functools import lru_cache
+from hashlib import blake2b
 
 LONGEST = 100
 """Most characters of a name that the server stores."""
@@ -11,80 +12,67 @@ LONGEST_LOGGED = 88
 """Most characters of a name that a script logs: `/rank-99999` may follow."""
 LEGAL_FORM = (
     f"a name has 1 to {LONGEST_LOGGED} printable characters of any script but the comma, begins "
-    "with a letter or a digit and ends without a space, such as `train/loss`"
+    "with a letter, a digit or `_` and ends without a space, such as `train/loss`"
 )
-MOST_LEARNED = 10_000
-"""Names that a run logs; values of further ones are dropped."""
+_UNSTORABLE = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+# The first character: none by which a spreadsheet takes a field for a formula.
+_STORABLE = re.compile(f"[^, =+@\\-{_UNSTORABLE}][^,{_UNSTORABLE}]{{0,{LONGEST - 1}}}")
+_MARK = "_01234567"
+"""An underscore and eight digits of a checksum."""
 
 
-def is_legal(name: str, *, longest: int = LONGEST) -> bool:
+def is_storable(name: str) -> bool:
     """Return whether the server stores a series of this name.
 
-    A comma divides names in addresses; a name of printable characters is one line everywhere.
+    It is wider than `is_legal`, whose tables of characters grow with each version of Python. A
+    comma divides names in addresses.
     """
+    return _STORABLE.fullmatch(name) is not None
+
+
+def is_legal(name: str) -> bool:
+    """Return whether a script's name is stored as it is."""
     return (
-        0 < len(name) <= longest
-        and name[0].isalnum()
+        0 < len(name) <= LONGEST_LOGGED
+        and (name[0].isalnum() or name[0] == "_")
         and name[-1] != " "
         and name.isprintable()
         and "," not in name
     )
 
 
-def legal_name(name: str) -> str:
-    """Return the legal form of a name.
+@lru_cache(maxsize=4096)  # every step logs the same names
+def legal_name(name: str, *, cuts: bool = False) -> str:
+    """Return the name under which a value is stored: a legal one itself.
 
-    Successive characters that are not legal become one `_`; those before the first letter or digit
-    and spaces at the end are dropped: `_top-5, in %` becomes `top-5_ in %`.
+    In another one, successive characters that are not legal become `_`, those before the first
+    letter or digit are dropped, and a checksum of the whole name follows: `top-5, in %` becomes
+    `top-5_ in %_18412e97`. So names that differ stay apart, on each rank and in each attempt.
+
+    Args:
+        name: the name that was given.
+        cuts: whether a name that is too long is cut.
 
     Raises:
-        ValueError: no letter or digit is left, or too many characters; the message has the form.
+        ValueError: no letter or digit is left, or there are too many characters; the message has
+            the form.
+        TypeError: it is no text.
     """
-    if is_legal(name, longest=LONGEST_LOGGED):
+    if not isinstance(name, str):
+        raise TypeError(f"metric name {name!r} is {type(name).__name__}; legal: text")
+    if is_legal(name):
         return name
-    parts = groupby(name, key=lambda character: character.isprintable() and character != ",")
-    legal = "".join("".join(part) if fits else "_" for fits, part in parts)
-    start = next((at for at, character in enumerate(legal) if character.isalnum()), len(legal))
-    legal = legal[start:].rstrip(" ")
-    if not 0 < len(legal) <= LONGEST_LOGGED:
+    text = "".join(c if c.isprintable() and c != "," else "," for c in name)
+    text = re.sub(",+", "_", text)
+    start = next((at for at, character in enumerate(text) if character.isalnum()), len(text))
+    text = text[start:]
+    room = LONGEST_LOGGED - len(_MARK)
+    if not text or (len(text) > room and not cuts):
         raise ValueError(f"metric name {name[:120]!r} cannot be stored: {LEGAL_FORM}")
-    return legal
+    checksum = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{text[:room]}_{checksum}"
 
 
-def unique_name(name: str, taken: Container[str], *, longest: int) -> str:
-    """Return a name that is not taken: itself, or with a number from 2 at its end."""
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name[: longest - 1 - len(str(number))]}_{number}"
-    return free
-
-
-class LegalNames:
-    """The legal names of what one run logs: each name has one, and no two names share it."""
-
-    def __init__(self, *, warn: Callable[[str], None] = lambda _: None) -> None:
-        """Begin without names; `warn` is called once for each that could not have its own form."""
-        self._names: dict[str, str] = {}
-        self._taken: set[str] = set()
-        self._warn = warn
-
-    def __getitem__(self, name: str) -> str | None:
-        """Return the legal name of a learned name; None above `MOST_LEARNED`."""
-        return self._names.get(name)
-
-    def learn(self, names: Iterable[str]) -> None:
-        """Choose legal names for those that have none yet; names that are legal come first.
-
-        Raises:
-            ValueError: a name has no legal form; none of these is learned then.
-        """
-        new = {name: legal_name(name) for name in names if name not in self._names}
-        for name, legal in sorted(new.items(), key=lambda item: item[0] != item[1]):
-            if len(self._names) >= MOST_LEARNED:
-                return
-            free = unique_name(legal, self._taken, longest=LONGEST_LOGGED)
-            if free != legal:
-                self._warn(f"metric {name!r} is stored as {free!r}: {legal!r} is another one")
-            self._names[name] = free
-            self._taken.add(free)
+def quoted(name: str) -> str:
+    """Return a name, which has neither commas nor line ends, as a field of CSV (RFC 4180)."""
+    return '"' + name.replace('"', '""') + '"' if '"' in name else name

@@ -127,7 +127,7 @@ def test_event_files_are_reported_as_metrics(place: Place) -> None:
     assert attempt.exit().outcome == "succeeded"
     lines = attempt.seen.files["event_files"].splitlines()
     names = {name for line in lines for name in json.loads(line)["values"]}
-    assert names == {"loss", "accuracy_1", "eval/loss", "eval/accuracy_1"}
+    assert names == {"loss", "accuracy 1", "eval/loss", "eval/accuracy 1"}
     assert len(lines) == 10
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
-import struct
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from tests.event_files import event, framed, varint
 from tests.worker.fake_server import content
 from trainyard.protocol.record_parser import parse_record
-from trainyard.run.other_tools.event_files import masked_crc32c, read_events
+from trainyard.run.metric_names import legal_name
+from trainyard.run.other_tools.event_files import read_events
 from trainyard.run.records import MetricRecord
 from worker.node.node_store import WorkerRun
 from worker.supervisor import event_tail
@@ -21,31 +22,6 @@ from worker.supervisor.event_tail import EventTail
 from worker.supervisor.spool import Spool
 
 NAME = "events.out.tfevents.1.host.1.0"
-
-
-def varint(value: int) -> bytes:
-    out = b""
-    while value >= 0x80:
-        out += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return out + bytes([value])
-
-
-def framed(event: bytes) -> bytes:
-    head = struct.pack("<Q", len(event))
-    checksums = [struct.pack("<I", masked_crc32c(part)) for part in (head, event)]
-    return head + checksums[0] + event + checksums[1]
-
-
-def event(step: int, **values: float) -> bytes:
-    """Return a record with some scalars, as TensorBoard writes it."""
-    summary = b""
-    for tag, value in values.items():
-        name = tag.replace("__", "/").encode()
-        inner = b"\x0a" + varint(len(name)) + name + b"\x15" + struct.pack("<f", value)
-        summary += b"\x0a" + varint(len(inner)) + inner
-    time = b"\x09" + struct.pack("<d", 1.7e9 + step)
-    return framed(time + b"\x10" + varint(step % 2**64) + b"\x2a" + varint(len(summary)) + summary)
 
 
 def write(run: WorkerRun, records: Iterable[bytes], name: str = NAME) -> Path:
@@ -222,3 +198,14 @@ def test_what_tensorboard_wrote_is_read(tmp_path: Path) -> None:
     assert "text" not in {tag for tag, _ in scalars}
     hyperparameters = {k: v for one in found for k, v in one.hyperparameters.items()}
     assert hyperparameters == {"lr": 0.1, "kind": "mlp", "bias": True}
+
+
+def test_tags_that_are_cut_stay_apart(run: WorkerRun) -> None:
+    tags = ["t" * 90 + end for end in "ab"]
+    write(run, [event(1, **{tags[0]: 1.0, tags[1]: 2.0})])
+    EventTail(run).convert()
+    (record,) = converted(run)
+    assert record.values == {
+        legal_name(tag, cuts=True): n for tag, n in zip(tags, (1.0, 2.0), strict=True)
+    }
+    assert len(record.values) == 2

@@ -16,6 +16,7 @@ from trainyard.cli.table import Listing
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.metrics_and_logs import ComparisonView
+from trainyard.run.metric_names import quoted
 
 USUAL = (
     "train/loss",
@@ -80,7 +81,7 @@ def csv_lines(view: ComparisonView) -> Iterator[str]:
                 seconds = None if time is None else round(time - start, 6)
                 cells = (step, tokens, seconds, *values, count, strange)
                 texts = ("" if cell is None else str(cell) for cell in cells)
-                yield ",".join((job.id, job.name, curve.name, *texts))
+                yield ",".join((job.id, job.name, quoted(curve.name), *texts))
 
 
 def draw(view: ComparisonView) -> RenderableType:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,7 +18,7 @@ from trainyard.protocol.past_runs.views import (
     ImportTool,
     WrittenNumber,
 )
-from trainyard.run.metric_names import LONGEST, LONGEST_LOGGED, is_legal, legal_name, unique_name
+from trainyard.run.metric_names import LONGEST, is_storable, legal_name
 from trainyard.spec.sections.program import ArgumentName, ArgumentValue, Scalar, Word
 
 Ended = Literal["succeeded", "failed", "stopped", "cancelled"]
@@ -133,23 +133,32 @@ def _taken(columns: SeriesColumns, places: list[int], *, number: bool = False) -
 def legal_names(names: Iterable[str]) -> dict[str, str]:
     """Return a legal metric name for each name, each once.
 
-    What is not legal becomes `_`; a long name is cut, and equal ones are numbered.
+    Names that the server stores stay; others change as those of a script, and equal ones are
+    numbered.
     """
     taken: set[str] = set()
     found = {}
-    for name in sorted(names, key=lambda name: (not is_legal(name), name)):
-        found[name] = unique_name(_legal(name), taken, longest=LONGEST)
+    for name in sorted(names, key=lambda name: (not is_storable(name), name)):
+        found[name] = _unique(_legal(name), taken, LONGEST)
         taken.add(found[name])
     return found
 
 
 def _legal(name: str) -> str:
-    if is_legal(name):
+    if is_storable(name):
         return name
     try:
-        return legal_name(name[:LONGEST_LOGGED])
+        return legal_name(name, cuts=True)
     except ValueError:  # no letter or digit is left
         return "unnamed"
+
+
+def _unique(name: str, taken: Container[str], limit: int) -> str:
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name[: limit - 1 - len(str(number))]}_{number}"
+    return free
 
 
 def renamed(names: Mapping[str, str]) -> dict[str, str]:
@@ -181,7 +190,7 @@ def arguments_of(run: PastRun) -> dict[ArgumentName, ArgumentValue]:
         name = (name if re.match(r"[A-Za-z_]", name) else f"_{name}")[:MAX_NAME]
         argument = _argument(value)
         if argument is not None:
-            found[unique_name(name, found, longest=MAX_NAME)] = argument
+            found[_unique(name, found, MAX_NAME)] = argument
     return found
 
 

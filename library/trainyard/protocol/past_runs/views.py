@@ -7,24 +7,21 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from trainyard.base.model_base import RecordModel, Seconds, SpecModel, Steps, Text
-from trainyard.run.metric_names import LONGEST, is_legal
+from trainyard.run.metric_names import LEGAL_FORM, LONGEST, is_storable
 from trainyard.spec.code_pack import PACK_DIGEST
 from trainyard.spec.job import DEFAULT_PROJECT, JobName, ProjectName, Tag
 from trainyard.spec.sections.program import ArgumentName, ArgumentValue, Word
 
 
 def _checked(name: str) -> str:
-    if not is_legal(name):
-        raise ValueError(
-            "no name of a metric; legal: printable characters but the comma, a letter or digit "
-            "first, no space last"
-        )
+    if not is_storable(name):
+        raise ValueError(f"{name[:120]!r} is no name of a metric; legal: {LEGAL_FORM}")
     return name
 
 
 MetricName = Annotated[
     str,
-    # The pattern tells readers of the schema; `is_legal` has more.
+    # The pattern is for readers of the schema; `is_storable` has more.
     Field(min_length=1, max_length=LONGEST, pattern=r"^[^,\x00-\x20][^,\x00-\x1f]*$"),
     AfterValidator(_checked),
 ]

@@ -9,7 +9,7 @@ from typing import SupportsFloat, SupportsIndex
 
 from trainyard.data import order_digest
 from trainyard.run.limits import check_step
-from trainyard.run.metric_names import LegalNames
+from trainyard.run.metric_names import LEGAL_FORM, legal_name
 from trainyard.run.records import MetricRecord
 from trainyard.run.session.process_place import ProcessPlace
 from trainyard.run.session.session_writer import SessionWriter
@@ -18,6 +18,8 @@ logger = logging.getLogger("trainyard")
 
 MOST_NAMES = 2000
 """Most values of one call of `Run.log`."""
+MOST_WARNINGS = 100
+"""Names of a process that are stored under another name, of which each is warned of."""
 MOST_SERIES = 4000
 """Names of a process; values of further ones are dropped. The server keeps 2,000 and reports it."""
 
@@ -28,7 +30,7 @@ class StepRecords:
     def __init__(self, place: ProcessPlace) -> None:
         """Begin without records."""
         self._place = place
-        self._names = LegalNames(warn=logger.warning)
+        self._renamed: set[str] = set()
         self._last_steps: dict[str, int] = {}
         self._consumed = -1
 
@@ -40,7 +42,9 @@ class StepRecords:
         step: int,
         per_rank: bool,
     ) -> Mapping[str, float]:
-        """Check values and queue those that are new; return these by the names given.
+        """Check values and queue those that are new; return these by the names that were given.
+
+        With `per_rank` the number of the process follows each of them.
 
         Args:
             writer: queues them; None where nothing is written.
@@ -57,7 +61,7 @@ class StepRecords:
         if len(values) > MOST_NAMES:
             raise ValueError(f"{len(values):,} values in one call; at most {MOST_NAMES:,}")
         ending = f"/rank-{self._place.rank}" if per_rank else ""
-        self._names.learn(values)
+        legal = {name: legal_name(name) + ending for name in values}
         numbers: dict[str, float] = {}
         for name, value in values.items():
             try:
@@ -69,15 +73,17 @@ class StepRecords:
         if writer is None:
             return {}
         # Only now, when no value was refused: a name that has risen takes no other value.
-        stored = ((name, self._names[name]) for name in numbers)
-        new = {
-            name: legal + ending
-            for name, legal in stored
-            if legal is not None and self._rises(legal + ending, step)
-        }
+        new = [name for name in numbers if self._rises(legal[name], step)]
         if new:
-            self._add(writer, step, {legal: numbers[name] for name, legal in new.items()})
+            self._add(writer, step, {legal[name]: numbers[name] for name in new})
+        self._warn_of_renamed({name: legal[name] for name in new if legal[name] != name + ending})
         return {name + ending: numbers[name] for name in new}
+
+    def _warn_of_renamed(self, names: Mapping[str, str]) -> None:
+        for name, legal in names.items():
+            if name not in self._renamed and len(self._renamed) < MOST_WARNINGS:
+                self._renamed.add(name)
+                logger.warning("metric %r is stored as %r: %s", name, legal, LEGAL_FORM)
 
     def consume(
         self,

@@ -9,11 +9,13 @@ import pytest
 
 from server.jobs.queries import job_view
 from server.metrics.charts import chart
+from tests.event_files import event
 from tests.library.conftest import Run, Yard
 from trainyard.client.past_runs.past_run import PastRun
 from trainyard.client.past_runs.runs import ImportOptions, import_run
 from trainyard.client.sdk import Client
 from trainyard.protocol.past_runs.views import MAX_BATCH_POINTS, ImportedPoints, ImportView
+from trainyard.run.metric_names import legal_name
 
 RECORDED = Path(__file__).parents[2] / "client/imports/recorded"
 
@@ -40,12 +42,15 @@ def test_each_run_becomes_a_job_once(yard: Yard, run: Run, tool: str, number: in
     assert "Attempts" not in shown.stdout
 
 
-def test_a_name_that_is_not_legal_is_reported(yard: Yard, run: Run) -> None:
+def test_a_name_that_is_not_legal_is_reported(yard: Yard, run: Run, tmp_path: Path) -> None:
     told = run("import", "tensorboard", str(RECORDED / "tensorboard"), "--name", "old")
-    assert "'accuracy 1' becomes accuracy_1" in told.stderr
+    assert "becomes" not in told.stderr, "a space is legal"
     assert told.stdout.count("old") == 0  # the line names the run, not the job
     (first, second) = json.loads(run("ps", "--json").stdout)
     assert first["name"] == second["name"] == "old"
+    (tmp_path / "events.out.tfevents.1").write_bytes(event(1, **{"top 1, top 5": 0.5}))
+    told = run("import", "tensorboard", str(tmp_path))
+    assert f"'top 1, top 5' becomes {legal_name('top 1, top 5')}" in told.stderr
 
 
 def test_what_cannot_be_imported_is_explained(yard: Yard, run: Run, tmp_path: Path) -> None:

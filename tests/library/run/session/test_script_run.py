@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 from trainyard.data import merge_digests, order_digest
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import Phase
-from trainyard.run.metric_names import is_legal, legal_name
+from trainyard.run.metric_names import is_legal, is_storable, legal_name
 from trainyard.run.records import Heartbeat, MetricRecord
 from trainyard.run.session import Run
 from trainyard.run.session.process_place import ProcessPlace
@@ -247,7 +248,7 @@ def test_what_cannot_be_stored_is_refused_outside_of_a_job_too(
 
 
 @pytest.mark.parametrize(
-    "name", ["train/loss", "a b", "Genauigkeit/größe", "9" * 88, "x%%", "损失/验证", "acc@1 (top)"]
+    "name", ["train/loss", "a b", "größe", "9" * 88, "x%%", "损失/验证", "acc@1 (top)", "_x"]
 )
 def test_a_printable_name_of_any_script_stays_as_it_is(name: str) -> None:
     assert is_legal(name)
@@ -255,21 +256,31 @@ def test_a_printable_name_of_any_script_stays_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "legal"),
+    ("name", "begins"),
     [
-        ("_x", "x"),
-        ("a,,b", "a_b"),
-        ("a\tb\n", "a_b_"),
-        ("loss, ", "loss_"),
-        ("  loss ", "loss"),
-        ("@train/loss", "train/loss"),
-        ("a\u200bb", "a_b"),
+        ("a,,b", "a_b_"),
+        ("a\tb\n", "a_b__"),
+        ("loss, ", "loss_ _"),
+        ("  loss ", "loss _"),
+        ("@train/loss", "train/loss_"),
+        ("a\u200bb", "a_b_"),
+        ("\ud800x", "x_"),
+        ("train/loss,", "train/loss__"),
     ],
 )
-def test_another_name_becomes_legal(name: str, legal: str) -> None:
+def test_another_name_becomes_legal_and_keeps_apart(name: str, begins: str) -> None:
     assert not is_legal(name)
-    assert legal_name(name) == legal
+    legal = legal_name(name)
     assert is_legal(legal)
+    assert is_storable(legal)
+    assert re.fullmatch(f"{re.escape(begins)}[0-9a-f]{{8}}", legal)
+    assert legal_name(name + "!") != legal
+
+
+def test_what_is_cut_stays_apart() -> None:
+    first, second = (legal_name("x" * 90 + end, cuts=True) for end in "ab")
+    assert first != second
+    assert max(len(first), len(second)) == 88
 
 
 def test_names_that_differ_have_series_of_their_own(
@@ -278,15 +289,12 @@ def test_names_that_differ_have_series_of_their_own(
     run = Run(tmp_path, ALONE)
     values = {"loss": 3.0, "loss_ж": 1.0, "loss_β": 2.0, "acc@1": 0.1, "acc 1": 0.2, "acc_1": 0.3}
     for step in (1, 2):
-        run.log(values | {"_loss": 4.0, "@loss": 5.0}, step=step)
+        run.log(values | {"@loss": 5.0}, step=step)
     run.close()
     for record in records(tmp_path):
-        assert record.values == values | {"loss_2": 4.0, "loss_3": 5.0}
-    warnings = [record.message for record in caplog.records]
-    assert warnings == [
-        "metric '_loss' is stored as 'loss_2': 'loss' is another one",
-        "metric '@loss' is stored as 'loss_3': 'loss' is another one",
-    ]
+        assert record.values == values | {legal_name("@loss"): 5.0}
+    (warning,) = [record.message for record in caplog.records]
+    assert warning.startswith(f"metric '@loss' is stored as {legal_name('@loss')!r}: a name has 1")
 
 
 def test_values_of_one_name_on_several_ranks_stay_apart(tmp_path: Path) -> None:
