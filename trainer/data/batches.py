@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -30,7 +30,7 @@ class MicroBatch:
     positions: NDArray[np.int64]
     """Global position of each sequence in the endless stream `[b]`."""
     weight: int
-    """1, or 0 in an idle round, where the batch is one sequence of zeros without labels."""
+    """1, or 0 in an idle round, where the batch is one sequence of this step without labels."""
     segments: NDArray[np.int32] | None = None
     """Document index of each token, from 0 in each sequence `[b, S]`; None without masks."""
 
@@ -58,17 +58,17 @@ def micro_batches(
         _micro_batch(
             dataset,
             np.array([advanced(position, i, skipped) for i in offsets], dtype=np.int64),
+            idle=advanced(position, 0, skipped),
         )
         for offsets in partition.for_rank(dp_rank)
     ]
 
 
-def _micro_batch(dataset: Dataset, positions_B: NDArray[np.int64]) -> MicroBatch:
+def _micro_batch(dataset: Dataset, positions_B: NDArray[np.int64], *, idle: int) -> MicroBatch:
     if not positions_B.size:
-        zeros = np.zeros((1, dataset.seq_len), dtype=np.int64)
-        no_labels = np.full_like(zeros, NO_LABEL)
-        segments = np.zeros_like(zeros, dtype=np.int32) if dataset.document_masks else None
-        return MicroBatch(zeros, no_labels, np.zeros(1, dtype=np.int64), 0, segments)
+        # A real one: of zeros alone, a model that masks padding makes NaN, and 0 x NaN is NaN.
+        one = _micro_batch(dataset, np.array([idle], dtype=np.int64), idle=idle)
+        return replace(one, labels=np.full_like(one.labels, NO_LABEL), weight=0)
     windows_BT = dataset.windows(positions_B)
     return MicroBatch(
         tokens=np.ascontiguousarray(windows_BT[:, :-1]),
