@@ -12,13 +12,13 @@ from torch.distributed.fsdp import FSDPModule
 
 from trainer.data.batches import MicroBatch
 from trainer.data.digest import sequence_hash
-from trainer.errors import LaunchError
 from trainer.loop.clipping import clip_grad_norm
 from trainer.loop.optimizer import ShardAdamW
-from trainer.loop.used_parameters import UsedParameters
+from trainer.loop.used_parameters import SameParameters, UsedParameters
 from trainer.metrics.metrics_logger import StepMetrics
 from trainer.models.base import DataDependence, Model
-from trainer.parallel.fsdp import reshard, set_gradient_sync
+from trainer.models.own.own_model import OwnModel
+from trainer.parallel.fsdp import reduces, reshard, set_gradient_sync
 from trainer.parallel.inputs import InputMaker
 from trainyard.protocol.manifest import TrainState
 from trainyard.spec.job import JobSpec
@@ -53,9 +53,13 @@ class MicroBatchLoop:
         self._spec = spec
         self._device = device
         self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
-        depends = model.data_dependence != DataDependence.NOWHERE
-        self._used = UsedParameters(model) if depends and isinstance(model, FSDPModule) else None
-        self._frozen = [(n, p) for n, p in model.named_parameters() if not p.requires_grad]
+        self._used: UsedParameters | None = None
+        self._same: SameParameters | None = None
+        if isinstance(model, OwnModel) and isinstance(model, FSDPModule):
+            if model.data_dependence == DataDependence.NOWHERE:
+                self._same = SameParameters(model, model.used_parameters)
+            else:
+                self._used = UsedParameters(model)
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Accumulate gradients; return this rank's share of the mean loss, float32 `[]`."""
@@ -69,11 +73,14 @@ class MicroBatchLoop:
             if self._used is not None:
                 self._used.counts = batch.weight > 0
             loss.backward()
+            if self._used is not None:
+                self._used.end_round()
+            elif self._same is not None and reduces(self._spec, last_round=last_round):
+                self._same.check()
             # Summed on the device: `.item()` here would make the host wait for each micro-batch.
             total += loss.detach()
         if self._used is not None:
             self._used.drop_others()
-        refuse_thawed(self._frozen)
         return total
 
     @torch.no_grad()
@@ -87,21 +94,6 @@ class MicroBatchLoop:
         self._model.train()
         reshard(self._model)
         return total
-
-
-def refuse_thawed(frozen: Sequence[tuple[str, torch.Tensor]]) -> None:
-    """Refuse gradients of parameters that were frozen when the optimizer was made.
-
-    Raises:
-        LaunchError: one has a gradient, which no update would use.
-    """
-    for name, parameter in frozen:
-        if parameter.grad is not None:
-            raise LaunchError(
-                f"model.factory: parameter {name} was built with requires_grad=False and now has "
-                "a gradient, which no update uses; legal: built with requires_grad=True, and "
-                "frozen in forward by torch.no_grad() or detach()"
-            )
 
 
 class TrainStep:

@@ -1,8 +1,7 @@
-"""The parameters that a step has used on any rank, where forward depends on the data."""
+"""Which parameters of an own model a step has used, on this rank and on any."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -10,6 +9,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.hooks import RemovableHandle
+
+from trainer.errors import LaunchError
+from trainer.models.own.data_dependence import ATTRIBUTE, is_alike
+from trainer.models.own.parameters import own_parameters
 
 
 class UsedParameters:
@@ -24,6 +27,10 @@ class UsedParameters:
         self._model = model
         self._numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
         self._used = [0] * len(self._numbers)
+        self._units: set[str] = set()
+        """Units with parameters that need a gradient, of those that forward has run once."""
+        self._reached: set[str] = set()
+        """Units that the present backward has reached."""
         self._handles: dict[str, RemovableHandle] = {}
         self.counts = True
         """Whether the next backward counts; that of a micro-batch without sequences does not."""
@@ -33,6 +40,20 @@ class UsedParameters:
                 # After FSDP's own hook: the parameters are then those of autograd.
                 handle = nn.Module.register_forward_pre_hook(unit, hook)  # type: ignore[arg-type]
                 self._handles[name] = handle
+
+    def end_round(self) -> None:
+        """Refuse a backward that did not reach a unit, of which other ranks reduce gradients.
+
+        Raises:
+            LaunchError: with the name of the unit.
+        """
+        left, self._reached = sorted(self._units - self._reached), set()
+        if left:
+            raise LaunchError(
+                f"model.factory: backward did not reach {left[0]} for some tokens; legal: "
+                f"{ATTRIBUTE} = 'anywhere' in the module's class, or a loss that depends on every "
+                "block of model.block_classes"
+            )
 
     def drop_others(self) -> None:
         """Drop the gradients of parameters that no rank has used since the last call.
@@ -47,21 +68,60 @@ class UsedParameters:
         self._used = [0] * len(self._used)
 
     def _watch(self, unit_name: str, unit: nn.Module, _: object) -> None:
-        """Watch the gathered parameters of a unit; FSDP keeps these tensors for all later steps."""
+        """Watch the gathered parameters of a unit; FSDP keeps these tensors for all later steps.
+
+        The shards of inner units call such hooks too, for gradients that FSDP has reduced.
+        """
         self._handles.pop(unit_name).remove()
-        for name, parameter in _own_parameters(unit, unit_name):
+        for name, parameter in own_parameters(unit, unit_name):
             number = self._numbers.get(name)  # None: a further name of a tied one
             if parameter.requires_grad and number is not None:
-                parameter.register_post_accumulate_grad_hook(partial(self._mark, number))
+                self._units.add(unit_name)
+                mark = partial(self._mark, number, unit_name)
+                parameter.register_post_accumulate_grad_hook(mark)
 
-    def _mark(self, number: int, _: Tensor) -> None:
+    def _mark(self, number: int, unit_name: str, _: Tensor) -> None:
         self._used[number] |= self.counts
+        self._reached.add(unit_name)
 
 
-def _own_parameters(unit: nn.Module, name: str) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters that a unit gathers: not those of units within it, whose shards call
-    the hooks of autograd, too, for the gradient that FSDP has reduced."""
-    yield from unit.named_parameters(prefix=name, recurse=False)
-    for child_name, child in unit.named_children():
-        if not isinstance(child, FSDPModule):
-            yield from _own_parameters(child, f"{name}.{child_name}" if name else child_name)
+class SameParameters:
+    """Refuses a step that gives gradients to other parameters than those before it.
+
+    Where no branch was found, FSDP reduces the gradients that a rank has, in order: two ranks with
+    gradients of other parameters would add up those of both.
+    """
+
+    def __init__(self, model: nn.Module, used: frozenset[str] | None) -> None:
+        """Watch a model to which FSDP has been applied.
+
+        Args:
+            model: the model.
+            used: the parameters that backward reaches; without them those of the first step count,
+                if they are the same on all ranks.
+        """
+        self._parameters = dict(model.named_parameters())
+        self._used = used
+
+    def check(self) -> None:
+        """Compare after a backward whose gradients have been reduced.
+
+        Raises:
+            LaunchError: with the name of a parameter.
+        """
+        found = frozenset(name for name, p in self._parameters.items() if p.grad is not None)
+        if self._used is None:
+            if not is_alike(sorted(found)):
+                raise LaunchError(_refusal("ranks use other parameters in the first step"))
+            self._used = found
+        if found != self._used:
+            (name, *_) = sorted(found ^ self._used)
+            has = "has a" if name in found else "has no"
+            raise LaunchError(_refusal(f"{name} {has} gradient, unlike usually"))
+
+
+def _refusal(what: str) -> str:
+    return (
+        f"model.factory: forward uses parameters that vary: {what}; legal: {ATTRIBUTE} = "
+        "'anywhere' or 'in_blocks' in the module's class, or the same parameters for all tokens"
+    )

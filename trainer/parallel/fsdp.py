@@ -100,6 +100,16 @@ def set_gradient_sync(model: Model, spec: JobSpec, *, last_round: bool) -> None:
         model.set_requires_all_reduce(last_round)
 
 
+def reduces(spec: JobSpec, *, last_round: bool) -> bool:
+    """Return whether the backward pass that `set_gradient_sync` configures ends with gradients.
+
+    Those of earlier rounds wait for the last one with `reshard_after_forward="never"`, and for the
+    all-reduce over replicas.
+    """
+    never = spec.parallelism.reshard_after_forward == "never"
+    return last_round or not (never or spec.parallelism.dp_replicate > 1)
+
+
 def reshard(model: nn.Module) -> None:
     """Free the gathered weights that remain after a forward without a backward."""
     for module in model.modules():

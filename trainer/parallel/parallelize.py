@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainer.errors import LaunchError
 from trainer.models.base import DataDependence, Model
-from trainer.models.own.data_dependence import BlockOrder, find_data_dependence
+from trainer.models.own.data_dependence import BlockOrder, Trial, find_data_dependence
 from trainer.models.own.own_model import OwnModel
+from trainer.models.own.parameters import refuse_changed_requirements
 from trainer.parallel.activation_checkpoint import checkpoint_activations
 from trainer.parallel.compile import compile_blocks
 from trainer.parallel.fsdp import shard
@@ -23,6 +24,7 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.precision import shards_of_rows
 from trainyard.training.pipeline_stages import Stage
 
+NOWHERE = DataDependence.NOWHERE
 WRAPPING = frozenset({"dp_replicate", "dp_shard", "pp"})
 """Axes that wrap blocks or stages, applied last. Every other axis has a module of its name in
 `trainer.parallel`, whose `apply` changes single modules of the model."""
@@ -42,18 +44,17 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     # tokens of this rank, then single layers, then blocks, then stages.
     sharded = spec.is_sharded(layout)
     own = model if isinstance(model, OwnModel) else None
-    orders = find_data_dependence(own, spec) if own is not None else {}
+    trial = find_data_dependence(own, spec) if own is not None else Trial()
     if layout.pp > 1:
         keep_own_modules(model, mesh, spec, layout)
-        if model.data_dependence != DataDependence.NOWHERE:
-            raise LaunchError(
-                f"parallelism.pp={layout.pp}, but forward of model.factory depends on the data "
-                f"({model.data_dependence}); legal: pp=1"
-            )
     take_tokens(model, spec, layout, MeshCoordinates.of(mesh.get_rank(), layout))
     # Before TP: torchao replaces `nn.Linear` modules, and TP then shards the new ones.
     quantize_linear_layers(
-        model, spec, device_type=mesh.device_type, shards=shards_of_rows(spec, layout)
+        model,
+        spec,
+        device_type=mesh.device_type,
+        # FSDP makes zeros of a missing gradient, which it cannot for weights gathered in float8.
+        shards=shards_of_rows(spec, layout) if model.data_dependence == NOWHERE else None,
     )
     # TP turns weights into DTensors, and FSDP shards those further: TP comes first, FSDP last.
     for axis in AXES:
@@ -68,15 +69,28 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
         spec.compile,
         device_type=mesh.device_type,
         recipe=spec.quantization.recipe,
-        whole=model.data_dependence == DataDependence.NOWHERE,
+        whole=model.data_dependence == NOWHERE,
     )
     stages = split(model, mesh, spec, layout) if layout.pp > 1 else {0: model}
     if sharded:
         for stage in stages.values():
             shard(stage, mesh, spec, layout)
-            if isinstance(stage, OwnModel) and stage.data_dependence != DataDependence.ANYWHERE:
-                BlockOrder(stage, spec, orders)
+    if own is not None:
+        _watch(own, stages, spec, trial, sharded=sharded)
     return stages
+
+
+def _watch(
+    own: OwnModel, stages: Mapping[int, Model], spec: JobSpec, trial: Trial, *, sharded: bool
+) -> None:
+    """Have an own model refuse, while it runs, what other ranks would not follow."""
+    if trial.used is not None:
+        own.used_parameters = frozenset(f"net.{name}" for name in trial.used)
+    for stage in stages.values():
+        refuse_changed_requirements(stage)
+        assert isinstance(stage, OwnModel), "a part of an own model is one"
+        if sharded and own.data_dependence != DataDependence.ANYWHERE:
+            BlockOrder(stage, spec, trial.orders)
 
 
 Stages = dict[int, Model]

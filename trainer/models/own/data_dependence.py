@@ -3,8 +3,6 @@
 Ranks have other sequences. FSDP gathers the weights of a block by a collective when forward meets
 the block, and reduces the gradients that backward made. Where two ranks meet different blocks,
 they would train on a mixture of the weights of both, without an error if these are equally large.
-
-Shapes: B sequences, S tokens.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -22,6 +21,7 @@ from torch import nn
 
 from trainer.errors import LaunchError
 from trainer.models.base import DataDependence
+from trainer.models.own.child_process import in_child
 from trainer.models.own.own_model import OwnModel, blocks_of
 from trainer.models.stateless_rng import Noise
 from trainyard.spec.job import JobSpec
@@ -32,46 +32,118 @@ ATTRIBUTE = "data_dependence"
 """Attribute of the user's module that names a `DataDependence`."""
 Order = tuple[str, ...]
 """Names of the blocks, within the user's module, as forward runs them."""
-Orders = dict[bool, Order]
-"""The order in training, and that in evaluation; absent where it is not known yet."""
 
 
-def find_data_dependence(model: OwnModel, spec: JobSpec) -> Orders:
-    """Set `data_dependence` of a model, and return the orders of its blocks.
+@dataclass(frozen=True)
+class Trial:
+    """What forward did on the meta device, whose tensors have no values."""
 
-    The user's module can name it. Otherwise forward runs on the meta device, whose tensors have no
-    values: what reads one fails there, and may decide by it.
+    orders: Mapping[bool, Order] = field(default_factory=dict)
+    """The order of the blocks in training, and that in evaluation; empty where it failed."""
+    used: frozenset[str] | None = None
+    """Parameters of the user's module that backward reached; None where that is not known."""
+    reason: str | None = None
+    """Why it failed."""
+    reads_values: bool = False
+    """Whether it failed because it reads a value, by which it may decide."""
+
+
+def stated_dependence(model: OwnModel, spec: JobSpec) -> DataDependence | None:
+    """Return what the class of the user's module states; None where it states nothing.
 
     Raises:
-        LaunchError: the module names another value than those of `DataDependence`.
+        LaunchError: it is no value of `DataDependence`, or one that pipeline stages, whose
+            micro-batches overlap, do not allow.
     """
     given = getattr(model.net, ATTRIBUTE, None)
-    if given is not None:
-        legal = [each.value for each in DataDependence]
-        if given not in legal:
-            raise LaunchError(
-                f"model.factory: {ATTRIBUTE}={given!r} of the module; legal: {', '.join(legal)}"
-            )
-        model.data_dependence = DataDependence(given)
-        return {}
-    try:
-        return {training: _order(model, spec, training=training) for training in (True, False)}
-    except Exception as error:  # noqa: BLE001 -- user code may raise anything
+    if given is None:
+        return None
+    legal = [each.value for each in DataDependence]
+    if given not in legal:
+        raise LaunchError(
+            f"model.factory: {ATTRIBUTE}={given!r} of the module; legal: {', '.join(legal)}"
+        )
+    if spec.parallelism.pp > 1 and given != DataDependence.NOWHERE:
+        raise LaunchError(
+            f"parallelism.pp={spec.parallelism.pp}, but {ATTRIBUTE}={given!r} of the module of "
+            f"model.factory; legal: pp=1, or {ATTRIBUTE} = 'nowhere' if forward takes the same "
+            "course for all tokens"
+        )
+    return DataDependence(given)
+
+
+def find_data_dependence(model: OwnModel, spec: JobSpec) -> Trial:
+    """Set `data_dependence` of a model; return the order of its blocks, where that is known.
+
+    A collective. Where the module states nothing, rank 0 runs forward on the meta device: what
+    reads a value fails there, and may decide by it. Where it fails for another reason, the order
+    of the first forward counts.
+
+    Raises:
+        LaunchError: as `stated_dependence`; or ranks have built other parameters.
+    """
+    named = [f"{name} {list(p.shape)} {p.requires_grad}" for name, p in model.named_parameters()]
+    if not is_alike(named):
+        raise LaunchError(
+            "model.factory: ranks have built other parameters, or in another order, such as that "
+            "of a set; legal: the same ones in the same order on every rank"
+        )
+    if (stated := stated_dependence(model, spec)) is not None:
+        model.data_dependence = stated
+        return Trial()
+    results = [_trial(model, spec) if dist.get_rank() == 0 else Trial()]
+    dist.broadcast_object_list(results, src=0, device=torch.device("cpu"))
+    (trial,) = results
+    if trial.reads_values:
         model.data_dependence = DataDependence.ANYWHERE
         logger.warning(
-            "model.factory: forward does not run without the values of its tokens (%s: %s), so it "
-            "may run other blocks for others: ranks keep all its weights from forward to backward. "
-            "Where all blocks run for all tokens, %s = 'in_blocks' in the module's class saves "
-            "this memory",
-            type(error).__name__,
-            str(error).split("\n", 1)[0][:300],
-            ATTRIBUTE,
+            "model.factory: forward reads values of its tokens (%s), so it may run other blocks "
+            "for others: ranks keep all its weights from forward to backward. Where all blocks "
+            "run for all tokens, %s = 'in_blocks' in the module's class saves this memory",
+            *(trial.reason, ATTRIBUTE),
         )
-        return {}
+    elif trial.reason is not None:
+        logger.warning("model.factory: forward fails on the meta device: %s", trial.reason)
+    return trial
 
 
-def _order(model: OwnModel, spec: JobSpec, *, training: bool) -> Order:
-    """Return the order in which forward of a new instance runs its blocks on the meta device."""
+def _trial(model: OwnModel, spec: JobSpec) -> Trial:
+    """Run forward of new instances in a child process: it may cache tensors, which have no values.
+
+    The child has no threads of this process, so it may never end; then nothing is known.
+    """
+
+    def run() -> dict[str, Any]:
+        try:
+            evaluation, _ = _run(model, spec, training=False)
+            training, used = _run(model, spec, training=True)
+            return {"evaluation": evaluation, "training": training, "used": used}
+        except Exception as error:  # noqa: BLE001 -- user code may raise anything
+            words = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+            return {"reason": words[:300], "reads_values": reads_values(error)}
+
+    found = in_child(run)
+    if found is None:
+        return Trial(reason="the process that ran it has ended without a result")
+    if "reason" in found:
+        return Trial(reason=found["reason"], reads_values=found["reads_values"])
+    orders = {True: tuple(found["training"]), False: tuple(found["evaluation"])}
+    return Trial(orders, used=None if found["used"] is None else frozenset(found["used"]))
+
+
+def reads_values(error: Exception) -> bool:
+    """Return whether an error on the meta device is that of a missing value."""
+    text = str(error)
+    if "Meta tensors" in text:  # an operator without a kernel: of torch's own the shape is data
+        return text.startswith("aten::")
+    return any(part in text for part in ("meta tensor", "register_meta", "meta device type"))
+
+
+def _run(model: OwnModel, spec: JobSpec, *, training: bool) -> tuple[list[str], list[str] | None]:
+    """Run a new instance on the meta device; return its blocks in the order in which they run.
+
+    And the parameters that backward reaches, where it runs there.
+    """
     order: list[str] = []
     with torch.device("meta"), torch.set_grad_enabled(training):
         net = model.build().train(training)
@@ -83,8 +155,15 @@ def _order(model: OwnModel, spec: JobSpec, *, training: bool) -> Order:
         if training and "noise" in inspect.signature(net.forward).parameters:
             keys_B = torch.zeros(1, dtype=torch.int64)
             options["noise"] = Noise(keys_B, torch.arange(spec.training.seq_len))
-        net(tokens_BS, **options)
-    return tuple(order)
+        result = net(tokens_BS, **options)
+        if not training:
+            return order, None
+        ran = list(order)  # backward may run blocks again
+        try:
+            result.sum().backward()
+        except Exception:  # noqa: BLE001 -- user code may raise anything
+            return ran, None
+        return ran, [name for name, p in net.named_parameters() if p.grad is not None]
 
 
 def _append(order: list[str], name: str, *_: object) -> None:
@@ -110,7 +189,8 @@ class BlockOrder:
             training: tuple(name for name in order if name in blocks)
             for training, order in orders.items()
         }
-        self._run: list[str] = []
+        self._run: list[str] | None = None
+        """What the present forward has run; None in backward, which may run blocks again."""
         for name, block in blocks.items():
             # First of all: FSDP's own hook gathers the weights.
             block.register_forward_pre_hook(partial(self._before_block, model, name), prepend=True)
@@ -121,24 +201,26 @@ class BlockOrder:
         self._run = []
 
     def _before_block(self, model: nn.Module, name: str, *_: object) -> None:
+        if self._run is None:
+            return
         order, place = self._orders.get(model.training), len(self._run)
         self._run.append(name)
         if order is not None and order[place : place + 1] != (name,):
             raise LaunchError(_refusal(f"it runs {name} {_instead(order, place)}"))
 
     def _end(self, model: nn.Module, *_: object) -> None:
-        order = self._orders.get(model.training)
-        if order is None:
-            order = self._orders[model.training] = tuple(self._run)
-            if self._is_whole and not _is_alike(order):
-                raise LaunchError(_refusal("ranks run them in different orders"))
-        if len(self._run) < len(order):
-            raise LaunchError(_refusal(f"it ends {_instead(order, len(self._run))}"))
+        assert self._run is not None, "forward has begun"
+        run, self._run = tuple(self._run), None
+        order = self._orders.setdefault(model.training, run)
+        if order is run and self._is_whole and not is_alike(run):
+            raise LaunchError(_refusal("ranks run them in different orders"))
+        if len(run) < len(order):
+            raise LaunchError(_refusal(f"it ends {_instead(order, len(run))}"))
 
 
-def _is_alike(order: Order) -> bool:
-    """Return whether all ranks have the same order; a collective."""
-    checksum = crc32(repr(order).encode())
+def is_alike(words: Iterable[str]) -> bool:
+    """Return whether all ranks have the same words in the same order; a collective."""
+    checksum = crc32("\n".join(words).encode())
     ends = torch.tensor([checksum, -checksum], device="cpu")
     dist.all_reduce(ends, op=dist.ReduceOp.MAX)
     return bool(ends.sum() == 0)

@@ -23,6 +23,7 @@ from trainer.errors import LaunchError
 from trainer.models.attention import Positions
 from trainer.models.base import Model
 from trainer.models.own.parallel_plans import TENSOR, pieces, tensor_plan
+from trainer.models.own.parameters import check_parameters
 from trainer.models.stateless_rng import Noise
 from trainer.models.ties import Ties
 from trainyard.spec.job import JobSpec
@@ -53,9 +54,11 @@ class OwnModel(Model):
         self._spec, self._roots = spec, roots
         self.build = _builder(spec, roots)
         """Builds the user's module on torch's default device."""
+        self.used_parameters: frozenset[str] | None = None
+        """Names of the parameters that backward reaches for all tokens, where they are known."""
         self._stream_dtype: torch.dtype = getattr(torch, spec.training.param_dtype)
         self.net = self.build()
-        _check_parameters(self.net)
+        check_parameters(self.net)
         self._ties = Ties(self.net)
         self.positions = Positions(2, spec.training.seq_len, theta=10_000.0)
         self.tok_embeddings, self.norm, self.output = None, None, None
@@ -357,20 +360,6 @@ def _imported(name: str, code: Path | None) -> Callable[..., Any]:
             f"model.factory={name!r} cannot be imported{where}: {type(error).__name__}: {error}"
         ) from error
     return factory
-
-
-def _check_parameters(net: nn.Module) -> None:
-    """Refuse parameters that FSDP cannot divide: on one rank too, so that every size trains.
-
-    Raises:
-        LaunchError: a parameter has no dimension, or is not of a floating-point type.
-    """
-    for name, parameter in net.named_parameters():
-        if parameter.ndim == 0 or not parameter.is_floating_point():
-            raise LaunchError(
-                f"model.factory: parameter {name} is {_described(parameter)}; legal: real numbers "
-                "in at least one dimension, such as torch.zeros(1)"
-            )
 
 
 def blocks_of(net: nn.Module, classes: tuple[str, ...]) -> list[nn.Module]:

@@ -5,11 +5,14 @@ Copied to the data folder of a job, whose `model.factory` is `branching:build`.
 
 from __future__ import annotations
 
+import os
 import random
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Block(nn.Module):
@@ -99,7 +102,7 @@ class Router(Net):
 
     def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
         # Few sequences have a token of the last kind.
-        kinds = torch.where(tokens == 120, len(self.blocks) - 1, tokens % (len(self.blocks) - 1))
+        kinds = torch.where(tokens < 12, len(self.blocks) - 1, tokens % (len(self.blocks) - 1))
         result = torch.zeros_like(x)
         for index, block in enumerate(self.blocks):
             chosen = kinds == index
@@ -161,6 +164,92 @@ class Plain(Net):
         return x
 
 
+class Recomputing(Plain):
+    """Recomputes its blocks by itself, so backward runs them again."""
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+@cache
+def wave(length: int) -> Tensor:
+    return torch.sin(torch.arange(length).float())
+
+
+class Caching(Plain):
+    """Keeps a table that the first forward makes."""
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        return super().middle(tokens, x * wave(tokens.shape[1])[:, None])
+
+
+class Logging(Plain):
+    """Reads values on one rank alone, and decides nothing by them."""
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        if int(os.environ["RANK"]) == 0:
+            self.last = x.detach().abs().mean().item()
+        return super().middle(tokens, x)
+
+
+class Masking(Plain):
+    """Divides by the number of tokens that are no padding."""
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        counted = (tokens != 0)[..., None]
+        mean = (x * counted).sum(1, keepdim=True) / counted.sum(1, keepdim=True)
+        return super().middle(tokens, x + mean)
+
+
+class Foreign(Plain):
+    """Uses a tensor of another device than the meta run has."""
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        return super().middle(tokens, x * torch.ones(1, device="cpu"))
+
+
+class Shuffled(Plain):
+    """Each rank builds its blocks in an order of its own, as that of a set may be."""
+
+    def __init__(self, vocab_size: int, width: int, depth: int) -> None:
+        super().__init__(vocab_size, width, depth)
+        names = ["a", "b", "c"][:: 1 - 2 * (int(os.environ["RANK"]) % 2)]
+        self.blocks = nn.ModuleList()
+        self.named = nn.ModuleDict({name: Block(width) for name in names})
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        for name in ("a", "b", "c"):
+            x = self.named[name](x)
+        return x
+
+
+class Reordered(Plain):
+    """Each rank runs its blocks in an order of its own."""
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        blocks = list(self.blocks)
+        for block in reversed(blocks) if int(os.environ["RANK"]) % 2 else blocks:
+            x = block(x)
+        return x
+
+
+class PickingBlock(Mixture):
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.up if int(os.environ["RANK"]) % 2 else self.other
+        changed: Tensor = x + self.down(torch.tanh(inner(x)))
+        return changed
+
+
+class Picking(Plain):
+    """Within a block uses other parameters, by a source that no tensor shows."""
+
+    def __init__(self, vocab_size: int, width: int, depth: int) -> None:
+        super().__init__(vocab_size, width, depth)
+        self.blocks = nn.ModuleList(PickingBlock(width) for _ in range(depth))
+
+
 class Unfrozen(Plain):
     """Built frozen in part, and thawed in a way that the optimizer cannot see."""
 
@@ -174,14 +263,36 @@ class Unfrozen(Plain):
         return super().middle(tokens, x)
 
 
+class UnfrozenAnywhere(Unfrozen):
+    """The same, where unused gradients are dropped."""
+
+    data_dependence = "anywhere"
+
+
 class Misnamed(Plain):
     data_dependence = "in_block"
 
 
+class Freezing(Plain):
+    """Freezes a block for some sequences."""
+
+    data_dependence = "anywhere"
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        self.blocks[0].requires_grad_(bool(tokens.sum() % 2 == 0))
+        return super().middle(tokens, x)
+
+
 KINDS = (Experts, Skipping, EarlyExit, Thawing, Router, InBlocks)
-OTHERS = (Claims, Drawn, Plain, Unfrozen, Misnamed)
+PLAIN = (Plain, Recomputing, Caching, Logging, Masking, Foreign)
+REFUSED = (
+    *(Claims, Drawn, Shuffled, Reordered, Picking),
+    *(Unfrozen, UnfrozenAnywhere, Freezing, Misnamed),
+)
 
 
 def build(vocab_size: int, seq_len: int, kind: str, width: int = 16, depth: int = 3) -> Any:
     del seq_len
-    return {each.__name__: each for each in (*KINDS, *OTHERS)}[kind](vocab_size, width, depth)
+    return {each.__name__: each for each in (*KINDS, *PLAIN, *REFUSED)}[kind](
+        vocab_size, width, depth
+    )

@@ -32,11 +32,13 @@ LAYOUTS = [
     Layout(dp_replicate=2, dp_shard=2),
     Layout(dp_replicate=2),
 ]
+BLOCKS = {"InBlocks": "Mixture", "Picking": "PickingBlock"}
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {},
     "recomputed": {"activation_checkpoint": {"mode": "full"}},
     "compiled": {"compile": {"enabled": True, "backend": "aot_eager"}},
     "gathered": {"parallelism": {"reshard_after_forward": "never"}},
+    "float8": {"quantization": {"recipe": "float8_tensorwise", "exclude": ["head"]}},
     "bfloat16": {
         "parallelism": {"reshard_after_forward": "never"},
         "training": {"param_dtype": "bfloat16"},
@@ -52,7 +54,7 @@ def spec_of(kind: str, **sections: dict[str, Any]) -> JobSpec:
                 "factory": "branching:build",
                 "code": "data:.",
                 "arguments": {"kind": kind},
-                "block_classes": ["Mixture" if kind == "InBlocks" else "Block"],
+                "block_classes": [BLOCKS.get(kind, "Block")],
                 "vocab_size": 320,
             },
             "optimizer": {"lr": 1e-2},
@@ -72,14 +74,15 @@ def batches(step: int, rank: int, ranks: int) -> list[MicroBatch]:
     rounds = -(-SEQUENCES // ranks)
     found = []
     for number in range(rank, rounds * ranks, ranks):
-        row = tokens[number : number + 1] if number < SEQUENCES else np.zeros((1, LENGTH + 1), int)
-        labels = row[:, 1:] if number < SEQUENCES else np.full((1, LENGTH), NO_LABEL)
+        counts = number < SEQUENCES
+        row = tokens[number : number + 1] if counts else tokens[:1]
+        labels = row[:, 1:] if counts else np.full((1, LENGTH), NO_LABEL)
         found.append(
             MicroBatch(
                 np.ascontiguousarray(row[:, :-1]),
                 np.ascontiguousarray(labels),
                 np.array([number]),
-                int(number < SEQUENCES),
+                int(counts),
             )
         )
     return found
@@ -137,19 +140,47 @@ def test_the_gradient_is_that_of_one_rank(kind: str, layout: Layout) -> None:
     assert_equal(trained(kind, layout), trained(kind, Layout()))
 
 
-def test_the_models_use_other_parameters_for_other_data() -> None:
+def used(spec: JobSpec, roots: dict[str, str]) -> list[frozenset[str]]:
+    """Return the parameters that each sequence of the first step uses on one rank."""
+    made = assemble(spec, Layout(), torch.device("cpu"), roots=roots)
+    found = []
+    for batch in batches(1, 0, 1):
+        made.forward_backward(1, [batch])
+        named = made.model.named_parameters()
+        found.append(frozenset(name for name, p in named if p.grad is not None))
+        made.optimizer.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "Thawing"])
+def test_the_models_use_other_parameters_for_other_sequences(kind: str, tmp_path: Path) -> None:
     """So the tests above compare what they are made for."""
-    for kind in ("Experts", "Thawing", "EarlyExit"):
-        counts = {state[-1] for state in trained(kind, Layout())[1].values()}
-        assert len(counts) > 1 or kind == "Experts", kind
+    shutil.copy(branching.__file__, tmp_path)
+    (found,) = run_ranks(1, used, spec_of(kind), {"data": str(tmp_path)})
+    assert len(set(found)) > 1
+
+
+def test_the_model_that_thaws_does_so_in_the_midst() -> None:
     thawed = trained("Thawing", Layout())[1]["net.blocks.2.up.weight"]
-    assert 0 < thawed[-1] < 6, "it thaws in the midst"
+    assert 0 < thawed[-1] < 6
 
 
 @pytest.mark.parametrize("change", ["recomputed", "compiled", "gathered"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_that_of_one_rank_in_other_ways_of_computing(kind: str, change: str) -> None:
     assert_equal(trained(kind, Layout(dp_shard=2), change), trained(kind, Layout()))
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(dp_shard=3)], ids=str)
+@pytest.mark.parametrize("kind", [kind.__name__ for kind in branching.PLAIN])
+def test_a_model_without_branches_is_none_that_has_some(kind: str, layout: Layout) -> None:
+    assert_equal(trained(kind, layout), trained(kind, Layout()))
+
+
+@pytest.mark.parametrize("kind", ["Experts", "InBlocks"])
+def test_weights_of_branches_are_not_gathered_in_float8(kind: str) -> None:
+    found = trained(kind, Layout(dp_shard=2), "float8")
+    assert_equal(found, trained(kind, Layout(), "float8"))
 
 
 @pytest.mark.parametrize("kind", ["Experts", "InBlocks"])
@@ -189,7 +220,12 @@ def test_a_job_goes_through_other_numbers_of_ranks(tmp_path: Path, kind: str) ->
     [
         ("Claims", "an order that varies"),
         ("Drawn", "an order that varies"),
+        ("Shuffled", "ranks have built other parameters, or in another order"),
+        ("Reordered", "an order that varies: it runs blocks.2 as block 1, where it usually runs"),
+        ("Picking", "forward uses parameters that vary: net.blocks.0."),
+        ("Freezing", "parameter net.blocks.0.up.weight was built with requires_grad=True"),
         ("Unfrozen", "parameter net.blocks.0.up.weight was built with requires_grad=False"),
+        ("UnfrozenAnywhere", "parameter net.blocks.0.up.weight was built with requires_grad=False"),
         ("Misnamed", "data_dependence='in_block' of the module; legal: nowhere, in_blocks"),
     ],
 )

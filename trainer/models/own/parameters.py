@@ -1,0 +1,72 @@
+"""What the parameters of an own model must be, and that forward does not change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parameter import UninitializedParameter
+
+from trainer.errors import LaunchError
+
+
+def check_parameters(net: nn.Module) -> None:
+    """Refuse parameters that FSDP cannot divide: on one rank too, so that every size trains.
+
+    Raises:
+        LaunchError: a parameter has no shape yet, no dimension or no element, is not of a
+            floating-point type, or does not lie in memory in the order of its dimensions.
+    """
+    for name, parameter in net.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise LaunchError(_refusal(name, "without a shape"))
+        found = f"{list(parameter.shape)} of {parameter.dtype}"
+        if parameter.ndim == 0 or not parameter.is_floating_point() or not parameter.numel():
+            raise LaunchError(_refusal(name, found))
+        if not parameter.is_contiguous():
+            raise LaunchError(_refusal(name, f"{found} with strides {parameter.stride()}"))
+
+
+def _refusal(name: str, found: str) -> str:
+    return (
+        f"model.factory: parameter {name} is {found}; legal: real numbers in at least one "
+        "dimension, contiguous, such as torch.zeros(1)"
+    )
+
+
+def refuse_changed_requirements(model: nn.Module) -> None:
+    """Have each forward of a model refuse parameters that are thawed or frozen since now.
+
+    Call it after FSDP was applied. A unit is compared while it has its gathered parameters, the
+    rest at the end of forward: before backward, in which ranks would reduce other gradients.
+
+    The hooks raise LaunchError with the name of the parameter.
+    """
+    required = {name: p.requires_grad for name, p in model.named_parameters(remove_duplicate=False)}
+    for name, unit in model.named_modules():
+        if unit is model or isinstance(unit, FSDPModule):
+            # First of all: FSDP's own hook frees the gathered parameters.
+            nn.Module.register_forward_hook(unit, partial(_compare, required, name), prepend=True)  # type: ignore[arg-type]
+
+
+def own_parameters(unit: nn.Module, name: str) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters that a unit of FSDP gathers, which are not those of inner units."""
+    yield from unit.named_parameters(prefix=name, recurse=False, remove_duplicate=False)
+    for child_name, child in unit.named_children():
+        if not isinstance(child, FSDPModule):
+            yield from own_parameters(child, f"{name}.{child_name}" if name else child_name)
+
+
+def _compare(required: Mapping[str, bool], name: str, unit: nn.Module, *_: object) -> None:
+    whole = name == ""
+    found = unit.named_parameters(remove_duplicate=False) if whole else own_parameters(unit, name)
+    for parameter_name, parameter in found:
+        before = required[parameter_name]
+        if parameter.requires_grad != before:
+            raise LaunchError(
+                f"model.factory: parameter {parameter_name} was built with requires_grad={before}, "
+                f"and forward has changed that, which the optimizer does not follow; legal: "
+                "requires_grad=True throughout, and torch.no_grad() or detach() in forward"
+            )
