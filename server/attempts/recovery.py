@@ -17,7 +17,7 @@ NOTHING = -1
 
 
 def queue_recovery(context: Context, connection: Connection, launch: Launch, *, root: str) -> None:
-    """Queue the search where the first node is lost, or its rank 0 ended during a commit.
+    """Queue the search where the first node is lost, or its rank 0 ended during a save.
 
     The job is locked. Commits are reported in order, so unreported ones come after the newest
     reported one.
@@ -30,7 +30,7 @@ def queue_recovery(context: Context, connection: Connection, launch: Launch, *, 
     if first.reported_exit:
         if not _may_lack_a_commit(connection, first):
             return
-        reason = f"attempt {attempt.number} ended during a commit"
+        reason = f"attempt {attempt.number} ended during a save"
     known = select(func.max(checkpoints.c.step)).where(checkpoints.c.attempt_id == attempt.id)
     step = connection.scalar(known)
     task = OperationTask(

@@ -34,7 +34,9 @@ def move_late_values(
     segments = lineage_of(keys, share.number).segments
     step = share.start_step
     owner = next((s.attempt_id for s in segments if s.after < step <= s.until), None)
-    if owner is None:  # that of another job, from which this one was forked
+    if owner is None or owner == share.attempt_id:  # a fork: another job took the step
         return
     metrics.setdefault(owner, []).extend(replace(each, data_digest=None) for each in late)
-    metrics[share.attempt_id] = [replace(r, values={}) if r in late else r for r in own]
+    metrics[share.attempt_id] = [
+        replace(record, values={}) if record.step == step else record for record in own
+    ]

@@ -79,7 +79,15 @@ def _present(incoming: IncomingReport, step_seconds: Sequence[float]) -> Progres
 
 
 def _newest(records: Sequence[MetricRecord]) -> dict[str, float]:
-    return next((record.values for record in reversed(records) if record.values), {})
+    """Return the values of the newest step that has any; some may come in a record of their own."""
+    valued = [record for record in records if record.values]
+    last = max((record.step for record in valued), default=None)
+    return {
+        name: value
+        for record in valued
+        if record.step == last
+        for name, value in record.values.items()
+    }
 
 
 def _seen(incoming: IncomingReport, progress: Progress, heartbeat: Heartbeat) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,11 @@ class Attempt:
         return found
 
     def _lines(self) -> dict[int, MetricRecord]:
-        lines = (parse_record(MetricRecord, line) for line in self._read("metrics.jsonl"))
-        return {line.step: line for line in lines}
+        lines: dict[int, MetricRecord] = {}
+        for line in (parse_record(MetricRecord, text) for text in self._read("metrics.jsonl")):
+            found = lines.setdefault(line.step, line)  # values of a step may come later
+            lines[line.step] = replace(found, values=found.values | line.values)
+        return lines
 
     def _read(self, name: str) -> list[str]:
         """Return the whole lines of a file; the last one may be half-written."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,9 @@ import torch.utils.deterministic
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainer.distributed import Ranks, collective_timeout, run_near
+from trainer.data.dataset import Dataset
+from trainer.distributed import Ranks, collective_timeout, run_near, same_on_every_rank
+from trainer.errors import DataError
 from trainer.hugging_face.load import load_initial_weights
 from trainer.loop.optimizer import ShardAdamW, build_optimizer, materialize_state
 from trainer.loop.step import ForwardBackward, MicroBatchLoop
@@ -124,6 +126,27 @@ def load_published_weights(
         {"place": spec.model.initial_weights, "files": [file.model_dump() for file in files]},
     )
     refresh_scales(assembly.model)
+
+
+def open_on_every_rank(
+    run: TrainerRun, ranks: Ranks, writer: RunWriter, open_dataset: Callable[..., Dataset]
+) -> Dataset:
+    """Open the dataset on every rank; its digest must be equal on all nodes."""
+    opened: list[Dataset] = []
+
+    def digest() -> str:
+        opened.append(
+            open_dataset(
+                run.spec,
+                roots=run.attempt.roots,
+                cache_dir=run.cache_dir,
+                on_progress=writer.beat,
+            )
+        )
+        return opened[0].digest
+
+    same_on_every_rank(ranks.cpu_group, digest, of="data", error=DataError)
+    return opened[0]
 
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"

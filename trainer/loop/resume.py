@@ -36,8 +36,8 @@ class Start:
 
     state: TrainState
     """The counters."""
-    stopped: bool = False
-    """Whether a stop of this job saved this model here, and left a validation out."""
+    from_stop: bool = False
+    """Whether the model is that of a checkpoint which a stop of this job has saved."""
 
 
 def starting_state(
@@ -91,7 +91,7 @@ def starting_state(
     if resume.parts != ALL_PARTS:
         logger.info("took %s of %s", ", ".join(resume.parts), manifest.checkpoint_id)
     same_model = CheckpointPart.MODEL in resume.parts and manifest.job_id == run.attempt.job_id
-    return Start(leave_out(state, run), stopped=same_model and manifest.kind == STOP)
+    return Start(leave_out(state, run), from_stop=same_model and manifest.kind == STOP)
 
 
 def leave_out(state: TrainState, run: TrainerRun) -> TrainState:

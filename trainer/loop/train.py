@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 from trainer.checkpoint.manager import CheckpointManager, SaveObserver
@@ -16,7 +16,7 @@ from trainer.checkpoint.shared_root import check_shared_root
 from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined, on_rank_0, same_on_every_rank
-from trainer.errors import DataError, LaunchError
+from trainer.errors import LaunchError
 from trainer.kernels.cpu_products import fast_products
 from trainer.loop.build import (
     Assembly,
@@ -24,6 +24,7 @@ from trainer.loop.build import (
     compute_deterministically,
     load_published_weights,
     loads_all_weights,
+    open_on_every_rank,
 )
 from trainer.loop.kernel_cache import first_compilation
 from trainer.loop.network_check import check_network
@@ -93,7 +94,7 @@ def train(
         check_shared_root(run, ranks)
         # Data before the model: tokenization takes longest and needs no GPU memory.
         writer.enter(Phase.BUILDING_CACHE)
-        dataset = _open_on_every_rank(run, ranks, writer, open_dataset)
+        dataset = open_on_every_rank(run, ranks, writer, open_dataset)
         writer.enter(Phase.LOADING)
         assembly = assemble(
             run.spec,
@@ -119,27 +120,6 @@ def train(
     return outcome
 
 
-def _open_on_every_rank(
-    run: TrainerRun, ranks: Ranks, writer: RunWriter, open_dataset: Callable[..., Dataset]
-) -> Dataset:
-    """Open the dataset on every rank; its digest must be equal on all nodes."""
-    opened: list[Dataset] = []
-
-    def digest() -> str:
-        opened.append(
-            open_dataset(
-                run.spec,
-                roots=run.attempt.roots,
-                cache_dir=run.cache_dir,
-                on_progress=writer.beat,
-            )
-        )
-        return opened[0].digest
-
-    same_on_every_rank(ranks.cpu_group, digest, of="data", error=DataError)
-    return opened[0]
-
-
 class Loop(SaveObserver):
     """The steps of an attempt, what happens between them, and the records of its saves."""
 
@@ -159,7 +139,7 @@ class Loop(SaveObserver):
         self._ranks = ranks
         self._writer = writer
         self._state = state = start.state
-        self._stopped_here = start.stopped
+        self._from_stop = start.from_stop
         self._first_step = state.step + 1
         self._after_step = after_step
         self._waiting_for_compilers = partial(
@@ -211,7 +191,9 @@ class Loop(SaveObserver):
             self._collector,
         ):
             validation = self._validation(dataset)
-            self._make_up(validation)
+            self._make_up(validation, self._first_compilation)
+            if validation is not None:
+                validation.owed = False  # what a stop left out, or what was not due
             self._train(batches, validation)
         finished = self._state.step >= self._spec.training.steps
         self._writer.enter(Phase.ENDING)
@@ -220,11 +202,11 @@ class Loop(SaveObserver):
         model, optimizer = self._assembly.model, self._assembly.optimizer
         kind = "final" if finished else STOP
         self._checkpoints.save(model, optimizer, self._state, kind=kind)
-        if finished:
-            self._make_up(validation)
         assert self._writer.checkpoint_id is not None
         self._requests.recorded(self._profiler.close(self._state.step))
         self._requests.close(self._writer.checkpoint_id)
+        if finished:
+            self._make_up(validation, self._waiting_for_compilers)
         self._metrics_logger.close()
         return Outcome(
             outcome="succeeded" if finished else "stopped",
@@ -277,14 +259,25 @@ class Loop(SaveObserver):
             self._ranks,
             self._writer,
             self._assembly.forward_backward.evaluate,
-            owed=self._stopped_here,
+            owed=self._from_stop,
         )
 
-    def _make_up(self, validation: Validation | None) -> None:
-        """Validate at the present step if a stop left it out; the value belongs to this step."""
-        if validation is not None and validation.owed:
-            with self._waiting_for_compilers():
-                self._metrics_logger.write_late(self._state.step, validation.made_up(self.step))
+    def _make_up(
+        self, validation: Validation | None, compiling: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Validate at the present step if a stop left it out; the value belongs to this step.
+
+        Not while a node with a deadline waits for the end of the attempt.
+        """
+        if validation is None or not validation.owes(self.step):
+            return
+        directory = self._run.directory
+        if on_rank_0(self._ranks.cpu_group, lambda: stop_deadline(directory) is not None):
+            return
+        with compiling():
+            self._metrics_logger.write_late(self.step, validation.run())
+        validation.owed = False
+        self._writer.beat(Phase.TRAINING)
 
     def _train(self, batches: Iterator[list[MicroBatch]], validation: Validation | None) -> None:
         self._metrics_logger.timers.restart()

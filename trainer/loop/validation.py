@@ -50,7 +50,7 @@ class Validation:
         self._writer = writer
         self._evaluate = evaluate
         self.owed = owed
-        """Whether the present step was left without its validation, for a stop."""
+        """Whether a stop came at the present step, which had no time for a validation."""
         section, batch = run.spec.validation, run.spec.training.global_batch_size
         self._interval, self._last = section.interval_steps, run.spec.training.steps
         requested = section.batches * batch
@@ -67,10 +67,9 @@ class Validation:
         """Return whether validation follows this step: every `interval_steps`, and the last one."""
         return step % self._interval == 0 or step == self._last
 
-    def made_up(self, step: int) -> dict[str, float]:
-        """Return the metrics of this step if they are owed and due; else none. A collective."""
-        due, self.owed = self.owed and self.is_due(step), False
-        return self.run() if due else {}
+    def owes(self, step: int) -> bool:
+        """Return whether a stop has left out the validation of this step."""
+        return self.owed and self.is_due(step)
 
     def run(self) -> dict[str, float]:
         """Return the mean loss per token, in nats, and the duration in seconds; a collective.

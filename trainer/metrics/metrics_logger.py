@@ -144,8 +144,8 @@ class MetricsLogger:
             self._log.write({})
 
     def write_late(self, step: int, metrics: dict[str, float]) -> None:
-        """Write metrics of a step whose record is written already; nothing without any."""
-        if metrics and self._ranks.leads:
+        """Write metrics of a step whose record is written already."""
+        if self._ranks.leads:
             late = MetricRecord(step=step, time=time.time(), values=metrics)
             append_record(self._directory.metrics, late)
             self._show(step, metrics)

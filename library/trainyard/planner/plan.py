@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from trainyard.base.problems import Problem
@@ -236,9 +237,10 @@ def _gathered(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
     quantized = quantized_elements(spec)
     uneven = quantized - gathered_in_float8(spec, layout)
     if uneven > 0:
+        share = math.ceil(100 * uneven / quantized)
         yield Problem(
             pointer="/quantization/recipe",
-            detail=f"{shards} ranks do not divide the rows of {uneven / quantized:.0%} of the "
+            detail=f"{shards} ranks do not divide the rows of {share}% of the "
             f"weights that {recipe} multiplies: FSDP gathers these in {dtype}, "
             f"whose messages are {BYTES[dtype]} x those of float8; the result is the same",
         )

@@ -34,7 +34,7 @@ class RunDirectory:
     attempt = Entry("attempt.json")
     """Layout, overrides, allocation and resume point; absent for a bare launch."""
     metrics = Entry("metrics.jsonl")
-    """One `MetricRecord` a step, and one of values that are late, on the node of global rank 0."""
+    """One `MetricRecord` a step and a late validation, on the node of global rank 0."""
     rank_metrics = Entry("metrics")
     """Folder of `rank-<r>.jsonl`: `MetricRecord` lines of the other processes of a program."""
     artifacts = Entry("artifacts")

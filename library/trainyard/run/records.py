@@ -40,7 +40,7 @@ class Heartbeat(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class MetricRecord(JsonRecord):
-    """One line of `metrics.jsonl`: the values of one completed step."""
+    """One line of `metrics.jsonl`: values of one completed step."""
 
     step: int
     """Completed optimizer steps, this one included."""

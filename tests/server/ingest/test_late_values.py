@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from sqlalchemy import select
+
 from server.attempts.lineage import attempts_of, lineage_of
 from server.checkpoints.queries import Measured, measure
+from server.database.metric_and_log_tables import metric_series
+from server.jobs.fork import fork
 from server.jobs.resume import resume
 from server.jobs.service import stop
 from server.metrics.charts import chart
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.reports import chunk, json_lines, kept_events, metric_lines, send
+from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.metrics_and_logs import CurveView
 from trainyard.protocol.rest.resume import ResumeRequest
 
@@ -98,3 +103,30 @@ def test_a_fresh_start_keeps_its_values(harness: Harness) -> None:
     job_id, (supervisor,) = harness.running()
     send(harness.context, supervisor, chunk("metrics", late_line(0, 4.0)))
     assert curve(harness, job_id).last == [4.0]
+
+
+def test_a_fork_keeps_what_it_reports_of_its_start(harness: Harness) -> None:
+    """Another job took the step."""
+    job_id, _ = stopped(harness)
+    checkpoint = f"{job_id}.a1.step-6"
+    _, forked = fork(harness.context, checkpoint, ForkRequest(name="forked"), actor=ADA)
+    harness.pass_time(1)
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(forked)
+    send(harness.context, supervisor, chunk("metrics", late_line(6, 2.5)))
+    with harness.context.database.read() as connection:
+        attempt = harness.attempt(forked).id
+        series = metric_series.c
+        found = select(series.name, series.last_step).where(series.attempt_id == attempt)
+        assert connection.execute(found).all() == [(LOSS, 6)]
+    assert best(harness, job_id).values == {}
+
+
+def test_progress_has_all_values_of_the_newest_step(harness: Harness) -> None:
+    harness.add_node("node-1")
+    job_id, (supervisor,) = harness.running(step=5)
+    lines = metric_lines(1, 6) + late_line(6, 2.5)
+    send(harness.context, supervisor, chunk("metrics", lines))
+    assert harness.job(job_id).progress.loss == 6.0
+    (notice,) = kept_events(harness.context, "metrics_stored")
+    assert notice["values"] == {"train/loss": 6.0, LOSS: 2.5}

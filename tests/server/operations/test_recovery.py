@@ -169,7 +169,7 @@ def test_without_a_node_that_sees_the_storage_no_wait_begins(yard: Yard, harness
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_an_attempt_that_ended_during_a_commit_is_searched(
+def test_an_attempt_that_ended_during_a_save_is_searched(
     yard: Yard, harness: Harness, ordered: bool
 ) -> None:
     """Of a stop, too: a program that has no handler for its signal ends by it at any moment."""
@@ -187,7 +187,7 @@ def test_an_attempt_that_ended_during_a_commit_is_searched(
     supervisor.report(exit_record=record)
     operation = search(yard)
     assert operation.task.read("task").recover.after_step == 20
-    assert operation.reason == "attempt 1 ended during a commit"
+    assert operation.reason == "attempt 1 ended during a save"
     yard.give()
     yard.claim(operation.id)
     found(yard, operation.id, manifest(job_id, 40))
