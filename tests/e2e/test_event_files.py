@@ -38,8 +38,8 @@ def test_event_files_of_a_script_become_charts(plane: ControlPlane, yard: Client
     job = finished(yard, yard.submit(spec).id)
     assert job.state == JobState.SUCCEEDED, job.reason
     assert job.progress.step == STEPS
-    view = yard.metrics(job.id, names=("train/loss", "eval/accuracy_top_5"))
-    assert [*view.names] == ["eval/accuracy_top_5", "train/loss"]
+    view = yard.metrics(job.id, names=("train/loss", "eval/accuracy (top 5)"))
+    assert [*view.names] == ["eval/accuracy (top 5)", "train/loss"]
     loss, accuracy = sorted(view.curves, key=lambda curve: curve.name, reverse=True)
     assert loss.steps == [*range(1, STEPS + 1)]
     assert loss.last == pytest.approx([1 / step for step in range(1, STEPS + 1)])

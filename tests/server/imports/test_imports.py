@@ -180,7 +180,7 @@ def test_points_that_are_none_are_refused(client: TestClient) -> None:
     job_id = client.post(f"{API}/imports", json=body(points=2)).json()["job_id"]
     path = f"{API}/imports/{job_id}/points"
     for wrong in (
-        series("no name", [1], [1.0]),
+        series("no,name", [1], [1.0]),
         {"name": "loss", "points": [[1, 1.7e9]]},
         series("loss", [1], ["1.0"]),
         series("loss", [-1], [1.0]),

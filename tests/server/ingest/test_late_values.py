@@ -128,5 +128,5 @@ def test_progress_has_all_values_of_the_newest_step(harness: Harness) -> None:
     lines = metric_lines(1, 6) + late_line(6, 2.5)
     send(harness.context, supervisor, chunk("metrics", lines))
     assert harness.job(job_id).progress.loss == 6.0
-    (notice,) = kept_events(harness.context, "metrics_stored")
+    (notice,) = kept_events(harness.context, "metrics")
     assert notice["values"] == {"train/loss": 6.0, LOSS: 2.5}

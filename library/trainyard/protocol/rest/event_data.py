@@ -268,7 +268,7 @@ class MetricsStored(EventData):
     step: int
     """Greatest step of the report."""
     values: dict[str, float]
-    """Points of the last line by metric name; NaN and infinity as strings."""
+    """Points of the newest step by metric name; NaN and infinity as strings."""
     progress: Progress
     """Progress of the job after it."""
 

@@ -9341,7 +9341,7 @@ export interface components {
             step: number;
             /**
              * Values
-             * @description Points of the last line by metric name; NaN and infinity as strings.
+             * @description Points of the newest step by metric name; NaN and infinity as strings.
              */
             values: {
                 [key: string]: number;
