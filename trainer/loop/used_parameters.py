@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from trainer.errors import LaunchError
 from trainer.models.own.data_dependence import ATTRIBUTE, is_alike
-from trainer.models.own.parameters import own_parameters
+from trainer.models.own.parameter_rules import own_parameters
 
 
 class UsedParameters:

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from trainer.models.base import DataDependence, Model
 from trainer.models.own.data_dependence import BlockOrder, Trial, find_data_dependence
 from trainer.models.own.own_model import OwnModel
-from trainer.models.own.parameters import refuse_changed_requirements
+from trainer.models.own.parameter_rules import refuse_changed_requirements
 from trainer.parallel.activation_checkpoint import checkpoint_activations
 from trainer.parallel.compile import compile_blocks
 from trainer.parallel.fsdp import shard

@@ -23,7 +23,7 @@ from trainer.errors import LaunchError
 from trainer.models.attention import Positions
 from trainer.models.base import Model
 from trainer.models.own.parallel_plans import TENSOR, pieces, tensor_plan
-from trainer.models.own.parameters import check_parameters
+from trainer.models.own.parameter_rules import check_parameters
 from trainer.models.stateless_rng import Noise
 from trainer.models.ties import Ties
 from trainyard.spec.job import JobSpec

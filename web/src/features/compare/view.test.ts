@@ -36,11 +36,11 @@ describe("the comparison in the URL", () => {
 
   it("leaves out what the server would refuse", () => {
     const read = readView(
-      `?jobs=${A},nothing,${A},${B}&names=ok,not ok,ok&x=epochs&smooth=7&from=9&to=3`,
+      `?jobs=${A},nothing,${A},${B}&names=ok, no,also ok,ok&x=epochs&smooth=7&from=9&to=3`,
     );
     expect(read).toEqual({
       slots: [A, null, null, B],
-      names: ["ok"],
+      names: ["ok", "also ok"],
       axis: "step",
       isLog: false,
       isFull: false,

@@ -127,7 +127,7 @@ export const MOST_NAMES = 12;
 export const MOST_SMOOTHING = 0.99;
 
 const ID = /^[0-7][0-9a-hjkmnp-tv-z]{25}$/;
-const NAME = /^[^,\p{C}]+$/u;
+const NAME = /^[^,\s\p{C}][^,\p{C}]*$/u;
 
 /** Ids by place: a job keeps its colour when another one leaves, and its place stays empty. */
 export type Slots = readonly (string | null)[];
