@@ -276,7 +276,6 @@ class Loop(SaveObserver):
             return
         with compiling():
             self._metrics_logger.write_late(self.step, validation.run())
-        validation.owed = False
         self._writer.beat(Phase.TRAINING)
 
     def _train(self, batches: Iterator[list[MicroBatch]], validation: Validation | None) -> None:

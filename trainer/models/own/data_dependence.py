@@ -119,7 +119,7 @@ def _trial(model: OwnModel, spec: JobSpec) -> Trial:
             training, used = _run(model, spec, training=True)
             return {"evaluation": evaluation, "training": training, "used": used}
         except Exception as error:  # noqa: BLE001 -- user code may raise anything
-            words = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+            words, _, _ = f"{type(error).__name__}: {error}".partition("\n")
             return {"reason": words[:300], "reads_values": reads_values(error)}
 
     found = in_child(run)
