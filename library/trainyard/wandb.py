@@ -10,9 +10,10 @@ import atexit
 import logging
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import trainyard.run.session as session
+from trainyard.run.limits import legal_step
 from trainyard.run.other_tools.wandb_media import Artifact as Artifact
 from trainyard.run.other_tools.wandb_media import Histogram as Histogram
 from trainyard.run.other_tools.wandb_media import Image as Image
@@ -155,7 +156,7 @@ class TrackedRun:
     def log(
         self,
         data: Mapping[str, Any],
-        step: int | None = None,
+        step: SupportsIndex | None = None,
         commit: bool | None = None,
         **_: object,
     ) -> None:
@@ -163,21 +164,15 @@ class TrackedRun:
 
         Without `step` each call is one step, from 0 on, unless `commit=False`. With it, values of a
         step are collected until a later step comes, or the end. A step before the last one is left
-        out, with a warning.
+        out, with a warning, and so is one that is no whole number from 0 to 1,000,000,000.
 
         Raises:
             Error: the run has ended.
-            ValueError: `step` is no whole number from 0 to 1,000,000,000.
         """
         if self.ended:
             raise Error("wandb.log after wandb.finish: call wandb.init first")
-        if step is not None:
-            if step < self._step:
-                _warn("log(step=...)", f"is left out: step {step} is before {self._step}")
-                return
-            if step > self._step:
-                self._write()
-                self._step = int(step)
+        if step is not None and not self._reach(step):
+            return
         numbers: dict[str, float] = {}
         for name, value in _flat(data, "", DEEPEST):
             if isinstance(value, Image | Histogram):
@@ -189,6 +184,21 @@ class TrackedRun:
         if commit or (commit is None and step is None):
             self._write()
             self._step += 1
+
+    def _reach(self, step: SupportsIndex) -> bool:
+        """Begin a later step; return whether values of the step are still taken."""
+        try:
+            number = legal_step(step)
+        except ValueError as error:
+            _warn("log(step=...)", f"is left out: {error}")
+            return False
+        if number < self._step:
+            _warn("log(step=...)", f"is left out: step {number} is before {self._step}")
+            return False
+        if number > self._step:
+            self._write()
+            self._step = number
+        return True
 
     def save(self, glob_str: str, base_path: str | None = None, policy: str = "live") -> list[str]:
         """Store the files of a pattern: now, at the `end`, or with `live` both if they change.
@@ -280,7 +290,7 @@ def init(*_: object, config: object = None, **options: Any) -> TrackedRun:
 
 def log(
     data: Mapping[str, Any],
-    step: int | None = None,
+    step: SupportsIndex | None = None,
     commit: bool | None = None,
     **_: object,
 ) -> None:

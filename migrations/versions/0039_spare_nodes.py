@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from migrations.queue_groups import drop_groups
+from migrations.sqlite_schema import replace_in_schema
 from migrations.stored_specs import forget_fields
 
 revision = "0039"
@@ -63,23 +64,10 @@ def downgrade() -> None:
 
 
 def _allow(states: tuple[str, ...], *, before: tuple[str, ...]) -> None:
-    """Replace the states that a share may have.
-
-    SQLite has no statement for it. To write the table anew would delete the rows that refer to it,
-    so the constraint is changed in the stored schema, as sqlite.org/lang_altertable.html describes.
-    """
-    connection = op.get_bind()
+    """Replace the states that a share may have."""
     condition, former = (f"state IN ({', '.join(map(repr, each))})" for each in (states, before))
-    if connection.dialect.name != "sqlite":
+    if op.get_bind().dialect.name == "sqlite":
+        replace_in_schema("attempt_nodes", (former, condition))
+    else:
         op.drop_constraint(op.f("ck_attempt_nodes_state"), "attempt_nodes")
         op.create_check_constraint(op.f("ck_attempt_nodes_state"), "attempt_nodes", condition)
-        return
-    schema = sa.table("sqlite_master", *map(sa.column, ("name", "type", "sql")))
-    version = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
-    connection.exec_driver_sql("PRAGMA writable_schema = ON")
-    table = (schema.c.name == "attempt_nodes") & (schema.c.type == "table")
-    op.execute(
-        sa.update(schema).where(table).values(sql=sa.func.replace(schema.c.sql, former, condition))
-    )
-    connection.exec_driver_sql(f"PRAGMA schema_version = {version + 1}")
-    connection.exec_driver_sql("PRAGMA writable_schema = OFF")

@@ -21,6 +21,7 @@ from server.database.column_types import Json, Record, UtcDateTime
 from server.database.schema import ID, ROW_ID, metadata
 from trainyard.protocol.past_runs.views import ImportedRun
 from trainyard.protocol.shell_sessions.messages import Terminal
+from trainyard.run.metric_names import LONGEST
 
 
 def _series_id() -> Column[int]:
@@ -50,7 +51,7 @@ metric_series = Table(
     metadata,
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False),
-    Column("name", String(100), nullable=False),
+    Column("name", String(LONGEST), nullable=False),
     Column("last_step", BigInteger, nullable=False, default=-1),  # greatest that is stored
     Column("tail", Integer, nullable=False, default=0),  # points in metric_tails
     UniqueConstraint("attempt_id", "name"),

@@ -19,7 +19,7 @@ from trainyard.run.atomic import replace_file
 from trainyard.run.metric_names import LEGAL_FORM, legal_name
 from trainyard.run.other_tools.event_files import NAME_PART, Scalar, read_events
 from trainyard.run.record_base import to_json
-from trainyard.run.records import MetricRecord
+from trainyard.run.records import MOST_RECORD_VALUES, MetricRecord
 from worker.launchers.base import Share
 from worker.node.files import open_regular, read_small
 from worker.node.node_store import WorkerRun
@@ -127,9 +127,8 @@ class EventTail:
                 self._warn("step", f"step {scalar.step} of an event file is left out")
                 continue
             legal = self._legal(f"{prefix}/{scalar.tag}" if prefix else scalar.tag)
-            if legal is None:
-                continue
-            if values and (scalar.step != step or legal in values):
+            full = len(values) == MOST_RECORD_VALUES
+            if values and (scalar.step != step or legal in values or full):
                 yield MetricRecord(step=step, time=time, values=values)
                 values = {}
             if not values:
@@ -138,12 +137,8 @@ class EventTail:
         if values:
             yield MetricRecord(step=step, time=time, values=values)
 
-    def _legal(self, name: str) -> str | None:
-        try:
-            legal = legal_name(name, cuts=True)
-        except ValueError as error:
-            self._warn(f"name {name[:100]}", str(error))
-            return None
+    def _legal(self, name: str) -> str:
+        legal = legal_name(name)
         if legal != name:
             words = f"metric {name[:120]!r} is stored as {legal!r}: {LEGAL_FORM}"
             self._warn(f"name {name[:100]}", words)

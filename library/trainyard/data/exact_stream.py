@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from trainyard.data.sample_orders import EpochOrder, whole_number
+from trainyard.base.whole_numbers import whole_number
+from trainyard.data.sample_orders import EpochOrder
 from trainyard.training.batch_partition import BatchPartition
 
 Item = TypeVar("Item")

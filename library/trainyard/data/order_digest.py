@@ -16,7 +16,9 @@ from typing import SupportsIndex
 _MODULUS = 1 << 128
 
 
-def order_digest(positions: Iterable[int], ids: Iterable[SupportsIndex | str | bytes]) -> str:
+def order_digest(
+    positions: Iterable[SupportsIndex], ids: Iterable[SupportsIndex | str | bytes]
+) -> str:
     """Return the digest of samples at their positions, as 32 hexadecimal digits.
 
     The sum modulo 2**128 of BLAKE2b-128, read as a little-endian number, of
@@ -29,7 +31,7 @@ def order_digest(positions: Iterable[int], ids: Iterable[SupportsIndex | str | b
 
     Raises:
         ValueError: there are more of one than of the other.
-        TypeError: an id is neither a whole number, nor text, nor bytes.
+        TypeError: a position is no whole number, or an id is neither one, nor text, nor bytes.
     """
     terms = (_term(position, name) for position, name in zip(positions, ids, strict=True))
     return _hexadecimal(sum(terms))
@@ -44,14 +46,14 @@ def merge_digests(digests: Iterable[str]) -> str:
     return _hexadecimal(sum(map(_number, digests)))
 
 
-def _term(position: int, name: SupportsIndex | str | bytes) -> int:
+def _term(position: SupportsIndex, name: SupportsIndex | str | bytes) -> int:
     if isinstance(name, str):
         content = b"s" + name.encode()
     elif isinstance(name, bytes):
         content = b"b" + name
     else:
         content = b"i%d" % index(name)
-    hashed = blake2b(b"%d:" % position + content, digest_size=16)
+    hashed = blake2b(b"%d:" % index(position) + content, digest_size=16)
     return int.from_bytes(hashed.digest(), "little")
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import heapq
 import math
-import operator
 from array import array
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import SupportsIndex
 
+from trainyard.base.whole_numbers import whole_number
 from trainyard.training.permutation import MASK64, Permutation, splitmix64
 
 MAX_LENGTH = 2**62 - 1
@@ -128,22 +127,6 @@ class Mixture:
         source = self._sources[place]
         taken = period * self._parts[source] + self._takes[place]
         return source, self._orders[source](taken)
-
-
-def whole_number(name: str, value: SupportsIndex, *, least: int, most: int | None = None) -> int:
-    """Return a whole number, those of numpy among them, as Python's.
-
-    Raises:
-        ValueError: it is not whole, or out of its range.
-    """
-    legal = f"at least {least}" if most is None else f"from {least} to {most}"
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name}={value!r} must be a whole number {legal}") from None
-    if number < least or (most is not None and number > most):
-        raise ValueError(f"{name}={number} must be {legal}")
-    return number
 
 
 def _legal(position: int) -> int:

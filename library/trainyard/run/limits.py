@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, SupportsIndex
+
+from trainyard.base.whole_numbers import whole_number
 
 CoreSchema = dict[str, Any]
 
@@ -77,11 +79,10 @@ LAST_STEP = 10**9
 """Greatest step of a record."""
 
 
-def check_step(step: int) -> None:
-    """Refuse a step that no record holds.
+def legal_step(step: SupportsIndex, *, name: str = "step") -> int:
+    """Return a step as Python's whole number.
 
     Raises:
         ValueError: it is no whole number from 0 to 1,000,000,000.
     """
-    if not isinstance(step, int) or not 0 <= step <= LAST_STEP:
-        raise ValueError(f"step={step!r}: a whole number from 0 to {LAST_STEP:,} is legal")
+    return whole_number(name, step, least=0, most=LAST_STEP)

@@ -6,9 +6,9 @@ import re
 from functools import lru_cache
 from hashlib import blake2b
 
-LONGEST = 100
+LONGEST = 268
 """Most characters of a name that the server stores."""
-LONGEST_LOGGED = 88
+LONGEST_LOGGED = 256
 """Most characters of a name that a script logs: `/rank-99999` may follow."""
 LEGAL_FORM = (
     f"a name has 1 to {LONGEST_LOGGED} printable characters of any script but the comma, begins "
@@ -42,20 +42,15 @@ def is_legal(name: str) -> bool:
 
 
 @lru_cache(maxsize=4096)  # every step logs the same names
-def legal_name(name: str, *, cuts: bool = False) -> str:
+def legal_name(name: str) -> str:
     """Return the name under which a value is stored: a legal one itself.
 
     In another one, successive characters that are not legal become `_`, those before the first
-    letter or digit are dropped, and a checksum of the whole name follows: `top-5, in %` becomes
-    `top-5_ in %_18412e97`. So names that differ stay apart, on each rank and in each attempt.
-
-    Args:
-        name: the name that was given.
-        cuts: whether a name that is too long is cut.
+    letter or digit are dropped, what is too long is cut, and a checksum of the whole name follows:
+    `top-5, in %` becomes `top-5_ in %_18412e97`. So names that differ stay apart, on each rank and
+    in each attempt.
 
     Raises:
-        ValueError: no letter or digit is left, or there are too many characters; the message has
-            the form.
         TypeError: it is no text.
     """
     if not isinstance(name, str):
@@ -65,12 +60,8 @@ def legal_name(name: str, *, cuts: bool = False) -> str:
     text = "".join(c if c.isprintable() and c != "," else "," for c in name)
     text = re.sub(",+", "_", text)
     start = next((at for at, character in enumerate(text) if character.isalnum()), len(text))
-    text = text[start:]
-    room = LONGEST_LOGGED - len(_MARK)
-    if not text or (len(text) > room and not cuts):
-        raise ValueError(f"metric name {name[:120]!r} cannot be stored: {LEGAL_FORM}")
     checksum = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-    return f"{text[:room]}_{checksum}"
+    return f"{text[start:][: LONGEST_LOGGED - len(_MARK)]}_{checksum}"
 
 
 def quoted(name: str) -> str:

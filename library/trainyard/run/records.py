@@ -38,6 +38,10 @@ class Heartbeat(JsonRecord):
     """What a program carries out: it has called `should_stop`, `should_save` or `request`."""
 
 
+MOST_RECORD_VALUES = 500
+"""Values of one record that a script logs: of the longest names, a report still has room for it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MetricRecord(JsonRecord):
     """One line of `metrics.jsonl`: values of one completed step."""

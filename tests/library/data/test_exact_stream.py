@@ -250,5 +250,7 @@ def test_a_seed_that_stands_for_another_one_is_refused(seed: Any) -> None:
         lambda: EpochOrder(20, seed),
         lambda: Mixture([20], [1], seed),
     ):
-        with pytest.raises(ValueError, match=r"^seed=.* must be .*from 0 to 18446744073709551615"):
+        with pytest.raises(
+            ValueError, match=r"^seed=.* must be .*from 0 to 18,446,744,073,709,551,615"
+        ):
             make()

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import PIL.Image
@@ -145,6 +145,8 @@ def test_values_of_a_step_are_collected_until_the_next(
     run.log({"a": 3}, step=5)
     run.log({"a": 9}, step=4)
     assert "step 4 is before 5" in caplog.text
+    run.log({"a": 9}, step=cast(Any, 5.5))
+    run.log({"a": 3}, step=np.int64(5))
     run.log({"c": True}, commit=True)
     assert run.step == 6
     wandb.finish()

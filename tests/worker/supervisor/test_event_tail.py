@@ -205,7 +205,5 @@ def test_tags_that_are_cut_stay_apart(run: WorkerRun) -> None:
     write(run, [event(1, **{tags[0]: 1.0, tags[1]: 2.0})])
     EventTail(run).convert()
     (record,) = converted(run)
-    assert record.values == {
-        legal_name(tag, cuts=True): n for tag, n in zip(tags, (1.0, 2.0), strict=True)
-    }
+    assert record.values == {legal_name(tag): n for tag, n in zip(tags, (1.0, 2.0), strict=True)}
     assert len(record.values) == 2

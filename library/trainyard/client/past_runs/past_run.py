@@ -139,18 +139,10 @@ def legal_names(names: Iterable[str]) -> dict[str, str]:
     taken: set[str] = set()
     found = {}
     for name in sorted(names, key=lambda name: (not is_storable(name), name)):
-        found[name] = _unique(_legal(name), taken, LONGEST)
+        legal = name if is_storable(name) else legal_name(name)
+        found[name] = _unique(legal, taken, LONGEST)
         taken.add(found[name])
     return found
-
-
-def _legal(name: str) -> str:
-    if is_storable(name):
-        return name
-    try:
-        return legal_name(name, cuts=True)
-    except ValueError:  # no letter or digit is left
-        return "unnamed"
 
 
 def _unique(name: str, taken: Container[str], limit: int) -> str:

@@ -6,7 +6,7 @@ import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from trainyard.run.artifacts.array_copy import copy_array
 from trainyard.run.artifacts.artifact_records import (
@@ -23,7 +23,7 @@ from trainyard.run.artifacts.artifact_records import (
 from trainyard.run.artifacts.artifact_writer import ArtifactWriter, files_below
 from trainyard.run.artifacts.histogram_bins import MOST_VALUES, fold
 from trainyard.run.artifacts.images import Pixels, encode_png, read_image
-from trainyard.run.limits import check_step
+from trainyard.run.limits import legal_step
 
 MOST_FILES, MOST_FOLDER_BYTES = 1000, 1024 * 1024 * 1024
 """Files of a folder of one call, and their bytes."""
@@ -38,7 +38,7 @@ class ArtifactLog:
         raise NotImplementedError  # the run does
 
     def log_image(
-        self, name: str, image: Any, *, step: int | None = None, caption: str = ""
+        self, name: str, image: Any, *, step: SupportsIndex | None = None, caption: str = ""
     ) -> None:
         """Store an image with the job.
 
@@ -67,7 +67,7 @@ class ArtifactLog:
             writer.add(record, lambda: content, len(content))
 
     def log_histogram(
-        self, name: str, values: Any, *, step: int | None = None, bins: int = 64
+        self, name: str, values: Any, *, step: SupportsIndex | None = None, bins: int = 64
     ) -> None:
         """Store how values are distributed: counts in bins of equal width, of the finite ones.
 
@@ -97,7 +97,7 @@ class ArtifactLog:
         *,
         name: str | None = None,
         kind: str = "",
-        step: int | None = None,
+        step: SupportsIndex | None = None,
     ) -> None:
         """Store a file, or the files of a folder, with the job.
 
@@ -142,15 +142,13 @@ class ArtifactLog:
                 writer.copy(file, record)
 
 
-def _record(name: str, kind: str, step: int | None, caption: str) -> ArtifactRecord:
-    if step is not None:
-        check_step(step)
+def _record(name: str, kind: str, step: SupportsIndex | None, caption: str) -> ArtifactRecord:
     if not isinstance(caption, str):
         raise TypeError(f"caption is {type(caption).__name__}: a text is legal")
     return ArtifactRecord(
         time=time.time(),
         kind=kind,
         name=check_name(name),
-        step=step,
+        step=None if step is None else legal_step(step),
         caption=caption[:LONGEST_CAPTION],
     )

@@ -16,7 +16,7 @@ from trainyard.run.artifacts.artifact_log import ArtifactLog
 from trainyard.run.artifacts.artifact_writer import ArtifactWriter
 from trainyard.run.checkpoints.program_save import ProgramCheckpoints
 from trainyard.run.directory import Phase, RunDirectory
-from trainyard.run.limits import check_step
+from trainyard.run.limits import legal_step
 from trainyard.run.records import Heartbeat
 from trainyard.run.session.job_orders import JobOrders
 from trainyard.run.session.loss_watch import LossWatch
@@ -114,7 +114,7 @@ class Run(ArtifactLog):
         return None if self._files is None else self._files.root
 
     def log(
-        self, values: Mapping[str, SupportsFloat], *, step: int, per_rank: bool = False
+        self, values: Mapping[str, SupportsFloat], *, step: SupportsIndex, per_rank: bool = False
     ) -> None:
         """Log values of a step.
 
@@ -125,25 +125,27 @@ class Run(ArtifactLog):
         its computation.
 
         Args:
-            values: by name, such as `train/loss`; a character that is not legal becomes `_`.
+            values: by name, such as `train/loss`: up to 256 printable characters of any script but
+                the comma. Another name is stored with a checksum, and warns once. Values after the
+                first 2,000 are left out.
             step: completed optimizer steps.
             per_rank: store the values as `<name>/rank-<rank>` instead.
 
         Raises:
-            ValueError: a name has no legal form, there are more than 2,000 values, or `step` is
-                outside of 0 to 1,000,000,000.
-            TypeError: a value is no number.
+            ValueError: `step` is outside of 0 to 1,000,000,000.
+            TypeError: a name is no text, or a value no number.
             BadLossError: on rank 0, a guard of the job finds `train/loss` or `train/grad_norm` bad.
         """
-        new = self._records.log(self._open_writer, values, step=step, per_rank=per_rank)
+        number = legal_step(step)
+        new = self._records.log(self._open_writer, values, step=number, per_rank=per_rank)
         if new and self._place.rank == 0:
-            self._watch.check(step, new)
+            self._watch.check(number, new)
 
     def consumed(
         self,
-        step: int,
+        step: SupportsIndex,
         ids: Iterable[SupportsIndex | str | bytes],
-        positions: Iterable[int] | None = None,
+        positions: Iterable[SupportsIndex] | None = None,
     ) -> None:
         """Record which samples this process used in a step, once a step, after the optimizer.
 
@@ -161,11 +163,11 @@ class Run(ArtifactLog):
         Raises:
             ValueError: `step` is not above that of the call before, or there are more of ids or
                 of positions.
-            TypeError: an id is neither a whole number, nor text, nor bytes.
+            TypeError: a position is no whole number, or an id is neither one, nor text, nor bytes.
         """
         self._records.consume(self._open_writer, step, ids, positions)
 
-    def progress(self, step: int, total: int | None = None) -> None:
+    def progress(self, step: SupportsIndex, total: SupportsIndex | None = None) -> None:
         """Record that the script is alive and how far it is: the job shows it.
 
         From the first call on silence counts: after `guard.hang_seconds` without a further call
@@ -179,10 +181,9 @@ class Run(ArtifactLog):
         Raises:
             ValueError: a number is outside of 0 to 1,000,000,000.
         """
-        check_step(step)
+        step = legal_step(step)
         if total is not None:
-            check_step(total)
-            self._steps = max(total, 1)
+            self._steps = max(legal_step(total, name="total"), 1)
         self._step = step
         self._beat()
 
@@ -221,7 +222,7 @@ class Run(ArtifactLog):
         self._beat()
         return stop
 
-    def should_save(self, step: int) -> bool:
+    def should_save(self, step: SupportsIndex) -> bool:
         """Return whether a person requests a save; the same on all ranks, once a request.
 
         Args:
@@ -231,7 +232,7 @@ class Run(ArtifactLog):
             RuntimeError: there are several processes, and torch.distributed is not initialised.
             ValueError: `step` is outside of 0 to 1,000,000,000.
         """
-        check_step(step)
+        step = legal_step(step)
         if self._open_writer is None or self._orders is None:
             return False
         self._step = step
@@ -271,7 +272,7 @@ class Run(ArtifactLog):
         return resume_folder(self._checkpoints, self._documents[1], error=error)
 
     @contextmanager
-    def checkpoint(self, step: int, *, kind: str = "interval") -> Iterator[Path]:
+    def checkpoint(self, step: SupportsIndex, *, kind: str = "interval") -> Iterator[Path]:
         """Yield a folder for this process' files; at the end of the block it is a checkpoint.
 
         All ranks enter it with the same step, and wait at its end until rank 0 has committed. It
@@ -287,7 +288,7 @@ class Run(ArtifactLog):
             FenceError: a newer attempt of the job has begun, or the fence cannot be raised.
             RuntimeError: this process was forked by the one that is the rank.
         """
-        check_step(step)
+        step = legal_step(step)
         if os.getpid() != self._owner:
             raise RuntimeError("checkpoint() in a forked process; legal: in the rank itself")
         with self.phase("saving"), self._checkpoints.save(step, kind=kind) as folder:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
 from trainyard.data import order_digest
-from trainyard.run.limits import check_step
+from trainyard.run.limits import legal_step
 from trainyard.run.metric_names import LEGAL_FORM, legal_name
-from trainyard.run.records import MetricRecord
+from trainyard.run.records import MOST_RECORD_VALUES, MetricRecord
 from trainyard.run.session.process_place import ProcessPlace
 from trainyard.run.session.session_writer import SessionWriter
 
 logger = logging.getLogger("trainyard")
 
 MOST_NAMES = 2000
-"""Most values of one call of `Run.log`."""
+"""Most values of one call of `Run.log`; further ones are left out."""
 MOST_WARNINGS = 100
 """Names of a process that are stored under another name, of which each is warned of."""
 MOST_SERIES = 4000
@@ -31,6 +32,7 @@ class StepRecords:
         """Begin without records."""
         self._place = place
         self._renamed: set[str] = set()
+        self._left_out = False
         self._last_steps: dict[str, int] = {}
         self._consumed = -1
 
@@ -53,13 +55,11 @@ class StepRecords:
             per_rank: whether the names get the number of this process.
 
         Raises:
-            ValueError: a name has no legal form, there are too many values, or the step is not
-                legal.
-            TypeError: a value is no number.
+            TypeError: a name is no text, or a value no number.
         """
-        check_step(step)
         if len(values) > MOST_NAMES:
-            raise ValueError(f"{len(values):,} values in one call; at most {MOST_NAMES:,}")
+            self._warn_of_many(values)
+            values = dict(itertools.islice(values.items(), MOST_NAMES))
         ending = f"/rank-{self._place.rank}" if per_rank else ""
         legal = {name: legal_name(name) + ending for name in values}
         numbers: dict[str, float] = {}
@@ -74,10 +74,18 @@ class StepRecords:
             return {}
         # Only now, when no value was refused: a name that has risen takes no other value.
         new = [name for name in numbers if self._rises(legal[name], step)]
-        if new:
-            self._add(writer, step, {legal[name]: numbers[name] for name in new})
+        for start in range(0, len(new), MOST_RECORD_VALUES):
+            part = new[start : start + MOST_RECORD_VALUES]
+            self._add(writer, step, {legal[name]: numbers[name] for name in part})
         self._warn_of_renamed({name: legal[name] for name in new if legal[name] != name + ending})
         return {name + ending: numbers[name] for name in new}
+
+    def _warn_of_many(self, values: Mapping[str, SupportsFloat]) -> None:
+        if not self._left_out:
+            self._left_out = True
+            text = "log() with %s values: those after the first %s are left out, %r and on"
+            first = next(itertools.islice(values, MOST_NAMES, None))
+            logger.warning(text, f"{len(values):,}", f"{MOST_NAMES:,}", first)
 
     def _warn_of_renamed(self, names: Mapping[str, str]) -> None:
         for name, legal in names.items():
@@ -88,18 +96,18 @@ class StepRecords:
     def consume(
         self,
         writer: SessionWriter | None,
-        step: int,
+        step: SupportsIndex,
         ids: Iterable[SupportsIndex | str | bytes],
-        positions: Iterable[int] | None,
+        positions: Iterable[SupportsIndex] | None,
     ) -> None:
         """Queue the digest of the samples of a step.
 
         Raises:
             ValueError: `step` is not above that of the call before, or there are more of ids or
                 of positions.
-            TypeError: an id is neither a whole number, nor text, nor bytes.
+            TypeError: a position is no whole number, or an id is neither one, nor text, nor bytes.
         """
-        check_step(step)
+        step = legal_step(step)
         if step <= self._consumed:
             raise ValueError(
                 f"step={step}: step {self._consumed} was given already; all ids of a step go into "

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trainyard.protocol.manifest import manifest_of_event
@@ -45,6 +46,14 @@ def test_a_commit_is_an_event_after_the_metrics_up_to_its_step(tmp_path: Path) -
     assert isinstance(manifest, ProgramManifest)
     assert (manifest.checkpoint_id, manifest.kind) == ("job-1.a1.step-4", "final")
     assert parse_record(ProgramManifest, (folder / "manifest.json").read_bytes()) == manifest
+
+
+def test_a_step_of_numpy_names_the_checkpoint_as_pythons_does(tmp_path: Path) -> None:
+    with run_of(tmp_path).checkpoint(np.int64(4)) as folder:
+        (folder / "model.pt").write_bytes(b"weights")
+    assert folder == tmp_path / "root/job-1/a1/step-4"
+    manifest = parse_record(ProgramManifest, (folder / "manifest.json").read_bytes())
+    assert type(manifest.step) is int
 
 
 def test_a_commit_without_its_event_is_known_by_a_file(

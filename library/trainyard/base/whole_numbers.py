@@ -1,0 +1,22 @@
+"""Whole numbers that a caller gives: Python's, numpy's, or tensors of one element."""
+
+from __future__ import annotations
+
+import operator
+from typing import SupportsIndex
+
+
+def whole_number(name: str, value: SupportsIndex, *, least: int, most: int | None = None) -> int:
+    """Return a whole number as Python's.
+
+    Raises:
+        ValueError: it is not whole, or out of its range.
+    """
+    legal = f"at least {least}" if most is None else f"from {least} to {most:,}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r} must be a whole number {legal}") from None
+    if number < least or (most is not None and number > most):
+        raise ValueError(f"{name}={number} must be {legal}")
+    return number
