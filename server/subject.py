@@ -10,6 +10,23 @@ class Actor:
     """Who caused a change: a person by the name of the token, a node, or a part of the system."""
 
     name: str
+    token_id: str | None = None
+    """Token of a person, by which the person is known: another token may have the same name."""
+    is_admin: bool = False
+    """Whether it is the admin token."""
+
+    @property
+    def identity(self) -> str:
+        """The token of a person; the name of a part of the system."""
+        return self.token_id or self.name
+
+    def may_act_for(self, token_id: str | None) -> bool:
+        """Return whether the actor may see what belongs to the holder of a token."""
+        return self.is_admin or self.made(token_id)
+
+    def made(self, token_id: str | None) -> bool:
+        """Return whether the actor holds a token; None is that of no person."""
+        return token_id is not None and token_id == self.token_id
 
 
 SERVER = Actor("server")

@@ -2,5 +2,5 @@
 
 from server.subject import Actor
 
-ADA, BOB, EVE = Actor("ada"), Actor("bob"), Actor("eve")
-TESTER = Actor("test")
+ADA, BOB, EVE, TESTER = (Actor(name, f"token of {name}") for name in ("ada", "bob", "eve", "test"))
+ADMIN = Actor("admin", "token of the admin", is_admin=True)

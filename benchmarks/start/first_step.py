@@ -31,6 +31,7 @@ from trainyard.run.records import MetricRecord
 from trainyard.spec.layout import Layout
 
 PACKAGES = ("torch",)
+ARCHIVE = "kernels.zip"
 TARGET_SHARE = 0.6
 """Most processor time of a warm attempt, as a share of a cold one."""
 SHAPE = {"dim": 256, "n_heads": 8, "n_kv_heads": 4, "ffn_dim": 1024}
@@ -67,7 +68,7 @@ def start(folder: Path, document: dict[str, Any], *, kernels: Path, tokens: Path
         layout=Layout(),
         roots={"checkpoints": str(folder / "checkpoints")},
         cache_dir=str(tokens),
-        kernel_cache=str(kernels),
+        kernel_archive=str(kernels / ARCHIVE),
     )
     run.spec.write_text(json.dumps(document), encoding="utf-8")
     run.attempt.write_text(attempt.model_dump_json(), encoding="utf-8")
@@ -87,9 +88,9 @@ def start(folder: Path, document: dict[str, Any], *, kernels: Path, tokens: Path
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError((folder / "log").read_text(encoding="utf-8"))
-    for archive in Path(run.kernel_archives).glob("*.zip"):
-        if archive.stat().st_size:
-            archive.replace(kernels / archive.name)
+    archive = Path(run.kernel_archive)
+    if archive.exists() and archive.stat().st_size:
+        archive.replace(kernels / ARCHIVE)
     line = parse_record(MetricRecord, run.metrics.read_text(encoding="utf-8").splitlines()[0])
     return Start(
         processor_seconds=used.ru_utime + used.ru_stime,

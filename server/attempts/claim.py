@@ -24,6 +24,7 @@ from trainyard.protocol.rest.event_data import Claimed
 from trainyard.protocol.resume_parts import ALL_PARTS
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState
 from trainyard.protocol.worker_messages import PROTOCOL, Claim, ClaimReply, WorkerIdentity
+from trainyard.spec.brought_code import fields_with_code
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,9 @@ def _take(
         launch.subject.on(node),
         f"{node} took on {len(share.slots)} slot{'s' * (len(share.slots) != 1)}",
     )
-    starting = [attempt_to(attempt.id, AttemptState.STARTING)] if first else []
+    tainted = bool(fields_with_code(context.secrets.restore(launch.job.spec, launch.job.env)))
+    start = attempt_to(attempt.id, AttemptState.STARTING, tainted=tainted)
+    starting = [start] if first else []
     return _Taken([to_claimed, *starting], event)
 
 

@@ -47,7 +47,7 @@ class Principal:
     @property
     def actor(self) -> Actor:
         """The actor of the request's changes."""
-        return Actor(self.name)
+        return Actor(self.name, self.token_id, is_admin=self.kind is TokenKind.ADMIN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class _EndedAttempt(TypedRow):
     ended_at: Annotated[datetime, attempts.c.ended_at]
     failure: Failure | None
     layout: Layout
+    tainted: bool
 
 
 class CalibrationKeeper:
@@ -103,11 +104,16 @@ class CalibrationKeeper:
             self._after = due[-1].ended_at, due[-1].id
 
     def _measured(self, row: _EndedAttempt) -> tuple[HardwareKind, EndedRun] | None:
-        """Return what an attempt measures, and of which hardware; None with too few steps."""
+        """Return what an attempt measures, and of which hardware.
+
+        None with too few steps, and where code of a job or a person could have written them.
+        """
+        if row.tainted:
+            return None
         with self._context.database.read() as connection:
             spec = effective_spec(connection, row.id)
             place = _place(connection, row.id)
-            if place is None or spec.program is not None or spec.model.factory is not None:
+            if place is None:
                 return None
             out_of_memory = (
                 row.failure is not None and row.failure.reason == FailureReason.OUT_OF_MEMORY

@@ -159,6 +159,7 @@ shells = Table(
     Column("terminal", Record(Terminal)),
     Column("seconds", Float, nullable=False),  # longest time
     Column("created_by", String(100), nullable=False),
+    Column("token_id", ID, index=True),  # that requested it
     Column("created_at", UtcDateTime, nullable=False),
     Column("client_at", UtcDateTime, nullable=False),  # last request of the person
     Column("started_at", UtcDateTime),
@@ -183,8 +184,8 @@ packs = Table(
     Column("digest", String(71), unique=True),  # null until the upload is complete
     Column("size", BigInteger, nullable=False),  # bytes stored so far
     Column("created_by", String(100), nullable=False),
+    Column("token_id", ID, index=True),  # that uploaded it
     Column("named_at", UtcDateTime, nullable=False),  # last upload, plan or job that named it
-    Index("ix_packs_created_by", "created_by"),
     Index("ix_packs_named_at", "named_at"),
 )
 

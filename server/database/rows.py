@@ -191,6 +191,8 @@ class Job(LaunchedJob):
     fork_step: int | None
     progress: Progress
     created_by: str
+    token_id: str | None
+    """Token that submitted it; None in a row of before."""
     created_at: datetime
     updated_at: datetime
     ended_at: datetime | None

@@ -88,6 +88,7 @@ jobs = Table(
     Column("fork_step", Integer),  # completed steps with which the job starts
     Column("progress", Record(Progress), nullable=False),
     Column("created_by", String(100), nullable=False),
+    Column("token_id", ID),  # that submitted it; null in rows of before
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     Column("started_at", UtcDateTime),
@@ -129,6 +130,8 @@ attempts = Table(
     Column("rendezvous_port", Integer, nullable=False),
     Column("check_network", Boolean, nullable=False, default=False, server_default="0"),
     Column("ordered_at", UtcDateTime),  # when it was last ordered to end
+    # Code of a job or a person ran in it: nothing of it is kept for other jobs. Never taken back.
+    Column("tainted", Boolean, nullable=False, default=False, server_default="1"),
     Column("preempted", Text),  # why it is to save and leave although its job is to run on
     Column("provenance", Json),
     Column("continuity", Record(Continuity)),

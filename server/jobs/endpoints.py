@@ -267,7 +267,8 @@ def fork(
 ) -> Response:
     """Start a new job with changed settings from a checkpoint; the reply lists what stays exact."""
     if body.dry_run:
-        return reply(ForkReply(preview=forks.preview(context, checkpoint_id, body), job=None))
+        seen = forks.preview(context, checkpoint_id, body, actor=principal.actor)
+        return reply(ForkReply(preview=seen, job=None))
     preview, job_id = forks.fork(
         context, checkpoint_id, body, actor=principal.actor, idempotency_key=idempotency_key
     )

@@ -33,6 +33,7 @@ from trainyard.protocol.rest.checkpoints import ForkPreview, ForkRequest
 from trainyard.protocol.resume_parts import CheckpointPart, start_state
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
+from trainyard.spec.environment import is_allowed
 from trainyard.spec.job import JobSpec, parse_job_spec
 
 LONGEST_NAME = 80
@@ -53,6 +54,8 @@ class ForkSource(TypedRow):
     stored_spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
     project: Annotated[str, jobs.c.project]
     env: Annotated[dict[str, str] | None, jobs.c.env]
+    token_id: Annotated[str | None, jobs.c.token_id]
+    created_by: Annotated[str, jobs.c.created_by]
     name: Annotated[str, jobs.c.name]
     storage: Annotated[str | None, jobs.c.storage]
 
@@ -82,7 +85,9 @@ class PreparedFork:
         return self.source.step if CheckpointPart.COUNTERS in self.parts else 0
 
 
-def preview(context: Context, checkpoint_id: str, request: ForkRequest) -> ForkPreview:
+def preview(
+    context: Context, checkpoint_id: str, request: ForkRequest, *, actor: Actor
+) -> ForkPreview:
     """Return what a fork would be; nothing is stored.
 
     Raises:
@@ -91,7 +96,7 @@ def preview(context: Context, checkpoint_id: str, request: ForkRequest) -> ForkP
         InvalidRequestError: the new job cannot run here, or not from this checkpoint.
     """
     with context.database.read() as connection:
-        return _preview(_prepare(context, connection, checkpoint_id, request))
+        return _preview(_prepare(context, connection, checkpoint_id, request, actor))
 
 
 def fork(
@@ -126,11 +131,12 @@ def fork(
             )
             if earlier is not None:
                 with suppress(RefusalError):
-                    return _preview(_prepare(context, connection, checkpoint_id, request)), earlier
+                    prepared = _prepare(context, connection, checkpoint_id, request, actor)
+                    return _preview(prepared), earlier
                 return None, earlier
         _source(connection, checkpoint_id)
         lock_job(connection, split_checkpoint_id(checkpoint_id)[0])  # whose retention might delete
-        prepared = _prepare(context, connection, checkpoint_id, request)
+        prepared = _prepare(context, connection, checkpoint_id, request, actor)
         ancestor = Ancestor(
             checkpoint_id=checkpoint_id,
             parts=prepared.parts,
@@ -158,7 +164,11 @@ def _has_env(patch: object, env: Mapping[str, str]) -> bool:
 
 
 def _prepare(
-    context: Context, connection: Connection, checkpoint_id: str, request: ForkRequest
+    context: Context,
+    connection: Connection,
+    checkpoint_id: str,
+    request: ForkRequest,
+    actor: Actor,
 ) -> PreparedFork:
     source = _source(connection, checkpoint_id)
     if source.spec.program is not None:
@@ -166,7 +176,8 @@ def _prepare(
             f"{checkpoint_id} was saved by a program (program.command): submit a new job that "
             "reads its folder"
         )
-    spec = _changed(context.secrets.restore(source.spec, source.env), source.name, request)
+    env = _env(context, source, request, actor)
+    spec = _changed(source.spec.model_copy(update={"env": env}), source.name, request)
     try:
         check_spec(context, spec)
         check_project(connection, spec.project)
@@ -184,6 +195,32 @@ def _prepare(
     )
     _check_place(prepared)
     return prepared
+
+
+def _env(
+    context: Context, source: ForkSource, request: ForkRequest, actor: Actor
+) -> Mapping[str, str]:
+    """Return the environment that the fork takes over: values that views mask stay with their job.
+
+    Raises:
+        InvalidRequestError: the request leaves open what becomes of such a value.
+    """
+    env = context.secrets.open(source.env)
+    if actor.may_act_for(source.token_id):
+        return env
+    hidden = {name for name, value in env.items() if not is_allowed(name, value)}
+    changes = request.changes.get("env", {})
+    left_open = hidden - changes.keys() if isinstance(changes, Mapping) else set[str]()
+    if left_open:
+        raise InvalidRequestError.of(
+            Problem(
+                pointer=f"/changes/env/{name}",
+                detail=f"{source.created_by} submitted the other job with a value that may be a "
+                "secret, so that it is not taken over: give a value, or null to leave it out",
+            )
+            for name in sorted(left_open)
+        )
+    return {name: value for name, value in env.items() if name not in hidden}
 
 
 def _source(connection: Connection, checkpoint_id: str) -> ForkSource:

@@ -52,7 +52,7 @@ def job_of_key(
         InvalidRequestError: the key was used for another request.
     """
     row = {
-        "actor": actor.name,
+        "actor": actor.identity,
         "key": key,
         "request_digest": digest,
         "job_id": job_id,
@@ -64,7 +64,7 @@ def job_of_key(
     earlier = connection.execute(
         sa.select(keys.c.request_digest, keys.c.job_id, jobs.c.env)
         .join(jobs, jobs.c.id == keys.c.job_id)
-        .where(keys.c.actor == actor.name, keys.c.key == key)
+        .where(keys.c.actor == row["actor"], keys.c.key == key)
     ).one()
     if earlier.request_digest != digest or not same_env(context.secrets.open(earlier.env)):
         raise InvalidRequestError.at(

@@ -58,7 +58,8 @@ class SubmittedSpec:
     @property
     def key(self) -> tuple[str, str] | None:
         """What only one job has: its second submission is a repeat, which reads the first job."""
-        return None if self.idempotency_key is None else (self.actor.name, self.idempotency_key)
+        key = self.idempotency_key
+        return None if key is None else (self.actor.identity, key)
 
 
 @dataclass(frozen=True)
@@ -206,6 +207,7 @@ def _row(context: Context, new: CheckedJob) -> dict[str, Any]:
         "fork_step": None if parts is None else ancestor.start_step,
         "storage": ancestor.storage,
         "created_by": actor.name,
+        "token_id": actor.token_id,
         "created_at": now,
         "updated_at": now,
     }

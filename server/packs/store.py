@@ -37,7 +37,7 @@ class PackUpload:
         self._sha256, self._size, self._blocks = hashlib.sha256(), 0, 0
         delete_unnamed(context)
         with context.database.write() as connection:
-            mine = packs.c.created_by == actor.name
+            mine = packs.c.token_id == actor.token_id
             query = select(func.count(), func.coalesce(func.sum(packs.c.size), 0)).where(mine)
             number, size = connection.execute(query).one()
             if number >= MAX_PACKS or size >= MAX_BYTES:
@@ -46,8 +46,8 @@ class PackUpload:
                     f"{MAX_PACKS} of {MAX_BYTES:,} bytes. Delete jobs that name some: a pack goes "
                     "a day after its last job"
                 )
-            row = {"id": self._id, "size": 0, "created_by": actor.name, "named_at": context.now()}
-            connection.execute(insert(packs).values(row))
+            row = {"id": self._id, "size": 0, "created_by": actor.name, "token_id": actor.token_id}
+            connection.execute(insert(packs).values(**row, named_at=context.now()))
 
     def add(self, block: bytes) -> None:
         """Store the next block.

@@ -29,6 +29,7 @@ class Shell(TypedRow):
     table: ClassVar[Table] = shells
     id: str
     job_id: Annotated[str, attempts.c.job_id]
+    token_id: str | None
     attempt_id: str
     attempt: Annotated[int, attempts.c.number]
     share_state: Annotated[AttemptNodeState, attempt_nodes.c.state]

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from server.attempts.launch import newest_launch
 from server.context import Context
 from server.database.metric_and_log_tables import shells
-from server.database.rows import AttemptNode
+from server.database.rows import AttemptNode, Job
+from server.database.tables import attempts
 from server.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from server.events.store import NewEvent, append_event
 from server.lifecycle import lock_job
@@ -30,8 +31,8 @@ from trainyard.protocol.shell_sessions.views import (
 )
 from trainyard.protocol.states import AttemptNodeState, JobState
 
-MAX_OPEN = 4
-"""Most commands of an attempt at once: each costs two long polls of the server."""
+MAX_OPEN, MAX_OPEN_OF_TOKEN = 4, 16
+"""Most commands at once of an attempt, and of a person: each costs two long polls of the server."""
 KEPT = timedelta(days=2)
 """Time after which a row is deleted; twice the longest time of a command. The events stay."""
 CONTACT = timedelta(seconds=5)
@@ -45,11 +46,15 @@ NO_CODE = (
 def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: Actor) -> ShellView:
     """Store a command that a node of the current attempt is to start.
 
+    The command sees what the job may keep from others, such as its secrets. And it could change
+    what the attempt leaves to others, so that from now on nothing is kept of it.
+
     Raises:
         NotFoundError: there is no such job.
+        ForbiddenError: the actor neither submitted the job nor is an admin.
         InvalidRequestError: this server runs no code of people, or the attempt lacks the node or
             the rank.
-        ConflictError: the job does not run, or has too many commands.
+        ConflictError: the job does not run, or there are too many commands.
     """
     shell_id, now = context.new_id(), context.now()
     with context.database.write() as connection:
@@ -57,11 +62,14 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         if not context.settings.allow_code:
             raise InvalidRequestError.at("/argv", NO_CODE)
         launch = newest_launch(connection, job_id)
+        _refuse_others(launch.job, actor)
         if launch.job.state != JobState.RUNNING:
             raise ConflictError(f"{launch.job.name} is {launch.job.state}, not running")
         node = _node(request, launch.nodes)
         connection.execute(delete(shells).where(shells.c.created_at < now - KEPT))
-        _refuse_another(context, connection, launch.attempt.id)
+        _refuse_another(context, connection, launch.attempt.id, actor)
+        taint = update(attempts).where(attempts.c.id == launch.attempt.id).values(tainted=True)
+        connection.execute(taint)
         row: dict[str, Any] = {
             "id": shell_id,
             "attempt_id": launch.attempt.id,
@@ -71,17 +79,20 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
             "terminal": request.terminal,
             "seconds": request.seconds,
             "created_by": actor.name,
+            "token_id": actor.token_id,
             "created_at": now,
             "client_at": now,
         }
         connection.execute(insert(shells).values(row))
         argv = tuple(map(hide_credentials, request.argv))
         words = shlex.join(argv) if argv else "a shell"
+        own = actor.made(launch.job.token_id)
+        why = "who submitted the job" if own else f"an admin, in the job of {launch.job.created_by}"
         event = NewEvent(
             ShellOpened(shell_id=shell_id, argv=argv, rank=request.rank),
             actor,
             launch.subject.on(node),
-            f"{actor.name} runs on {node}: {words}",
+            f"{actor.name}, {why}, runs on {node}: {words}",
         )
         append_event(context, connection, event)
         return read_shell(connection, shell_id).view(now)
@@ -117,12 +128,25 @@ def _node(request: ShellRequest, shares: Sequence[AttemptNode]) -> str:
     return name
 
 
-def _refuse_another(context: Context, connection: Connection, attempt_id: str) -> None:
-    of_attempt = (shells.c.attempt_id == attempt_id) & shells.c.ended_at.is_(None)
+def _refuse_others(job: Job, actor: Actor) -> None:
+    if not actor.may_act_for(job.token_id):
+        raise ForbiddenError(
+            f"a command sees the secrets of its job: only the token with which {job.created_by} "
+            f"submitted {job.name}, and the admin token, may run one in it"
+        )
+
+
+def _refuse_another(
+    context: Context, connection: Connection, attempt_id: str, actor: Actor
+) -> None:
     recent = shells.c.client_at > context.now() - timedelta(minutes=1)
-    found = select(func.count()).where(of_attempt, recent, shells.c.closed.is_(False))
-    if (connection.scalar(found) or 0) >= MAX_OPEN:
-        raise ConflictError(f"{MAX_OPEN} commands run in this attempt, which is the most at once")
+    goes_on = shells.c.ended_at.is_(None) & recent & shells.c.closed.is_(False)
+    for of, most, whose in (
+        (shells.c.attempt_id == attempt_id, MAX_OPEN, "in this attempt"),
+        (shells.c.token_id == actor.token_id, MAX_OPEN_OF_TOKEN, f"of {actor.name}"),
+    ):
+        if (connection.scalar(select(func.count()).where(of, goes_on)) or 0) >= most:
+            raise ConflictError(f"{most} commands {whose} go on, which is the most at once")
 
 
 def read_output(
@@ -200,6 +224,6 @@ def close_shell(context: Context, job_id: str, shell_id: str, *, actor: Actor) -
 def _own(shell: Shell, job_id: str, actor: Actor) -> Shell:
     if shell.job_id != job_id:
         raise NotFoundError(f"job {job_id!r} has no command with the id {shell.id!r}")
-    if shell.created_by != actor.name:
+    if not actor.made(shell.token_id):
         raise ForbiddenError(f"{shell.created_by} requested this command; its output is private")
     return shell

@@ -115,7 +115,7 @@ def test_a_mask_that_is_submitted_back_is_refused_by_its_pointer(
     stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     with pytest.raises(InvalidRequestError) as refusal:
-        fork.preview(context, checkpoint, changes(A_TOKEN="********"))
+        fork.preview(context, checkpoint, changes(A_TOKEN="********"), actor=ADA)
     assert [p.pointer for p in refusal.value.problems] == ["/changes/env/A_TOKEN"]
 
 

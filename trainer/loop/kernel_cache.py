@@ -1,46 +1,30 @@
 """Compiled kernels that jobs of a node share: taken before the first step, archived after it.
 
 torch loads what lies in its caches as code. An attempt therefore compiles in a folder of its own,
-in its run directory. Only a job that brings no code gets the node's archives, and only the worker
-writes among them: it copies the archive that this module leaves in the run directory.
+in its run directory. Only a job that brings no code gets an archive of the node, which the worker
+alone writes: it copies what this module leaves in the run directory.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
-import platform
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-import trainer
 from trainer.distributed import Ranks
 from trainer.parallel.compile import waiting_for_compilers
 from trainer.run import TrainerRun
 from trainyard.run.atomic import replacing
-from trainyard.run.kernel_archive import LARGEST_ARCHIVE, archive_name
+from trainyard.run.kernel_archive import LARGEST_ARCHIVE
 
 logger = logging.getLogger("trainer")
-
-OF_TRAINING = {
-    *("seq_len", "micro_batch_size", "param_dtype", "weight_dtype", "reduce_dtype"),
-    "deterministic",
-}
-"""Fields of `training` that shape what is compiled."""
-SECTIONS = ("model", "parallelism", "activation_checkpoint", "compile", "quantization")
-"""Sections of the spec that do."""
-CPU_INFO = Path("/proc/cpuinfo")
-OF_CPU = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features")
-"""Its fields for which a compiler chooses instructions, on x86 and on ARM."""
 
 
 @contextmanager
@@ -52,8 +36,8 @@ def first_compilation(run: TrainerRun, ranks: Ranks, mesh: DeviceMesh) -> Iterat
     compilation.
     """
     cache = None
-    if run.attempt.kernel_cache is not None and _compiles(run, ranks):
-        cache = KernelCache(run, Path(run.attempt.kernel_cache))
+    if run.attempt.kernel_archive is not None and _compiles(run, ranks):
+        cache = KernelCache(run, Path(run.attempt.kernel_archive))
         _on_each_node(cache.fetch, ranks)
     with waiting_for_compilers(run.spec, mesh, ranks.cpu_group):
         yield
@@ -81,18 +65,17 @@ def _on_each_node(action: Callable[[], None], ranks: Ranks) -> None:
 class KernelCache:
     """The compile caches of one attempt on one node."""
 
-    def __init__(self, run: TrainerRun, store: Path) -> None:
+    def __init__(self, run: TrainerRun, stored: Path) -> None:
         """Read and write nothing yet.
 
         Args:
             run: the attempt; its launcher has directed the caches of inductor and Triton to
                 `kernels` in its run directory.
-            store: the node's archives, by key; this process only reads them.
+            stored: the node's archive, which this process only reads.
         """
         self._kernels = Path(run.directory.kernels)
-        name = archive_name(kernel_key(run))
-        self._stored = store / name
-        self._archive = Path(run.directory.kernel_archives) / name
+        self._stored = stored
+        self._archive = Path(run.directory.kernel_archive)
         self._fetched: frozenset[str] = frozenset()
 
     def fetch(self) -> None:
@@ -120,7 +103,6 @@ class KernelCache:
             logger.info("compiled kernels exceed %d bytes and are not shared", LARGEST_ARCHIVE)
             return
         try:
-            self._archive.parent.mkdir(exist_ok=True)
             with replacing(self._archive, durable=False) as file:
                 os.fchmod(file.fileno(), 0o644)  # the worker may be another user
                 if frozenset(files) != self._fetched:
@@ -142,44 +124,3 @@ def _files(folder: Path) -> Iterator[str]:
 
 def _is_draft(name: str) -> bool:
     return name.startswith((".", "tmp")) or name.endswith((".tmp", ".lock"))
-
-
-def kernel_key(run: TrainerRun) -> str:
-    """Return the SHA-256 of what shapes an attempt's kernels, as hexadecimal digits.
-
-    It limits what one archive holds: torch compares graph, versions and GPU of each entry. It does
-    not compare the CPU, for whose instructions it compiles, and a data folder may move to another
-    machine, or lie where several reach it.
-    """
-    spec = run.spec
-    facts = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "code": _code(),
-        "cpu": _cpu(),
-        "threads": torch.get_num_threads(),
-        "layout": run.attempt.layout.model_dump(mode="json"),
-        "document_masks": spec.data.document_masks,
-        "training": spec.training.model_dump(mode="json", include=OF_TRAINING),
-        **{name: getattr(spec, name).model_dump(mode="json") for name in SECTIONS},
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _cpu() -> list[str]:
-    """Return the fields of each kind of CPU here; none where the system does not list them."""
-    try:
-        lines = CPU_INFO.read_text().splitlines()
-    except OSError:
-        return []
-    return sorted({line for line in lines if line.partition(":")[0].strip() in OF_CPU})
-
-
-def _code() -> str:
-    """Return the digest of the trainer's own code."""
-    digest, folder = hashlib.sha256(), Path(trainer.__file__).parent
-    for path in sorted(folder.rglob("*.py")):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()

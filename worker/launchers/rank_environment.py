@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from trainyard.spec.brought_code import fields_with_code
 from trainyard.spec.environment import environment_problems
 from trainyard.spec.job import JobSpec
 from worker.node.process_tree import WRAPPER
@@ -71,12 +72,7 @@ def _without_login(proxy: str) -> str:
 
 def code_of(spec: JobSpec) -> str | None:
     """Return what of a spec runs code of the job, or could, as the reason for a refusal."""
-    problems = environment_problems(spec.env)
-    refused = [p.pointer[1:].replace("/", ".") for p in problems]
-    if spec.model.factory is not None:
-        refused.append(f"model.factory={spec.model.factory!r}")
-    if spec.program is not None:
-        refused.append("program")
+    refused = fields_with_code(spec)
     if not refused:
         return None
     message = (
@@ -84,7 +80,7 @@ def code_of(spec: JobSpec) -> str | None:
         f"allows it. Refused: {', '.join(refused)}"
     )
     # All names before the reasons: the reasons are long, and a message is cut.
-    return "; ".join((message, *(p.detail for p in problems)))
+    return "; ".join((message, *(p.detail for p in environment_problems(spec.env))))
 
 
 def check_reach(user: RankUser, *, run_directories: Path, folders: Iterable[Path]) -> None:

@@ -1,8 +1,9 @@
 """The node's archives of compiled kernels: one file a key, which the worker alone writes.
 
-torch loads compiled kernels as code, so a job that brings code must not write what another job
-loads. Ranks write archives into their run directory; the supervisor of a job without code copies
-them into the node's folder.
+torch loads compiled kernels as code, so no job may write what another job loads. Ranks write an
+archive into their run directory. The supervisor copies it into the node's folder where the trainer
+alone could write it: the job brings no code, no person has run a command in the attempt, and no
+other job can write the files of this one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from trainyard.protocol.node_samples import DATA_DIR_BYTES
 from trainyard.run.atomic import replacing
-from trainyard.run.kernel_archive import LARGEST_ARCHIVE, is_archive_name
+from trainyard.run.kernel_archive import LARGEST_ARCHIVE
 from worker.node.files import open_regular
 from worker.node.folder_usage import evict, remove_tree
 from worker.node.node_store import WorkerRun
@@ -32,46 +33,44 @@ LEFT_SECONDS = 3600.0
 class KernelStore:
     """The kernels of one attempt: its archive for the node, and the caches in its run directory."""
 
-    def __init__(self, run: WorkerRun, folder: str | None) -> None:
+    def __init__(self, run: WorkerRun, archive: str | None) -> None:
         """Look at nothing yet.
 
         Args:
             run: the run directory.
-            folder: that of the node's archives; None for a job that brings code.
+            archive: that of the node which such attempts share; None where they share none.
         """
         self._run = run
-        self._folder = None if folder is None else Path(folder)
-        self._done = False
+        self._kept = None if archive is None else Path(archive)
+
+    def keep_none(self) -> None:
+        """Keep nothing from now on: another program than the trainer runs as its ranks do."""
+        self._kept = None
 
     def look(self) -> None:
         """Keep the archive of the attempt, once its ranks have written it after their first step.
 
         A failure is logged: the next attempt compiles again.
         """
-        if self._folder is None or self._done:
+        if self._kept is None or not os.path.lexists(self._run.kernel_archive):
             return
+        kept, self._kept = self._kept, None
         try:
-            with os.scandir(self._run.kernel_archives) as entries:
-                name = next((each.name for each in entries if is_archive_name(each.name)), None)
-        except OSError:
-            return
-        if name is not None:
-            self._done = True
-            try:
-                self._keep(self._run.kernel_archives / name, self._folder)
-            except OSError as error:
-                logger.warning("compiled kernels are not kept: %s", error)
+            self._keep(kept)
+        except OSError as error:
+            logger.warning("compiled kernels are not kept: %s", error)
 
     def close(self) -> None:
         """Keep what no look has seen, and remove the attempt's own caches; no rank is left."""
         self.look()
-        for folder in (self._run.kernels, self._run.kernel_archives):
-            if os.path.lexists(folder):
-                remove_tree(Path(folder))
+        if os.path.lexists(self._run.kernels):
+            remove_tree(Path(self._run.kernels))
+        with suppress(OSError):
+            Path(self._run.kernel_archive).unlink()
 
-    def _keep(self, path: Path, folder: Path) -> None:
-        kept = folder / path.name
-        with open_regular(path, owner=self._run.writer) as archive:
+    def _keep(self, kept: Path) -> None:
+        folder = kept.parent
+        with open_regular(self._run.kernel_archive, owner=self._run.writer) as archive:
             size = os.fstat(archive.fileno()).st_size
             if not size:  # the ranks have found all their kernels in the archive
                 with suppress(FileNotFoundError):

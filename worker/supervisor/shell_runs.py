@@ -8,7 +8,7 @@ import pty
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,10 @@ class ShellRuns:
     The processes carry the marks of the attempt and its user, so that they end with it.
     """
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: Share, *, before_start: Callable[[], None]) -> None:
+        """Start nothing yet; `before_start` is called before each command starts."""
         self._share = share
+        self._before_start = before_start
         self._running: list[_Running] = []
         self._seen: set[str] = set()
 
@@ -95,6 +97,7 @@ class ShellRuns:
             self._refuse(order.id, f"it did not start: {error}")
 
     def _start(self, order: ShellOrder) -> None:
+        self._before_start()
         terminal = order.terminal
         if terminal is not None:
             output, other = pty.openpty()

@@ -162,8 +162,8 @@ class AttemptSpec(SpecModel):
     """Absolute path of each named root on this node."""
     cache_dir: str | None = None
     """Folder of this node's token caches; `<run>/cache` when absent."""
-    kernel_cache: str | None = None
-    """Folder of this node's archives of compiled kernels; absent for a job that brings code."""
+    kernel_archive: str | None = None
+    """Archive of compiled kernels that such attempts of the node share; absent where none is."""
 
     def node_of(self, rank: int) -> str | None:
         """Return the name of the node of a global rank; None in a bare launch."""

@@ -74,8 +74,8 @@ class RunDirectory:
     """Folder of memory snapshots of ranks on CUDA."""
     kernels = Entry("kernels")
     """Caches of torch's compilers, of this attempt alone; removed when it ends."""
-    kernel_archives = Entry("kernel_archives")
-    """Folder of the archive that the ranks make of them after their first step."""
+    kernel_archive = Entry("kernels.zip")
+    """The archive that the first rank of a node makes of them after its first step."""
     exit = Entry("exit.json")
     """The supervisor's `ExitRecord`."""
     secret = Entry("supervisor.secret")

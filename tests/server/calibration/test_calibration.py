@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import delete as delete_rows
 from sqlalchemy import func, select, update
 
 from server.calibration import store
@@ -12,18 +13,21 @@ from server.calibration.keeper import AFTER_END, LEAST_POINTS, PAUSE, Calibratio
 from server.calibration.store import read_calibrations
 from server.context import Context
 from server.database.column_types import StoredRecord
+from server.database.metric_and_log_tables import shells
 from server.database.slot_tables import calibrations, measured_runs
 from server.jobs.planning import plan_job
 from server.jobs.resume import options
 from server.jobs.service import delete
 from server.metrics.points import Points
 from server.metrics.store import store_points
-from tests.actors import ADA
-from tests.server.harness import Harness
+from server.shells.service import open_shell
+from tests.actors import ADA, ADMIN
+from tests.server.harness import BRINGS_CODE, Harness
 from tests.server.statements import query_plan
 from trainyard.planner.results import Plan
 from trainyard.planner.speed.calibrate import MARGIN_FROM, calibrate
 from trainyard.planner.speed.rates import Calibration
+from trainyard.protocol.shell_sessions.views import ShellRequest
 from trainyard.run.failures import FailureReason
 from trainyard.spec.job import JobSpec, parse_job_spec
 
@@ -39,6 +43,7 @@ def ended(
     points: int = 20,
     outcome: str = "succeeded",
     reason: FailureReason | None = None,
+    command: bool = False,
     **sections: Any,
 ) -> str:
     """Run a job whose steps take so long, and end it; return its id."""
@@ -52,6 +57,8 @@ def ended(
     }
     with context.database.write() as connection:
         store_points(connection, harness.attempt(job_id).id, by_name)
+    if command:
+        open_shell(context, job_id, ShellRequest(argv=("ls",)), actor=ADMIN)
     for supervisor in supervisors:
         supervisor.end(outcome, reason)
     harness.clock.advance(AFTER_END.total_seconds() + 1)
@@ -120,6 +127,36 @@ def test_a_short_attempt_and_a_program_teach_nothing(harness: Harness, context: 
     ended(harness, context, points=LEAST_POINTS)
     CalibrationKeeper(context).run()
     assert learned(context) == []
+
+
+@BRINGS_CODE
+@pytest.mark.parametrize(
+    "sections",
+    [{"env": {"OWN_SETTING": "1"}}, {"model": {"factory": "own:build", "code": "data:own"}}],
+)
+def test_an_attempt_that_ran_code_of_its_job_teaches_nothing(
+    harness: Harness, context: Context, sections: dict[str, Any]
+) -> None:
+    harness.add_node()
+    ended(harness, context, **sections)
+    CalibrationKeeper(context).run()
+    assert learned(context) == []
+
+
+@BRINGS_CODE
+def test_an_attempt_in_which_a_person_ran_a_command_teaches_nothing(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id = ended(harness, context, command=True)
+    with context.database.write() as connection:
+        connection.execute(delete_rows(shells))  # as two days later
+    other = ended(harness, context)
+    CalibrationKeeper(context).run()
+    with context.database.read() as connection:
+        taught = connection.scalars(select(measured_runs.c.attempt_id)).all()
+    assert taught == [harness.attempt(other).id]
+    assert harness.attempt(job_id).id not in taught
 
 
 def test_an_attempt_that_ran_out_of_memory_counts_as_a_wrong_fit(

@@ -15,7 +15,7 @@ from server.jobs.fork import fork, preview
 from server.jobs.queries import job_view
 from server.jobs.resume import preview as preview_resume
 from server.jobs.service import stop
-from tests.actors import ADA, BOB, EVE
+from tests.actors import ADA, ADMIN, BOB, EVE
 from tests.server.harness import BRINGS_CODE, Harness
 from trainyard.protocol.rest.checkpoints import ForkPreview, ForkRequest
 from trainyard.protocol.rest.resume import ResumeRequest
@@ -58,7 +58,7 @@ def source(harness: Harness, context: Context) -> str:
 
 
 def test_a_fork_with_nothing_changed_is_the_same_curve(context: Context, source: str) -> None:
-    shown = preview(context, source, request(changes={"resources": {"world_size": 4}}))
+    shown = preview(context, source, request(changes={"resources": {"world_size": 4}}), actor=ADA)
     assert (shown.name, shown.step, shown.start_step) == ("tiny-fork", 40, 40)
     assert shown.parts == ALL_PARTS
     assert all(held(shown).values())
@@ -72,16 +72,16 @@ def test_a_fork_with_nothing_changed_is_the_same_curve(context: Context, source:
 def test_a_shape_that_the_size_has_anyway_changes_nothing(
     context: Context, source: str, model: dict[str, Any]
 ) -> None:
-    shown = preview(context, source, request(changes={"model": model}))
+    shown = preview(context, source, request(changes={"model": model}), actor=ADA)
     assert all(held(shown).values()), said(shown, "curve")
 
 
 def test_more_steps_stretch_the_schedule_and_are_said(context: Context, source: str) -> None:
-    shown = preview(context, source, request(changes={"training": {"steps": 200}}))
+    shown = preview(context, source, request(changes={"training": {"steps": 200}}), actor=ADA)
     assert [name for name, holds in held(shown).items() if not holds] == ["curve"]
     assert "end of the schedule, in tokens: 204800 -> 409600" in said(shown, "curve")
     pinned = {"training": {"steps": 200}, "lr_schedule": {"total_steps": 100}}
-    assert all(held(preview(context, source, request(changes=pinned))).values())
+    assert all(held(preview(context, source, request(changes=pinned), actor=ADA)).values())
 
 
 @pytest.mark.parametrize(
@@ -95,23 +95,25 @@ def test_more_steps_stretch_the_schedule_and_are_said(context: Context, source: 
 def test_other_data_begin_at_their_start(
     context: Context, source: str, changes: dict[str, Any]
 ) -> None:
-    shown = preview(context, source, request(changes=changes))
+    shown = preview(context, source, request(changes=changes), actor=ADA)
     assert shown.parts == ("model", "optimizer", "counters")
     assert shown.start_step == 40
     assert not held(shown)["data order"]
     assert "begins at position 0" in said(shown, "data order")
     with pytest.raises(InvalidRequestError, match="leave data out") as refusal:
-        preview(context, source, request(changes=changes, parts=list(ALL_PARTS)))
+        preview(context, source, request(changes=changes, parts=list(ALL_PARTS)), actor=ADA)
     assert refusal.value.problems[0].pointer == "/parts"
 
 
 def test_another_batch_keeps_the_order_and_another_rate_the_data(
     context: Context, source: str
 ) -> None:
-    shown = preview(context, source, request(changes={"training": {"global_batch_size": 32}}))
+    shown = preview(
+        context, source, request(changes={"training": {"global_batch_size": 32}}), actor=ADA
+    )
     assert held(shown)["data order"]
     assert not held(shown)["global batch"]
-    shown = preview(context, source, request(changes={"optimizer": {"lr": 1e-4}}))
+    shown = preview(context, source, request(changes={"optimizer": {"lr": 1e-4}}), actor=ADA)
     assert [name for name, holds in held(shown).items() if not holds] == ["curve"]
     assert "optimizer.lr: 0.0003 -> 0.0001" in said(shown, "curve")
 
@@ -119,7 +121,7 @@ def test_another_batch_keeps_the_order_and_another_rate_the_data(
 def test_only_the_model_starts_a_job_at_step_0(
     context: Context, harness: Harness, source: str
 ) -> None:
-    shown, job_id = fork(context, source, request(parts=["model"], name="tuned"), actor=BOB)
+    shown, job_id = fork(context, source, request(parts=["model"], name="tuned"), actor=ADA)
     assert shown is not None
     assert (shown.name, shown.start_step, shown.parts) == ("tuned", 0, ("model",))
     assert {name for name, holds in held(shown).items() if holds} == {"weights", "global batch"}
@@ -162,18 +164,18 @@ def test_what_cannot_be_is_refused_by_its_field(
     context: Context, source: str, body: dict[str, Any], pointer: str, match: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=match) as refusal:
-        preview(context, source, request(**body))
+        preview(context, source, request(**body), actor=ADA)
     assert pointer in {problem.pointer for problem in refusal.value.problems}
 
 
 def test_an_unknown_or_damaged_checkpoint_is_refused(context: Context, source: str) -> None:
-    for act in (preview, lambda *a: fork(*a, actor=BOB)):
+    for act in (preview, fork):
         with pytest.raises(NotFoundError, match="no checkpoint"):
-            act(context, source.replace("step-40", "step-41"), request())
+            act(context, source.replace("step-40", "step-41"), request(), actor=ADA)
 
 
 def test_lineage_is_kept_on_both_sides(context: Context, harness: Harness, source: str) -> None:
-    _, job_id = fork(context, source, request(), actor=BOB)
+    _, job_id = fork(context, source, request(), actor=ADA)
     shown = job_view(context, job_id)
     assert (shown.forked_from, shown.fork_parts) == (source, ALL_PARTS)
     assert shown.spec.env == {"HF_TOKEN": "********"}
@@ -183,11 +185,35 @@ def test_lineage_is_kept_on_both_sides(context: Context, harness: Harness, sourc
     assert (descendant.job_id, descendant.name) == (job_id, "tiny-fork")
 
 
+@pytest.mark.parametrize("changes", [{}, {"env": {"OTHER": "1"}}, {"name": "mine"}])
+def test_another_person_does_not_get_the_secrets_of_the_job(
+    context: Context, source: str, changes: dict[str, Any]
+) -> None:
+    for act in (preview, fork):
+        with pytest.raises(InvalidRequestError, match="ada submitted the other job") as refusal:
+            act(context, source, request(changes=changes), actor=BOB)
+        assert [each.pointer for each in refusal.value.problems] == ["/changes/env/HF_TOKEN"]
+
+
+@pytest.mark.parametrize("value", [None, "own"])
+def test_another_person_forks_with_own_values_or_none(
+    context: Context, harness: Harness, source: str, value: str | None
+) -> None:
+    _, job_id = fork(context, source, request(changes={"env": {"HF_TOKEN": value}}), actor=BOB)
+    env = context.secrets.open(harness.job(job_id).env)
+    assert env == ({} if value is None else {"HF_TOKEN": value})
+
+
+def test_the_admin_takes_all_over(context: Context, harness: Harness, source: str) -> None:
+    _, job_id = fork(context, source, request(), actor=ADMIN)
+    assert context.secrets.open(harness.job(job_id).env) == ENV
+
+
 def test_a_fork_goes_back_to_its_origin_until_it_has_saved(
     context: Context, harness: Harness, source: str
 ) -> None:
     at_once = {"retry": {"backoff_seconds": 0.0}}
-    _, job_id = fork(context, source, request(changes=at_once), actor=BOB)
+    _, job_id = fork(context, source, request(changes=at_once), actor=ADA)
     for number in (1, 2):  # also the retry of what saved nothing
         assert harness.place() == 1
         (supervisor,) = harness.claim_all(job_id)
@@ -216,8 +242,8 @@ def test_a_fork_goes_back_to_its_origin_until_it_has_saved(
 def test_a_person_resumes_a_fork_from_its_origin_too(
     context: Context, harness: Harness, source: str
 ) -> None:
-    _, job_id = fork(context, source, request(parts=["model", "counters"]), actor=BOB)
-    stop(context, job_id, actor=BOB, reason="")
+    _, job_id = fork(context, source, request(parts=["model", "counters"]), actor=ADA)
+    stop(context, job_id, actor=ADA, reason="")
     assert job_view(context, job_id).state == JobState.STOPPED
     shown = preview_resume(context, job_id, ResumeRequest())
     assert (shown.checkpoint_id, shown.step) == (source, 40)
@@ -227,7 +253,7 @@ def test_a_fork_runs_only_where_its_origin_lies(
     context: Context, harness: Harness, source: str
 ) -> None:
     harness.add_node("elsewhere", slots=16, roots={"checkpoints": "another", "data": "root-2"})
-    _, job_id = fork(context, source, request(changes=WIDE), actor=BOB)
+    _, job_id = fork(context, source, request(changes=WIDE), actor=ADA)
     assert harness.place() == 0, "16 slots are free, but on another storage"
     assert job_view(context, job_id).state == JobState.QUEUED
 
@@ -235,29 +261,30 @@ def test_a_fork_runs_only_where_its_origin_lies(
 def test_one_that_is_being_deleted_starts_nothing(context: Context, source: str) -> None:
     from server.checkpoints.deletion import delete
 
-    fork(context, source, request(), actor=BOB)
+    fork(context, source, request(), actor=ADA)
     with pytest.raises(ConflictError, match="is being loaded by an attempt"):
         delete(context, source, actor=ADA)
 
 
 def test_a_repeat_under_the_same_key_is_the_same_job(context: Context, source: str) -> None:
-    _, first = fork(context, source, request(), actor=BOB, idempotency_key="mine")
-    shown, again = fork(context, source, request(), actor=BOB, idempotency_key="mine")
+    _, first = fork(context, source, request(), actor=ADA, idempotency_key="mine")
+    shown, again = fork(context, source, request(), actor=ADA, idempotency_key="mine")
     assert (again, shown and shown.checkpoint_id) == (first, source)
-    assert fork(context, source, request(), actor=EVE, idempotency_key="mine")[1] != first
+    without = request(changes={"env": None})
+    assert fork(context, source, without, actor=EVE, idempotency_key="mine")[1] != first
     with pytest.raises(InvalidRequestError, match="another body"):
-        fork(context, source, request(name="other"), actor=BOB, idempotency_key="mine")
+        fork(context, source, request(name="other"), actor=ADA, idempotency_key="mine")
 
 
 def test_a_repeat_is_the_same_job_though_the_checkpoint_has_gone_since(
     context: Context, source: str
 ) -> None:
-    _, first = fork(context, source, request(), actor=BOB, idempotency_key="mine")
+    _, first = fork(context, source, request(), actor=ADA, idempotency_key="mine")
     with context.database.write() as connection:
         connection.execute(delete(checkpoints).where(checkpoints.c.id == source))
-    assert fork(context, source, request(), actor=BOB, idempotency_key="mine") == (
+    assert fork(context, source, request(), actor=ADA, idempotency_key="mine") == (
         None,
         first,
     )
     with pytest.raises(NotFoundError):
-        fork(context, source, request(), actor=BOB, idempotency_key="other")
+        fork(context, source, request(), actor=ADA, idempotency_key="other")

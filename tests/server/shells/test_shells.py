@@ -11,12 +11,12 @@ from sqlalchemy import select
 from server.attempts.service import ReportedShare, authenticate_share
 from server.auth.tokens import hash_token
 from server.context import Context
-from server.database.tables import events
+from server.database.tables import attempts, events
 from server.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from server.ingest.receive import store_report
 from server.shells import service, worker_api
 from server.subject import Actor
-from tests.actors import ADA
+from tests.actors import ADA, ADMIN, EVE
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness, Launched, Supervisor
 from trainyard.protocol.shell_sessions.messages import (
     INPUT_BYTES,
@@ -37,7 +37,6 @@ from trainyard.protocol.shell_sessions.views import (
 )
 from trainyard.protocol.worker_messages import PROTOCOL, Report, ReportReply
 
-EVE = Actor("eve")
 LS = ShellRequest(argv=("ls", "-l"))
 
 
@@ -199,6 +198,67 @@ def test_only_who_requested_a_command_reads_and_writes_it(
         service.close_shell(context, job_id, shell.id, actor=EVE)
     with pytest.raises(NotFoundError):
         service.close_shell(context, shell.id, shell.id, actor=ADA)
+
+
+@BRINGS_CODE
+def test_only_who_submitted_the_job_and_the_admin_run_a_command(
+    context: Context, running: Launched
+) -> None:
+    job_id, supervisor = running
+    for other in (EVE, Actor(ADA.name, "another token of this name"), Actor(ADA.name)):
+        with pytest.raises(ForbiddenError, match="with which ada submitted"):
+            service.open_shell(context, job_id, LS, actor=other)
+    assert orders(context, supervisor) == ()
+    service.open_shell(context, job_id, LS, actor=ADA)
+    service.open_shell(context, job_id, LS, actor=ADMIN)
+    with context.database.read() as connection:
+        opened = events.c.kind == "shell_opened"
+        messages = connection.scalars(select(events.c.message).where(opened).order_by(events.c.id))
+        assert list(messages) == [
+            f"ada, who submitted the job, runs on {supervisor.node}: ls -l",
+            f"admin, an admin, in the job of ada, runs on {supervisor.node}: ls -l",
+        ]
+
+
+@BRINGS_CODE
+def test_another_token_of_the_same_name_reads_nothing(context: Context, shell: ShellView) -> None:
+    for other in (Actor(ADA.name, "another token of this name"), ADMIN):
+        with pytest.raises(ForbiddenError, match="its output is private"):
+            service.read_output(context, shell.job_id, shell.id, start=0, actor=other)
+
+
+@BRINGS_CODE
+def test_a_command_taints_the_attempt_before_it_is_ordered(
+    context: Context, harness: Harness, running: Launched
+) -> None:
+    job_id, supervisor = running
+
+    def tainted() -> bool:
+        with context.database.read() as connection:
+            return bool(connection.scalar(select(attempts.c.tainted)))
+
+    assert not tainted()
+    with pytest.raises(ForbiddenError):
+        service.open_shell(context, job_id, LS, actor=EVE)
+    assert not tainted()
+    made = service.open_shell(context, job_id, LS, actor=ADA)
+    assert tainted()
+    tell(context, supervisor, made.id, exit=ShellExit(exit_code=0))
+    supervisor.end("succeeded")
+    assert tainted()
+
+
+@BRINGS_CODE
+def test_a_person_has_a_limited_number_of_commands_in_all_attempts(
+    context: Context, running: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_OPEN_OF_TOKEN", 2)
+    job_id, _ = running
+    for _ in range(2):
+        service.open_shell(context, job_id, LS, actor=ADA)
+    with pytest.raises(ConflictError, match="2 commands of ada go on"):
+        service.open_shell(context, job_id, LS, actor=ADA)
+    service.open_shell(context, job_id, LS, actor=ADMIN)
 
 
 @BRINGS_CODE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ from torch._dynamo.utils import counters
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob, train_rank
 from trainer.loop import kernel_cache
-from trainer.loop.kernel_cache import KernelCache, kernel_key
+from trainer.loop.kernel_cache import KernelCache
 from trainer.run import TrainerRun, open_run
 from trainyard.protocol.attempt import AttemptSpec
-from trainyard.run.kernel_archive import is_archive_name
 from trainyard.spec.layout import Layout
 
 PATIENT: dict[str, Any] = {"initialize": False, "timeout_seconds": 600.0}
@@ -30,7 +28,7 @@ def _prepare(job: SmallJob, attempt: int, store: Path) -> Path:
     run = job.prepare(attempt, Layout())
     path = run / "attempt.json"
     described = AttemptSpec.model_validate_json(path.read_text())
-    path.write_text(described.model_copy(update={"kernel_cache": str(store)}).model_dump_json())
+    path.write_text(described.model_copy(update={"kernel_archive": str(store)}).model_dump_json())
     return run
 
 
@@ -41,13 +39,8 @@ def _train(run: str) -> tuple[int, int]:
     return counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"]
 
 
-def _archives(run: Path) -> list[Path]:
-    return sorted((run / "kernel_archives").iterdir())
-
-
 def test_the_next_attempt_compiles_nothing_and_computes_the_same(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    store.mkdir()
+    store = tmp_path / "store.zip"
     job = SmallJob(tmp_path).changed(
         tmp_path,
         model={"n_layers": 1},
@@ -58,31 +51,28 @@ def test_the_next_attempt_compiles_nothing_and_computes_the_same(tmp_path: Path)
     first, second = (_prepare(job, number, store) for number in (1, 2))
     ((hits, misses),) = run_ranks(1, _train, str(first), **PATIENT)
     assert hits == 0 < misses
-    (archive,) = _archives(first)
-    assert is_archive_name(archive.name)
+    archive = first / "kernels.zip"
     assert archive.stat().st_mode & 0o777 == 0o644
-    archive.rename(store / archive.name)  # as the worker does
+    archive.rename(store)  # as the worker does
     ((hits, again),) = run_ranks(1, _train, str(second), **PATIENT)
     assert (hits, again) == (misses, 0)
-    (unchanged,) = _archives(second)
-    assert (unchanged.name, unchanged.stat().st_size) == (archive.name, 0)
+    assert (second / "kernels.zip").stat().st_size == 0
     losses = [Attempt(run).values("train/loss") for run in (first, second)]
     assert losses[0] == losses[1]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> TrainerRun:
-    (tmp_path / "store").mkdir()
-    prepared = _prepare(SmallJob(tmp_path), 1, tmp_path / "store")
+    prepared = _prepare(SmallJob(tmp_path), 1, tmp_path / "store.zip")
     return open_run(prepared, world_size=1, roots={})
 
 
 def _stored(run: TrainerRun) -> Path:
-    return Path(str(run.attempt.kernel_cache)) / f"{kernel_key(run)}.zip"
+    return Path(str(run.attempt.kernel_archive))
 
 
 def _cache(run: TrainerRun) -> KernelCache:
-    return KernelCache(run, Path(str(run.attempt.kernel_cache)))
+    return KernelCache(run, _stored(run))
 
 
 def _compile(run: TrainerRun, **files: str) -> None:
@@ -93,7 +83,7 @@ def _compile(run: TrainerRun, **files: str) -> None:
 
 
 def _left(run: TrainerRun) -> Path:
-    return Path(run.directory.kernel_archives) / _stored(run).name
+    return Path(run.directory.kernel_archive)
 
 
 def test_new_kernels_are_added_to_those_of_the_archive(run: TrainerRun) -> None:
@@ -152,7 +142,7 @@ def test_a_full_disk_costs_the_archive_alone(
     _compile(run, one="first")
     monkeypatch.setattr(zipfile.ZipFile, "write", full)
     _cache(run).archive()
-    assert list(run.directory.kernel_archives.iterdir()) == []
+    assert not _left(run).exists()
     with zipfile.ZipFile(_stored(run), "w") as archive:
         archive.writestr("ab/one", "first")
     monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
@@ -166,41 +156,8 @@ def test_kernels_beyond_the_bound_are_not_shared(
     _compile(run, one="first")
     monkeypatch.setattr(kernel_cache, "LARGEST_ARCHIVE", 4)
     _cache(run).archive()
-    assert not run.directory.kernel_archives.exists()
+    assert not _left(run).exists()
     with zipfile.ZipFile(_stored(run), "w") as archive:
         archive.writestr("ab/two", "second")
     _cache(run).fetch()
     assert not run.directory.kernels.exists()
-
-
-def test_another_cpu_has_other_archives(
-    run: TrainerRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch compiles for the instructions of this one; another may not have them."""
-    info = tmp_path / "cpuinfo"
-    monkeypatch.setattr(kernel_cache, "CPU_INFO", info)
-    core = "processor : {}\nmodel : 2\ncpu MHz : {}\nflags : fpu {}\n\n"
-    info.write_text(core.format(0, 2596, "avx512f") + core.format(1, 2597, "avx512f"))
-    own = kernel_key(run)
-    info.write_text(core.format(0, 3000, "avx512f"))
-    assert kernel_key(run) == own
-    info.write_text(core.format(0, 2596, "avx2"))
-    assert kernel_key(run) != own
-
-
-def test_the_key_follows_what_is_compiled(run: TrainerRun) -> None:
-    def key(section: str, **fields: object) -> str:
-        changed = getattr(run.spec, section).model_copy(update=fields)
-        return kernel_key(replace(run, spec=run.spec.model_copy(update={section: changed})))
-
-    own = kernel_key(run)
-    same = [key("training", steps=7, seed=3), key("optimizer", lr=0.5), key("data", path="x")]
-    other = [
-        key("training", seq_len=64),
-        key("training", micro_batch_size=2),
-        key("model", n_layers=3),
-        key("compile", backend="eager"),
-        key("data", document_masks=True),
-    ]
-    assert set(same) == {own}
-    assert len({own, *other}) == 6

@@ -31,6 +31,7 @@ LOOK = """
 id -u
 for file in supervisor.secret ../../../node.token; do cat $file; done
 cat
+echo planted > kernels.zip
 setsid sleep 600 &
 """
 
@@ -78,6 +79,7 @@ class Launched:
 @pytest.fixture
 def launched(open_place: Place) -> Launched:
     run_as = RunAs.parse(RUN_AS)
+    open_place.local = replace(open_place.local, run_as=run_as)
     node = open_place.node
     run_as.prepare_node(slots=4, data_dir=node.data_dir, shared=[])
     attempt = open_place.attempt(open_place.grant(ranks=1))

@@ -1,0 +1,35 @@
+"""Jobs, commands and packs have the token that made them; attempts that others must not trust."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0054"
+down_revision = "0053"
+branch_labels = None
+depends_on = None
+
+WITH_TOKEN = ("jobs", "shells", "packs")
+
+
+def upgrade() -> None:
+    """Add the columns: rows of before have no token, and their attempts are not trusted."""
+    for table in WITH_TOKEN:
+        op.add_column(table, sa.Column("token_id", sa.String(26)))
+    op.create_index("ix_shells_token_id", "shells", ["token_id"])
+    op.drop_index("ix_packs_created_by", "packs")
+    op.create_index("ix_packs_token_id", "packs", ["token_id"])
+    op.add_column(
+        "attempts", sa.Column("tainted", sa.Boolean(), nullable=False, server_default="1")
+    )
+
+
+def downgrade() -> None:
+    """Drop the columns."""
+    op.drop_column("attempts", "tainted")
+    op.drop_index("ix_packs_token_id", "packs")
+    op.create_index("ix_packs_created_by", "packs", ["created_by"])
+    op.drop_index("ix_shells_token_id", "shells")
+    for table in WITH_TOKEN:
+        op.drop_column(table, "token_id")
