@@ -17,11 +17,13 @@ from tests.worker.fake_server import FakeServer, FakeShell
 from tests.worker.launchers.process_launcher import STAND_IN, TORCHRUN, WARM
 from tests.worker.node.conftest import alive
 from trainyard.base.ids import make_id
+from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.shell_sessions.messages import ShellOrder, Terminal
 from trainyard.protocol.states import DesiredState
 from trainyard.run.atomic import replace_file
 from worker.launch import prepare_run
 from worker.launchers.warm.fork_client import environment_of_imports
+from worker.node.files import read_record
 from worker.node.node_store import AttemptLock
 from worker.node.process_tree import end_user
 from worker.node.users import RankUser, RunAs
@@ -134,9 +136,12 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
 
 @needs_root
 def test_a_command_of_a_person_is_the_user_of_its_attempt_and_ends_with_it(
-    launched: Launched, python: str
+    open_place: Place, launched: Launched, python: str
 ) -> None:
     attempt, user = launched.attempt, launched.user
+    described = read_record(attempt.run.attempt, AttemptSpec)
+    assert described is not None
+    assert described.kernel_archive is not None, "the attempt itself may share its kernels"
     piped = FakeShell(_order(0, "sh", "-c", LOOK), given=b"what is piped\n")
     typed = FakeShell(_order(1, "sh", "-c", "echo opened > $(tty)", terminal=Terminal()))
     launched.supervise(python, "sleep")
@@ -156,6 +161,7 @@ def test_a_command_of_a_person_is_the_user_of_its_attempt_and_ends_with_it(
     attempt.seen.desired = DesiredState.CANCEL
     assert attempt.exit().outcome == "cancelled"
     assert alive(user.uid) == []
+    assert list(open_place.node.kernels.iterdir()) == [], "what the command planted is not kept"
 
 
 def _order(number: int, *argv: str, terminal: Terminal | None = None) -> ShellOrder:
