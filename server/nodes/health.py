@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,6 +36,10 @@ class NodeFailure:
     job_id: str
     node: str
     reason: FailureReason
+    spec: str
+    """Digest of the job's spec without its name and notes: jobs of one spec are one witness."""
+    submitter: str
+    """Who submitted the job, by the id of the token."""
     at: datetime
     """When it ended."""
 
@@ -92,30 +96,50 @@ def repeated_failures(
     node: str,
     *,
     limit: int,
+    nodes: int | None,
+    submitters: int,
     trained_elsewhere: Callable[[Collection[str]], bool],
 ) -> Sequence[NodeFailure]:
     """Return the failures for which a node is to be cordoned; none where it is not.
 
-    A failure of a job that failed for the same reason on another node too is the job's. The others
-    count from `limit` on, where they are of several jobs, or of a job that trains elsewhere.
+    A job can fail on purpose, and by its own input. So a failure counts only where its job failed
+    for that reason on no other node, and where the reason is not seen on many nodes: more than
+    half of them, or more than three and a tenth. From `limit` on they have the node cordoned, where
+    jobs of different specs agree, those of different submitters if there are several, and one of
+    these jobs trains elsewhere.
 
     Args:
         failures: those of all nodes within the window.
         node: name of the node.
         limit: failures that are needed.
+        nodes: online nodes of its kind of slot; None where no other one takes work, so that none
+            can show that it runs such jobs.
+        submitters: persons whose jobs ran within the window.
         trained_elsewhere: returns whether one of these jobs has trained without the node.
     """
     known = list(failures)
-    nodes_of: dict[tuple[str, FailureReason], set[str]] = {}
+    nodes_of_job: dict[tuple[str, FailureReason], set[str]] = defaultdict(set)
+    nodes_of: dict[FailureReason, set[str]] = defaultdict(set)
     for each in known:
-        nodes_of.setdefault((each.job_id, each.reason), set()).add(each.node)
+        nodes_of_job[each.job_id, each.reason].add(each.node)
+        nodes_of[each.reason].add(each.node)
     own = [
-        each for each in known if each.node == node and nodes_of[each.job_id, each.reason] == {node}
+        each
+        for each in known
+        if each.node == node
+        and nodes_of_job[each.job_id, each.reason] == {node}
+        and (nodes is None or not _many(len(nodes_of[each.reason]), nodes))
     ]
-    jobs = {each.job_id for each in own}
-    if len(own) < limit or (len(jobs) < 2 and not trained_elsewhere(jobs)):
+    agree = len({each.spec for each in own}) > 1 and (
+        submitters < 2 or len({each.submitter for each in own}) > 1
+    )
+    if len(own) < limit or not agree:
         return ()
-    return own
+    return own if nodes is None or trained_elsewhere({each.job_id for each in own}) else ()
+
+
+def _many(some: int, nodes: int) -> bool:
+    return some > min(nodes / 2, max(3, nodes / 10))
 
 
 def in_words(failures: Sequence[NodeFailure]) -> str:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Table, exists, select
+from sqlalchemy import Connection, Table, exists, func, select
 
 from server.context import Context
+from server.database.column_types import StoredRecord
 from server.database.held import HAS_RANKS
 from server.database.rows import TypedRow
-from server.database.tables import attempt_nodes, attempts, nodes
+from server.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.errors import UnreadableError
 from server.nodes.drain import cordon_by_server
 from server.nodes.health import (
     NodeFailure,
@@ -23,11 +26,14 @@ from server.nodes.health import (
 )
 from trainyard.protocol.states import AttemptOutcome
 from trainyard.run.failures import Failure
+from trainyard.spec.job import JobSpec
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY = timedelta(seconds=5)
 """Pause between two looks at the attempts that failed since the last one."""
+JUDGE_EVERY = timedelta(minutes=1)
+"""Pause between two judgements without a new failure: jobs may have trained elsewhere since."""
 OVERLAP = timedelta(seconds=30)
 """Age of rows that a look reads again: transactions commit in another order than their times."""
 
@@ -41,6 +47,8 @@ class _Ended(TypedRow):
     job_id: str
     failure: Failure | None
     ended_at: Annotated[datetime, attempts.c.ended_at]
+    spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
+    submitter: Annotated[str, func.coalesce(jobs.c.token_id, jobs.c.created_by)]
 
 
 class NodeWatch:
@@ -49,6 +57,8 @@ class NodeWatch:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._looked_at: datetime | None = None
+        self._judged_at: datetime | None = None
+        self._warned: dict[str, str] = {}
         self._failures: dict[str, NodeFailure] = {}
 
     def run(self) -> int:
@@ -67,16 +77,34 @@ class NodeWatch:
         self._failures = {
             each.attempt_id: each for each in (*self._failures.values(), *new) if each.at > since
         }
-        return sum(self._judge(node) for node in sorted({each.node for each in new}))
+        judged = self._judged_at
+        if judged is None or not timedelta() <= now - judged < JUDGE_EVERY:
+            self._judged_at = now
+            new = list(self._failures.values())
+        found = Counter(each.node for each in self._failures.values())
+        due = {each.node for each in new if found[each.node] >= settings.cordon_after_failures}
+        return sum(self._judge(node, since) for node in sorted(due))
 
     def _read(self, since: datetime) -> list[NodeFailure]:
         """Return the failures of nodes since a time that are not known yet."""
         ended = attempts.c.ended_at
-        query = _Ended.select().where(ended > since, attempts.c.outcome == AttemptOutcome.FAILED)
+        query = (
+            _Ended.select()
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .where(ended > since, attempts.c.outcome == AttemptOutcome.FAILED)
+        )
         with self._context.database.read() as connection:
             rows = _Ended.all(connection, query)
         return [
-            NodeFailure(row.id, row.job_id, failure.node, failure.reason, row.ended_at)
+            NodeFailure(
+                row.id,
+                row.job_id,
+                failure.node,
+                failure.reason,
+                _witness(row),
+                row.submitter,
+                row.ended_at,
+            )
             for row in rows
             if row.id not in self._failures
             and (failure := row.failure) is not None
@@ -84,7 +112,7 @@ class NodeWatch:
             and is_of_the_node(failure)
         ]
 
-    def _judge(self, node: str) -> bool:
+    def _judge(self, node: str, since: datetime) -> bool:
         """Cordon a node where its failures require it; return whether that was done."""
         context = self._context
         with context.database.write() as connection:
@@ -99,19 +127,46 @@ class NodeWatch:
                 for each in self._failures.values()
                 if row.trusted_since is None or each.at > row.trusted_since
             ]
+            has_another = _has_another(connection, node, row.device)
             repeated = repeated_failures(
                 counted,
                 node,
                 limit=context.settings.cordon_after_failures,
+                nodes=_online(connection, row.device) if has_another else None,
+                submitters=_submitters(connection, since),
                 trained_elsewhere=lambda jobs: _trained_without(connection, jobs, node),
             )
             if not repeated:
                 return False
-            if not _has_another(connection, node, row.device):
-                logger.warning("%s: %s; it is the last of its kind", node, in_words(repeated))
+            if not has_another:
+                if self._warned.get(node) != repeated[-1].attempt_id:
+                    self._warned[node] = repeated[-1].attempt_id
+                    logger.warning("%s: %s; it is the last of its kind", node, in_words(repeated))
                 return False
             cordon_by_server(context, connection, node, [in_words(repeated)])
             return True
+
+
+def _witness(row: _Ended) -> str:
+    """Return a digest of a spec without what names it; the job itself where it is unreadable."""
+    try:
+        spec = row.spec.read(f"spec of job {row.job_id}")
+    except UnreadableError:
+        return row.job_id
+    return spec.model_copy(update={"name": "job", "description": "", "tags": ()}).digest
+
+
+def _online(connection: Connection, device: str) -> int:
+    online = nodes.c.offline_since.is_(None) & (nodes.c.device == device)
+    return connection.scalar(select(func.count()).select_from(nodes).where(online)) or 0
+
+
+def _submitters(connection: Connection, since: datetime) -> int:
+    """Return how many persons had jobs of which an attempt ended since a time."""
+    persons = func.count(func.distinct(func.coalesce(jobs.c.token_id, jobs.c.created_by)))
+    ended = attempts.c.ended_at > since
+    query = select(persons).join(attempts, attempts.c.job_id == jobs.c.id).where(ended)
+    return connection.scalar(query) or 0
 
 
 def _trained_without(connection: Connection, job_ids: Collection[str], node: str) -> bool:

@@ -110,7 +110,7 @@ class Supervisor:
         """Run the node's share to its end, and report until the server knows how it ended."""
         become_subreaper()  # before the first child: a daemon of it could escape otherwise
         raise_file_limit()
-        signal.signal(signal.SIGTERM, lambda _number, _frame: self._orders.preempt())
+        signal.signal(signal.SIGTERM, lambda *_: self._orders.preempt())
         reporting = threading.Thread(target=self._reporter.report_until_over, name="reporter")
         uploading = threading.Thread(target=self._artifacts.upload_until_over, name="uploader")
         reporting.start()
@@ -124,8 +124,9 @@ class Supervisor:
             fault = check if isinstance(check, Failure) else self._launch_ranks(check)
         except Exception as error:
             logger.exception("supervising failed")
-            message = f"the supervisor failed: {error!r}"
-            fault = replace(self._fault(FailureReason.LAUNCH_ERROR, message), node_at_fault=True)
+            fault = self._fault(FailureReason.LAUNCH_ERROR, f"the supervisor failed: {error!r}")
+            # What a job brings is read here too: no error by it counts against the node.
+            fault = replace(fault, node_at_fault=not self._share.runs_program)
         finally:
             self._launcher.stop()
             self._shells.close()
@@ -196,10 +197,8 @@ class Supervisor:
             user.give(log, 0o660)
 
     def _excess(self) -> Failure | None:
-        disk = self._disk
-        if disk is None or disk.excess is None:
-            return None
-        return self._fault(FailureReason.DISK_LIMIT, disk.excess)
+        excess = None if self._disk is None else self._disk.excess
+        return None if excess is None else self._fault(FailureReason.DISK_LIMIT, excess)
 
     def _make_room(self) -> None:
         """End the watch; on a disk that is about to be full, remove what exceeded the limit."""

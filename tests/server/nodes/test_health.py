@@ -93,16 +93,35 @@ def test_only_failures_without_a_rank_at_fault_count(
     assert is_of_the_node(failure) is counts
 
 
-def failures(*rows: tuple[str, str, FailureReason]) -> list[NodeFailure]:
+def failures(
+    *rows: tuple[str, str, FailureReason], specs: str = "", submitters: str = ""
+) -> list[NodeFailure]:
+    """Failures of jobs on nodes; each job has its own spec, and one person submits all."""
     return [
-        NodeFailure(f"attempt-{i}", job, node, reason, NOW)
+        NodeFailure(
+            f"attempt-{i}", job, node, reason, specs or f"spec of {job}", submitters or "ada", NOW
+        )
         for i, (job, node, reason) in enumerate(rows)
     ]
 
 
-def judged(rows: Sequence[NodeFailure], *, limit: int = 3, elsewhere: bool = False) -> int:
+def judged(
+    rows: Sequence[NodeFailure],
+    *,
+    limit: int = 3,
+    elsewhere: bool = True,
+    nodes: int | None = 8,
+    submitters: int = 1,
+) -> int:
     """Return how many failures have node `a` cordoned."""
-    found = repeated_failures(rows, "a", limit=limit, trained_elsewhere=lambda _: elsewhere)
+    found = repeated_failures(
+        rows,
+        "a",
+        limit=limit,
+        nodes=nodes,
+        submitters=submitters,
+        trained_elsewhere=lambda _: elsewhere,
+    )
     return len(found)
 
 
@@ -110,17 +129,53 @@ def test_failures_of_several_jobs_count_together() -> None:
     rows = failures(("j", "a", LAUNCH), ("k", "a", LOST), ("j", "a", LAUNCH))
     assert judged(rows[:2]) == 0
     assert judged(rows) == 3
+    assert judged(rows, elsewhere=False) == 0, "no other node has shown that it runs such jobs"
 
 
-def test_failures_of_one_job_count_where_it_trains_elsewhere() -> None:
-    rows = failures(*[("j", "a", LAUNCH)] * 3)
-    assert judged(rows) == 0
-    assert judged(rows, elsewhere=True) == 3
+def test_jobs_of_one_spec_are_one_witness() -> None:
+    rows = [(f"j{number}", "a", LAUNCH) for number in range(8)]
+    assert judged(failures(*rows, specs="the same")) == 0
+    assert judged(failures(*rows)) == 8
+
+
+def test_where_several_people_run_jobs_one_of_them_is_not_enough() -> None:
+    of_ada = failures(("j", "a", LAUNCH), ("k", "a", LAUNCH), ("m", "a", LOST))
+    assert judged(of_ada, submitters=2) == 0
+    assert judged(of_ada, submitters=1) == 3
+    of_bob = failures(("n", "a", LAUNCH), submitters="bob")
+    assert judged([*of_ada, *of_bob], submitters=2) == 4
+
+
+@pytest.mark.parametrize(
+    ("nodes", "struck", "counts"),
+    [
+        (2, 1, True),
+        (2, 2, False),
+        (3, 1, True),
+        (3, 2, False),
+        (4, 2, True),
+        (8, 3, True),
+        (8, 4, False),
+        (100, 10, True),
+        (100, 11, False),
+    ],
+)
+def test_a_cause_that_shows_on_many_nodes_cordons_none(
+    nodes: int, struck: int, counts: bool
+) -> None:
+    names = ["a", *(f"n{number}" for number in range(1, struck))]
+    rows = [(f"{job} on {name}", name, LAUNCH) for name in names for job in "jkm"]
+    assert judged(failures(*rows), nodes=nodes) == (3 if counts else 0)
+
+
+def test_the_only_node_is_judged_by_its_failures_alone() -> None:
+    rows = failures(("j", "a", LAUNCH), ("k", "a", LOST), ("j", "a", LAUNCH))
+    assert judged(rows, nodes=None, elsewhere=False) == 3
 
 
 def test_a_job_that_fails_everywhere_has_no_node_cordoned() -> None:
     rows = failures(*[(job, node, LAUNCH) for job in "jk" for node in "ab" for _ in range(3)])
-    assert judged(rows, elsewhere=True) == 0
+    assert judged(rows) == 0
     assert judged([*rows, *failures(*[("m", "a", LAUNCH)] * 2, ("n", "a", LAUNCH))]) == 3
 
 
@@ -140,7 +195,9 @@ def test_what_counts_is_of_the_node_and_of_jobs_that_failed_nowhere_else_alike(
     rows: list[tuple[str, str, FailureReason]], limit: int
 ) -> None:
     known = failures(*rows)
-    counted = repeated_failures(known, "a", limit=limit, trained_elsewhere=lambda _: False)
+    counted = repeated_failures(
+        known, "a", limit=limit, nodes=8, submitters=1, trained_elsewhere=lambda _: True
+    )
     assert not counted or len(counted) >= limit
     for each in counted:
         assert each.node == "a"

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
-from server.database.tables import events
+from server.database.tables import events, jobs
 from server.nodes.drain import set_drain
 from server.nodes.queries import list_nodes
 from server.scheduling.cordon import NodeWatch
-from tests.actors import ADA
+from server.subject import Actor
+from tests.actors import ADA, EVE
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.node_samples import AcceleratorSample, HostSample, NodeSample, XidError
 from trainyard.protocol.rest.nodes import Drain
@@ -102,17 +103,28 @@ def test_an_error_leaves_the_drain_of_a_person_as_it_is(harness: Harness, contex
     assert (drain.running, drain.by, drain.reasons) == ("move", "ada", ())
 
 
+def trained(harness: Harness, *steps: int) -> list[str]:
+    """Return jobs of so many steps that have trained, and wait for their next launches."""
+    job_ids = [harness.submit(training={"steps": number}, **ALWAYS) for number in steps]
+    assert harness.place() == len(job_ids)
+    for job_id in job_ids:
+        (supervisor,) = harness.claim_all(job_id)
+        supervisor.train(1)
+        supervisor.end("failed", reason=FailureReason.TRAINER_ERROR)
+    return job_ids
+
+
 def test_a_node_on_which_jobs_keep_failing_is_cordoned_with_its_reasons(
     harness: Harness, context: Context, watch: NodeWatch
 ) -> None:
+    harness.add_node("b")
+    (first,) = trained(harness, 100)
+    set_drain(context, "b", "move", actor=ADA)  # so that all go to a
     harness.add_node("a")
-    first = harness.submit(**ALWAYS)
     fail(harness, first)
     fail(harness, first)
     assert watch.run() == 0
-    harness.add_node("b")
-    second = harness.submit(resources={"exclude_nodes": ["b"]}, **ALWAYS)
-    set_drain(context, "b", "move", actor=ADA)  # so that both go to a
+    second = harness.submit(training={"steps": 7}, **ALWAYS)
     harness.clock.advance(60)
     assert harness.place() == 2
     for job_id in (first, second):
@@ -130,17 +142,96 @@ def test_a_node_on_which_jobs_keep_failing_is_cordoned_with_its_reasons(
     assert NodeWatch(context).run() == 0, "a person trusts the node again"
 
 
-def test_a_job_that_trains_elsewhere_is_not_at_fault(
+def test_the_last_node_warns_once_for_its_newest_failure(
+    harness: Harness, context: Context, watch: NodeWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.add_node("a")
+    jobs = [harness.submit(training={"steps": steps}, **ALWAYS) for steps in (7, 8, 9)]
+    harness.place()
+    for job_id in jobs:
+        fail_claimed(harness, job_id)
+    for _ in range(3):
+        harness.clock.advance(100)
+        assert watch.run() == 0
+    warnings = [each.message for each in caplog.records if "last of its kind" in each.message]
+    words = "a: 3 attempts failed because of it: 3 launch_error; it is the last of its kind"
+    assert warnings == [words]
+
+
+def fail_claimed(harness: Harness, job_id: str) -> None:
+    supervisor = harness.claim_all(job_id)[0]
+    supervisor.end("failed", reason=FailureReason.LAUNCH_ERROR, names_node=True, node_at_fault=True)
+
+
+def test_one_job_or_jobs_of_one_spec_cordon_nothing(
+    harness: Harness, context: Context, watch: NodeWatch
+) -> None:
+    """A job can fail on purpose, and train on purpose elsewhere."""
+    harness.add_node("b")
+    jobs = trained(harness, 100)
+    set_drain(context, "b", "finish", actor=ADA)
+    harness.add_node("a")
+    jobs += [
+        harness.submit(name=f"again-{number}", training={"steps": 100}, **ALWAYS)
+        for number in range(2)
+    ]
+    for _ in range(3):
+        harness.clock.advance(60)
+        harness.place()
+        for job_id in jobs:
+            fail_claimed(harness, job_id)
+    set_drain(context, "b", None, actor=ADA)
+    harness.clock.advance(60)
+    assert watch.run() == 0
+    assert drain_of(context, "a") is None
+
+
+def test_one_person_of_several_cordons_nothing(
     harness: Harness, context: Context, watch: NodeWatch
 ) -> None:
     harness.add_node("b")
-    job_id, (supervisor,) = harness.running(**ALWAYS)
-    supervisor.end("failed", reason=FailureReason.TRAINER_ERROR)
-    harness.add_node("a")
+    of_eve = trained(harness, 7, 8, 9)
+    submitted_by(context, EVE, *of_eve)
+    harness.add_node("c")
     set_drain(context, "b", "finish", actor=ADA)
-    for _ in range(3):
-        fail(harness, job_id)
+    of_ada = harness.submit(training={"steps": 99}, **ALWAYS)
+    harness.clock.advance(60)
+    assert harness.place() == 4
+    for job_id in of_eve:
+        fail_claimed(harness, job_id)
+    harness.claim_all(of_ada)[0].end("succeeded")
     set_drain(context, "b", None, actor=ADA)
+    harness.clock.advance(60)
+    assert watch.run() == 0
+    assert drain_of(context, "c") is None
+    submitted_by(context, ADA, of_eve[0])
+    assert NodeWatch(context).run() == 1
+    assert drain_of(context, "c") is not None
+
+
+def submitted_by(context: Context, actor: Actor, *job_ids: str) -> None:
+    mine = update(jobs).where(jobs.c.id.in_(job_ids)).values(token_id=actor.token_id)
+    with context.database.write() as connection:
+        connection.execute(mine)
+
+
+def test_evidence_that_comes_later_counts(
+    harness: Harness, context: Context, watch: NodeWatch
+) -> None:
+    harness.add_node("a", slots=3)
+    later = {"retry": {"max_retries": 9, "backoff_seconds": 30}}
+    job_ids = [harness.submit(training={"steps": steps}, **later) for steps in (7, 8, 9)]
+    assert harness.place() == 3
+    for job_id in job_ids:
+        fail_claimed(harness, job_id)
+    harness.submit(resources={"world_size": 3})
+    assert harness.place() == 1, "it takes all slots of a"
+    harness.add_node("b")
+    harness.clock.advance(60)
+    assert watch.run() == 0
+    assert harness.place() == 3
+    harness.claim_all(job_ids[0])[0].train(2)
+    harness.clock.advance(60)
     assert watch.run() == 1
     assert drain_of(context, "a") is not None
 
@@ -163,14 +254,16 @@ def test_failures_of_the_job_cordon_nothing(
 def test_a_clock_that_is_set_back_delays_no_cordon(
     harness: Harness, context: Context, watch: NodeWatch
 ) -> None:
+    harness.add_node("b")
+    (first,) = trained(harness, 100)
+    set_drain(context, "b", "finish", actor=ADA)
     harness.add_node("a")
     assert watch.run() == 0
     harness.clock.advance(-1800)
-    for _ in range(2):
-        job_id = harness.submit(**ALWAYS)
-        fail(harness, job_id)
-        fail(harness, job_id)
-    harness.add_node("b")
+    fail(harness, first)
+    fail(harness, first)
+    fail(harness, harness.submit(training={"steps": 7}, **ALWAYS))
+    set_drain(context, "b", None, actor=ADA)
     assert watch.run() == 1
     assert drain_of(context, "a") is not None
 
@@ -195,14 +288,18 @@ def test_failures_age(harness: Harness, context: Context, watch: NodeWatch) -> N
 def test_no_node_has_another_one_cordoned(
     harness: Harness, context: Context, watch: NodeWatch
 ) -> None:
-    for name in ("a", "b"):
-        harness.add_node(name, slots=1)
-    for reason in (FailureReason.LAUNCH_ERROR, FailureReason.NODE_LOST) * 2:
-        job_id = harness.submit(resources={"exclude_nodes": ["b"]}, retry={"on": []})
-        assert harness.place() == 1
+    """What a report names as the node at fault counts against the node that sends it."""
+    harness.add_node("b")
+    jobs = trained(harness, 7, 8, 9)
+    set_drain(context, "b", "finish", actor=ADA)
+    harness.add_node("a")
+    harness.clock.advance(60)
+    assert harness.place() == 3
+    for job_id in jobs:
         (supervisor,) = harness.claim_all(job_id)
-        supervisor.end("failed", reason, names="b", node_at_fault=True)
+        supervisor.end("failed", FailureReason.LAUNCH_ERROR, names="b", node_at_fault=True)
         assert harness.attempt(job_id).failure.node == "a"
+    set_drain(context, "b", None, actor=ADA)
     harness.clock.advance(6)
     assert watch.run() == 1
     assert drain_of(context, "b") is None

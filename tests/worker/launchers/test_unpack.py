@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import os
 import resource
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from worker.launchers import pack_reader
 from worker.launchers import unpack as unpacking
 from worker.launchers.pack_cache import PutBackError
+from worker.launchers.pack_reader import read_pack
 from worker.launchers.unpack import unpack
 
 
@@ -41,6 +44,11 @@ class Archive:
     def unpack(self) -> None:
         self.tar.close()
         unpack(self.path, self.folder, user=None)
+
+    def read(self) -> None:
+        """Unpack in this process."""
+        self.tar.close()
+        read_pack(self.path, self.folder, group=None)
 
 
 @pytest.fixture
@@ -102,20 +110,20 @@ def test_a_name_given_twice_is_refused(archive: Archive) -> None:
 
 
 def test_the_size_is_bounded(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "MAX_UNPACKED_BYTES", 10**6)
+    monkeypatch.setattr(pack_reader, "MAX_UNPACKED_BYTES", 10**6)
     archive.add("zeros", bytes(2 * 10**6))  # 2 KB in the archive
     with pytest.raises(ValueError, match="more than"):
-        archive.unpack()
+        archive.read()
 
 
 def test_the_number_of_entries_is_bounded(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unpacking, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(pack_reader, "MAX_ENTRIES", 3)
     for number in range(4):
         archive.add(f"{number}")
     with pytest.raises(ValueError, match="more than 3 files"):
-        archive.unpack()
+        archive.read()
 
 
 @pytest.mark.parametrize("damage", [b"no archive", b""])
@@ -161,3 +169,33 @@ def test_a_header_of_any_length_is_not_held_in_memory(archive: Archive) -> None:
     archive.add("large", pax_headers={"comment": "x" * 3 * 2**20})
     with pytest.raises(ValueError, match="a header is longer than 1,048,576 bytes"):
         archive.unpack()
+
+
+@pytest.mark.parametrize("chained", ["pax", "gnu"])
+def test_headers_that_name_each_other_are_the_fault_of_the_pack(
+    archive: Archive, chained: str
+) -> None:
+    """`tarfile` reads the header after a header by a call of itself."""
+    blocks = b"".join(header(chained) for _ in range(2000))
+    archive.path.write_bytes(gzip.compress(blocks + bytes(1024)))
+    with pytest.raises(ValueError, match=r"code\.pack: its headers cannot be read: Recursion"):
+        unpack(archive.path, archive.folder, user=None)
+
+
+def header(kind: str) -> bytes:
+    """A header that belongs to the next one, with its content."""
+    member = tarfile.TarInfo("x")
+    member.type = tarfile.XHDTYPE if kind == "pax" else tarfile.GNUTYPE_LONGNAME
+    content = b"13 comment=x\n" if kind == "pax" else b"name\0"
+    member.size = len(content)
+    return member.tobuf(tarfile.USTAR_FORMAT) + content.ljust(512, b"\0")
+
+
+def test_an_archive_that_takes_too_long_to_read_is_refused(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 MiB of empty gzip members decompress to nothing, for eleven seconds."""
+    archive.path.write_bytes(gzip.compress(b"") * (64 * 2**20 // 20))
+    monkeypatch.setattr(unpacking, "PROCESSOR_SECONDS", 1)
+    with pytest.raises(ValueError, match=r"code\.pack: it takes more than 1 s of a processor"):
+        unpack(archive.path, archive.folder, user=None)

@@ -1,0 +1,168 @@
+"""Unpacks a pack, in a process of its own: nothing lies, leads or grows outside of its bounds.
+
+`python -m worker.launchers.pack_reader SECONDS ARCHIVE FOLDER [GROUP]` prints why it does not.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import resource
+import shutil
+import sys
+import tarfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+from trainyard.spec.code_pack import MAX_ENTRIES, MAX_UNPACKED_BYTES, stays_inside
+
+# What this module imports costs each launch of a pack: no package but the standard library's.
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+DONE, REFUSED, NO_SPACE = 0, 3, 4
+"""How the process ends; it prints the reason."""
+MEMORY_BYTES = 2**30
+"""Most memory that it may use."""
+HEADER_BYTES = 2**20
+"""Most bytes between the content of two members: names, and the attributes of pax."""
+
+
+class _Bounded:
+    """Reads a stream up to a bound, so that a small archive cannot become a large one.
+
+    Headers have a bound of their own: `tarfile` holds each in memory.
+    """
+
+    def __init__(self, source: gzip.GzipFile) -> None:
+        self._source, self._left = source, MAX_UNPACKED_BYTES
+        self._before_next = HEADER_BYTES
+
+    def enter(self, member: tarfile.TarInfo) -> None:
+        """Admit the content of a member, and the header of the next one.
+
+        Raises:
+            ValueError: it is a sparse file: its holes are bytes of the disk, and none of the
+                archive.
+        """
+        if member.issparse():
+            raise ValueError(f"{member.name!r} is a sparse file; legal: files with all their bytes")
+        self._before_next = member.size + HEADER_BYTES
+
+    def read(self, size: int) -> bytes:
+        content = self._source.read(min(size, self._left + 1, self._before_next + 1))
+        self._left -= len(content)
+        self._before_next -= len(content)
+        if self._left < 0:
+            raise ValueError(f"it holds more than {MAX_UNPACKED_BYTES:,} bytes")
+        if self._before_next < 0:
+            raise ValueError(f"a header is longer than {HEADER_BYTES:,} bytes")
+        return content
+
+
+def read_pack(archive: Path, folder: Path, *, group: int | None) -> None:
+    """Write the files of a pack into a folder that is empty.
+
+    Regular files, folders, and relative links that stay inside are legal. Links are made last, so
+    that no file is written through one.
+
+    Args:
+        archive: a gzipped tar archive.
+        folder: an empty folder, which no rank can enter yet.
+        group: gets the right to read the files, and to create others in the folders.
+
+    Raises:
+        OSError: the system refuses.
+        TarError, EOFError, zlib.error: the archive is damaged.
+        ValueError: it holds what is not legal.
+    """
+    with gzip.open(archive, "rb") as source:
+        bounded = _Bounded(source)
+        with tarfile.open(fileobj=bounded, mode="r|") as tar:  # type: ignore[call-overload]
+            _write(tar, bounded, folder, group)
+
+
+def _write(tar: tarfile.TarFile, source: _Bounded, folder: Path, group: int | None) -> None:
+    links: list[tuple[Path, str]] = []
+    made = {folder}
+    for count, member in enumerate(tar, 1):
+        if count > MAX_ENTRIES:
+            raise ValueError(f"it holds more than {MAX_ENTRIES:,} files, folders and links")
+        source.enter(member)
+        path = _place(member.name, folder)
+        _make_folders(path if member.isdir() else path.parent, folder, made, group)
+        if len(made) > MAX_ENTRIES:
+            raise ValueError(f"it holds more than {MAX_ENTRIES:,} folders")
+        if member.issym():
+            if not stays_inside(member.name, member.linkname):
+                raise ValueError(
+                    f"{member.name!r} is a link to {member.linkname!r}, which is not inside the "
+                    "folder"
+                )
+            links.append((path, member.linkname))
+        elif member.isreg():
+            _write_file(tar, member, path, group)
+        elif not member.isdir():
+            raise ValueError(f"{member.name!r} is neither a file, a folder nor a symbolic link")
+    for path, target in links:
+        path.symlink_to(target)
+
+
+def _place(name: str, folder: Path) -> Path:
+    relative = PurePosixPath(name)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise ValueError(f"{name!r} is no path inside the folder")
+    return folder / relative
+
+
+def _make_folders(path: Path, folder: Path, made: set[Path], group: int | None) -> None:
+    missing = [one for one in (path, *path.parents) if one.is_relative_to(folder)]
+    for one in reversed(missing):
+        if one not in made:
+            one.mkdir(mode=0o755)
+            made.add(one)
+            if group is not None:
+                _give(one, group, 0o1770)
+
+
+def _write_file(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, group: int | None
+) -> None:
+    source = tar.extractfile(member)
+    assert source is not None, "a regular file has content"
+    executable = member.mode & 0o100
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with source, os.fdopen(fd, "wb") as file:
+        shutil.copyfileobj(source, file)
+    if group is not None:
+        _give(path, group, 0o750 if executable else 0o640)
+    else:
+        path.chmod(0o755 if executable else 0o644)
+
+
+def _give(path: Path, group: int, mode: int) -> None:
+    os.chown(path, -1, group, follow_symlinks=False)
+    path.chmod(mode)
+
+
+def main() -> int:
+    """Unpack within the bounds of the process; return how it ended, and print why."""
+    seconds, archive, folder, *group = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    try:
+        read_pack(Path(archive), Path(folder), group=int(group[0]) if group else None)
+    except OSError as error:
+        sys.stdout.write(str(error.strerror or error))
+        return NO_SPACE if error.errno in FULL else REFUSED
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
+        sys.stdout.write(str(error))
+        return REFUSED
+    except (RecursionError, MemoryError) as error:  # of `tarfile`, on headers made for it
+        sys.stdout.write(f"its headers cannot be read: {type(error).__name__}")
+        return REFUSED
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
