@@ -106,3 +106,17 @@ def test_what_a_killed_fetch_left_goes_after_a_time(place: Place, server: FakeSe
     assert start(place, pack).exit().outcome == "succeeded"
     kept = {path.name for path in packs.iterdir() if path.name.startswith(".fetch-")}
     assert kept == {".fetch-new"}
+
+
+def test_a_pack_that_breaks_its_reader_counts_against_the_job_alone(
+    place: Place, server: FakeServer
+) -> None:
+    """Each header belongs to the next one, which `tarfile` reads by a call of itself."""
+    member = tarfile.TarInfo("x")
+    member.type, member.size = tarfile.GNUTYPE_LONGNAME, 5
+    pack = gzip.compress((member.tobuf() + b"name\0".ljust(512, b"\0")) * 2000, mtime=0)
+    server.packs = [pack]
+    failure = start(place, pack).exit().failure
+    assert failure is not None
+    assert (failure.reason, failure.node_at_fault) == ("launch_error", False)
+    assert failure.message.startswith("code.pack: its headers cannot be read: RecursionError")
