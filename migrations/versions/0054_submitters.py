@@ -11,6 +11,7 @@ branch_labels = None
 depends_on = None
 
 WITH_TOKEN = ("jobs", "shells", "packs")
+RUN_OF = (("job_id", 26), ("submitter", 100), ("node", 100))
 
 
 def upgrade() -> None:
@@ -20,6 +21,8 @@ def upgrade() -> None:
     op.create_index("ix_shells_token_id", "shells", ["token_id"])
     op.drop_index("ix_packs_created_by", "packs")
     op.create_index("ix_packs_token_id", "packs", ["token_id"])
+    for name, length in RUN_OF:
+        op.add_column("measured_runs", sa.Column(name, sa.String(length)))
     op.add_column(
         "attempts", sa.Column("tainted", sa.Boolean(), nullable=False, server_default="1")
     )
@@ -28,6 +31,8 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drop the columns."""
     op.drop_column("attempts", "tainted")
+    for name, _ in RUN_OF:
+        op.drop_column("measured_runs", name)
     op.drop_index("ix_packs_token_id", "packs")
     op.create_index("ix_packs_created_by", "packs", ["created_by"])
     op.drop_index("ix_shells_token_id", "shells")

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from sqlalchemy import Connection, Table, select, tuple_
+from sqlalchemy import Connection, Table, func, select, tuple_
 
 from server.attempts.launch import effective_spec
 from server.attempts.lineage import NEVER
@@ -18,7 +18,7 @@ from server.context import Context
 from server.database.metric_and_log_tables import metric_series
 from server.database.rows import TypedRow
 from server.database.slot_tables import measured_runs
-from server.database.tables import attempt_nodes, attempts, nodes
+from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.isolation import Isolation
 from server.metrics.points import MOST_SUMMED, Floats
 from server.metrics.series import Values, read_values
@@ -66,6 +66,7 @@ class _EndedAttempt(TypedRow):
 
     table: ClassVar[Table] = attempts
     id: str
+    job_id: str
     ended_at: Annotated[datetime, attempts.c.ended_at]
     failure: Failure | None
     layout: Layout
@@ -112,6 +113,7 @@ class CalibrationKeeper:
             return None
         with self._context.database.read() as connection:
             spec = effective_spec(connection, row.id)
+            submitter, node = _origin(connection, row.id)
             place = _place(connection, row.id)
             if place is None:
                 return None
@@ -134,7 +136,7 @@ class CalibrationKeeper:
             return None
         kind = HardwareKind(place.node.device, place.node.name)
         run = replace(run, available_bytes=place.available or None)
-        return kind, EndedRun(row.id, row.ended_at, run)
+        return kind, EndedRun(row.id, row.ended_at, row.job_id, submitter, node, run)
 
 
 def measured_run(
@@ -210,6 +212,21 @@ def _due(
         .limit(AT_ONCE)
     )
     return _EndedAttempt.all(connection, query)
+
+
+def _origin(connection: Connection, attempt_id: str) -> tuple[str, str]:
+    """Return who submitted the job of an attempt, and the node of its rank 0."""
+    query = (
+        select(func.coalesce(jobs.c.token_id, jobs.c.created_by), attempt_nodes.c.node)
+        .select_from(attempts)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .join(attempt_nodes, attempt_nodes.c.attempt_id == attempts.c.id)
+        .where(attempts.c.id == attempt_id)
+        .order_by(attempt_nodes.c.node_rank)
+        .limit(1)
+    )
+    submitter, node = connection.execute(query).one()
+    return submitter, node
 
 
 def _place(connection: Connection, attempt_id: str) -> _Place | None:

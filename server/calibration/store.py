@@ -5,10 +5,11 @@ Both outlive the jobs. A row that a later version wrote counts as absent.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection, delete, select
 
@@ -30,7 +31,12 @@ from trainyard.training.known_devices import Slot
 
 MOST_RUNS = 120
 """Newest runs of a kind of hardware that are kept and learned from: a fit takes 0.2 s."""
+MOST_OF = {"job_id": MOST_RUNS // 10, "submitter": MOST_RUNS // 2, "node": MOST_RUNS // 2}
+"""Most runs of one job, and of one person or node once there are runs of others: a fit follows most
+of its runs, and none of these shall decide alone what is predicted for the others."""
 Stored = TypeVar("Stored")
+RunRow = Any
+"""A row of `measured_runs`."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,11 @@ class EndedRun:
 
     attempt_id: str
     ended_at: datetime
+    job_id: str
+    submitter: str
+    """Who submitted the job, by the id of the token."""
+    node: str
+    """Node of its rank 0."""
     run: MeasuredRun
 
 
@@ -80,20 +91,37 @@ def _store_runs(
 ) -> list[MeasuredRun] | None:
     """Store runs of a kind of hardware, and return all that are kept; None without a new one."""
     rows = [
-        {"attempt_id": each.attempt_id, **key, "ended_at": each.ended_at, "run": each.run}
+        {**key, **{field.name: getattr(each, field.name) for field in fields(each)}}
         for each in ended
     ]
     if not insert_absent(connection, measured_runs, rows):
         return None
     runs = measured_runs.c
     newest = connection.execute(
-        select(runs.attempt_id, runs.run)
+        select(runs.attempt_id, runs.run, *(runs[name] for name in MOST_OF))
         .where(*(runs[name] == value for name, value in key.items()))
         .order_by(runs.ended_at.desc(), runs.attempt_id.desc())
     ).all()
-    if dropped := [row.attempt_id for row in newest[MOST_RUNS:]]:
+    kept = bounded(newest)
+    names = {row.attempt_id for row in kept}
+    if dropped := [row.attempt_id for row in newest if row.attempt_id not in names]:
         connection.execute(delete(measured_runs).where(runs.attempt_id.in_(dropped)))
-    return [found for row in newest[:MOST_RUNS] if (found := _readable(row.run)) is not None]
+    return [found for row in kept if (found := _readable(row.run)) is not None]
+
+
+def bounded(newest: Sequence[RunRow]) -> list[RunRow]:
+    """Return the rows that are kept of all, the newest first: few of one job, person or node."""
+    kept: list[RunRow] = []
+    counts: Counter[tuple[str, str]] = Counter()
+    alone = {name for name in MOST_OF if len({getattr(each, name) for each in newest}) == 1}
+    for row in newest:
+        of = [(name, whose) for name in MOST_OF if (whose := getattr(row, name)) is not None]
+        if len(kept) < MOST_RUNS and all(
+            name in alone or counts[name, whose] < MOST_OF[name] for name, whose in of
+        ):
+            kept.append(row)
+            counts.update(of)
+    return kept
 
 
 def read_calibrations(connection: Connection) -> tuple[HardwareCalibration, ...]:

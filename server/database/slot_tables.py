@@ -61,6 +61,10 @@ measured_runs = Table(
     Column("device_name", String(200), nullable=False),
     Column("ended_at", UtcDateTime, nullable=False, index=True),
     Column("run", Lazy(MeasuredRun), nullable=False),
+    # Of which not too many are kept; null in rows of before.
+    Column("job_id", ID),
+    Column("submitter", String(100)),  # id of the token
+    Column("node", String(100)),  # that of rank 0
     Index(None, "device", "device_name"),
 )
 

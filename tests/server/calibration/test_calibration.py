@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -281,3 +283,35 @@ def test_attempts_that_ended_long_ago_are_not_read_again(context: Context) -> No
         return
     plan = query_plan(context, "attempts", CalibrationKeeper(context).run)
     assert "ix_attempts_ended_at (ended_at>? AND ended_at<?)" in plan[0]
+
+
+def rows(*groups: tuple[int, str, str, str]) -> list[SimpleNamespace]:
+    """Rows, the newest first: how many of a job, a person and a node."""
+    return [
+        SimpleNamespace(attempt_id=f"{job}-{number}", job_id=job, submitter=person, node=node)
+        for count, job, person, node in groups
+        for number in range(count)
+    ]
+
+
+def kept(found: list[SimpleNamespace], name: str) -> Counter[str]:
+    return Counter(getattr(row, name) for row in store.bounded(found))
+
+
+def test_one_job_person_or_node_has_a_bounded_part_of_the_runs() -> None:
+    of_eve = [(20, f"eve-{number}", "eve", "n1") for number in range(20)]
+    of_ada = [(1, f"ada-{number}", "ada", f"n{number}") for number in range(200)]
+    found = rows(*of_eve, *of_ada)
+    assert kept(found, "submitter") == {"eve": 60, "ada": 60}
+    assert max(kept(found, "job_id").values()) == 12
+    assert kept(rows(*of_eve), "submitter") == {"eve": 120}, "alone all of it may be hers"
+    on_one = rows(*((1, f"j{n}", f"p{n}", "n1") for n in range(200)), (1, "j", "p", "n2"))
+    assert kept(on_one, "node") == {"n1": 60, "n2": 1}
+    assert kept(rows((150, "j", "p", "n")), "job_id") == {"j": 120}
+
+
+def test_rows_of_before_count_for_none() -> None:
+    found = rows(*((1, f"j{n}", "p", "n") for n in range(3)))
+    for row in found[:2]:
+        row.job_id = row.submitter = row.node = None
+    assert len(store.bounded(found)) == 3
