@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, Table, delete, select
 
 from server.context import Context
 from server.database.column_types import StoredRecord
+from server.database.rows import TypedRow
 from server.database.slot_tables import calibrations, measured_runs
 from server.database.tables import nodes
 from server.database.upsert import insert_absent, insert_or_replace
@@ -35,8 +36,6 @@ MOST_OF = {"job_id": MOST_RUNS // 10, "submitter": MOST_RUNS // 2, "node": MOST_
 """Most runs of one job, and of one person or node once there are runs of others: a fit follows most
 of its runs, and none of these shall decide alone what is predicted for the others."""
 Stored = TypeVar("Stored")
-RunRow = Any
-"""A row of `measured_runs`."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,18 @@ class HardwareKind:
     def of(cls, hardware: Hardware) -> HardwareKind:
         """Return the kind of a node's slots."""
         return cls(hardware.device, hardware.device_name)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun(TypedRow):
+    """A run that is kept, and of whom; None in a row of before."""
+
+    table: ClassVar[Table] = measured_runs
+    attempt_id: str
+    job_id: str | None
+    submitter: str | None
+    node: str | None
+    run: StoredRecord[MeasuredRun]
 
 
 @dataclass(frozen=True)
@@ -97,11 +108,12 @@ def _store_runs(
     if not insert_absent(connection, measured_runs, rows):
         return None
     runs = measured_runs.c
-    newest = connection.execute(
-        select(runs.attempt_id, runs.run, *(runs[name] for name in MOST_OF))
+    query = (
+        StoredRun.select()
         .where(*(runs[name] == value for name, value in key.items()))
         .order_by(runs.ended_at.desc(), runs.attempt_id.desc())
-    ).all()
+    )
+    newest = StoredRun.all(connection, query)
     kept = bounded(newest)
     names = {row.attempt_id for row in kept}
     if dropped := [row.attempt_id for row in newest if row.attempt_id not in names]:
@@ -109,9 +121,9 @@ def _store_runs(
     return [found for row in kept if (found := _readable(row.run)) is not None]
 
 
-def bounded(newest: Sequence[RunRow]) -> list[RunRow]:
+def bounded(newest: Sequence[StoredRun]) -> list[StoredRun]:
     """Return the rows that are kept of all, the newest first: few of one job, person or node."""
-    kept: list[RunRow] = []
+    kept: list[StoredRun] = []
     counts: Counter[tuple[str, str]] = Counter()
     alone = {name for name in MOST_OF if len({getattr(each, name) for each in newest}) == 1}
     for row in newest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from sqlalchemy import func, select, update
 
 from server.calibration import store
 from server.calibration.keeper import AFTER_END, LEAST_POINTS, PAUSE, CalibrationKeeper
-from server.calibration.store import read_calibrations
+from server.calibration.store import StoredRun, read_calibrations
 from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.metric_and_log_tables import shells
@@ -27,7 +26,7 @@ from tests.actors import ADA, ADMIN
 from tests.server.harness import BRINGS_CODE, Harness
 from tests.server.statements import query_plan
 from trainyard.planner.results import Plan
-from trainyard.planner.speed.calibrate import MARGIN_FROM, calibrate
+from trainyard.planner.speed.calibrate import MARGIN_FROM, MeasuredRun, calibrate
 from trainyard.planner.speed.rates import Calibration
 from trainyard.protocol.shell_sessions.views import ShellRequest
 from trainyard.run.failures import FailureReason
@@ -285,16 +284,16 @@ def test_attempts_that_ended_long_ago_are_not_read_again(context: Context) -> No
     assert "ix_attempts_ended_at (ended_at>? AND ended_at<?)" in plan[0]
 
 
-def rows(*groups: tuple[int, str, str, str]) -> list[SimpleNamespace]:
+def rows(*groups: tuple[int, str | None, str | None, str | None]) -> list[StoredRun]:
     """Rows, the newest first: how many of a job, a person and a node."""
     return [
-        SimpleNamespace(attempt_id=f"{job}-{number}", job_id=job, submitter=person, node=node)
+        StoredRun(f"{job}-{number}", job, person, node, StoredRecord(MeasuredRun, "{}"))
         for count, job, person, node in groups
         for number in range(count)
     ]
 
 
-def kept(found: list[SimpleNamespace], name: str) -> Counter[str]:
+def kept(found: list[StoredRun], name: str) -> Counter[str]:
     return Counter(getattr(row, name) for row in store.bounded(found))
 
 
@@ -311,7 +310,4 @@ def test_one_job_person_or_node_has_a_bounded_part_of_the_runs() -> None:
 
 
 def test_rows_of_before_count_for_none() -> None:
-    found = rows(*((1, f"j{n}", "p", "n") for n in range(3)))
-    for row in found[:2]:
-        row.job_id = row.submitter = row.node = None
-    assert len(store.bounded(found)) == 3
+    assert len(store.bounded(rows((130, None, None, None), (5, "j", "p", "n")))) == 120
