@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field
 
 from provisioner.base import EngineOptions, Place, Shape, SourceError, Submission
+from trainyard.outside.yaml_text import read_yaml
 from trainyard.protocol.node_sources.messages import job_name
 
 Manifest = dict[str, Any]
@@ -234,8 +234,10 @@ def _operators_template(options: KubernetesOptions) -> Manifest:
     if options.pod_template is None:
         return {}
     try:
-        template = yaml.safe_load(Path(options.pod_template).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = Path(options.pod_template).read_text(encoding="utf-8")
+        # Kubernetes reads YAML 1.1, in which the common `defaultMode: 0644` is octal.
+        template = read_yaml(text, old_octals=False)
+    except (OSError, ValueError) as error:
         raise SourceError.refusal(
             f"pod_template={options.pod_template!r} cannot be read: {error}"
         ) from error

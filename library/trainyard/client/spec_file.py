@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -19,24 +18,8 @@ from trainyard.base.model_base import SpecModel
 from trainyard.base.problems import Problem
 from trainyard.client.errors import UsageError
 from trainyard.client.packing import OF_SPEC_FILES
+from trainyard.outside.yaml_text import read_yaml
 from trainyard.spec.job import JobSpec
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML loader that rejects duplicate keys; PyYAML silently takes the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.tag != "tag:yaml.org,2002:merge" and key.value in seen:
-                place = f"line {key.start_mark.line + 1}"
-                raise ValueError(f"{place}: the key {key.value!r} is given twice in one table")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def _read_yaml(text: str) -> Any:
-    return yaml.load(text, _Loader)
 
 
 def _read_json(text: str) -> Any:
@@ -48,8 +31,8 @@ def _read_json(text: str) -> Any:
 
 READERS: dict[str, Callable[[str], Any]] = {
     ".toml": tomllib.loads,
-    ".yaml": _read_yaml,
-    ".yml": _read_yaml,
+    ".yaml": read_yaml,
+    ".yml": read_yaml,
     ".json": _read_json,
 }
 
@@ -86,7 +69,7 @@ def read_spec_file(path: Path) -> dict[str, Any]:
         document = reader(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         kind = path.suffix.lstrip(".").upper()
         raise UsageError(f"{path} is no valid {kind}: {error}") from None
     if document is None:  # an empty YAML file

@@ -224,7 +224,12 @@ def test_a_template_that_defeats_the_source_is_refused_by_field(
 
 
 @pytest.mark.parametrize(
-    ("template", "why"), [("spec: {restartPolicy: Always}", "spec.restartPolicy"), ("{", "read")]
+    ("template", "why"),
+    [
+        ("spec: {restartPolicy: Always}", "spec.restartPolicy"),
+        ("{", "read"),
+        ("spec: {volumes: [{secret: {defaultMode: 0644}}]}", "line 1: 0644 begins with a zero"),
+    ],
 )
 def test_a_source_with_such_a_template_is_not_opened(
     tmp_path: Path, template: str, why: str

@@ -1,0 +1,163 @@
+"""YAML as people write it: numbers and words of YAML 1.2's core schema, unique keys, bounded.
+
+PyYAML reads YAML 1.1, where `1e-4` and `010` are text and 8, and `on`, `no` and `1:30` true, false
+and 90 (https://yaml.org/spec/1.2.2/#103-core-schema).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, ClassVar
+
+import yaml
+
+MOST_CHARACTERS = 4 * 1024**2
+MOST_NODES = 100_000
+"""Most values of a document, each counted wherever an alias repeats it."""
+DEEPEST = 100
+"""Levels of lists and tables."""
+
+_TAG = "tag:yaml.org,2002:"
+_MERGE = _TAG + "merge"
+_FORMS = {
+    "null": (r"~|null|Null|NULL|", ("~", "n", "N", "")),
+    "bool": (r"true|True|TRUE|false|False|FALSE", tuple("tTfF")),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", tuple("-+0123456789")),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        tuple("-+.0123456789"),
+    ),
+    "merge": (r"<<", ("<",)),
+}
+"""What a plain word must be to be no text, and its first characters."""
+_PATTERNS = {kind: re.compile(rf"(?:{form})\Z") for kind, (form, _) in _FORMS.items()}
+_OLD_OCTAL = re.compile(r"[-+]?0[0-9]+\Z")
+
+
+def read_yaml(text: str, *, old_octals: bool = True) -> Any:
+    """Return the document in a text; None for an empty one.
+
+    Args:
+        text: one YAML document.
+        old_octals: whether a number may begin with a zero, as `010`, which is 10 here and was 8
+            in YAML 1.1.
+
+    Raises:
+        ValueError: it is no YAML, a key is given twice in one table or is no word, a tag is
+            unknown, or the document is too large or too deep once its aliases are put in.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"{len(text):,} characters; {MOST_CHARACTERS:,} are the most")
+    loader = _Loader(text, old_octals=old_octals)
+    try:
+        return loader.get_single_data()
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError(f"lists and tables in each other at more than {DEEPEST} levels") from None
+    finally:
+        loader.dispose()
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader with the core schema in place of its own."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {}
+
+    def __init__(self, text: str, *, old_octals: bool) -> None:
+        super().__init__(text)
+        self._old_octals = old_octals
+        self._sizes: dict[yaml.Node, int] = {}
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        """Return the value of a document that is within the limits."""
+        self._check(node, 0)
+        return super().construct_document(node)
+
+    def _check(self, node: yaml.Node, level: int) -> int:
+        """Return how many values a node stands for; before any alias is put in.
+
+        A node that an alias repeats is counted at its first place and added at each.
+        """
+        if node in self._sizes:
+            if self._sizes[node] == 0:
+                raise ValueError(f"{_line(node)}: an alias within what it repeats")
+            return self._sizes[node]
+        if level > DEEPEST:
+            raise ValueError(f"{_line(node)}: more than {DEEPEST} levels of lists and tables")
+        self._sizes[node] = 0  # until it is counted
+        if isinstance(node, yaml.MappingNode):
+            self._check_keys(node)
+        size = 1 + sum(self._check(child, level + 1) for child in _children(node))
+        if size > MOST_NODES:
+            raise ValueError(
+                f"{_line(node)}: more than {MOST_NODES:,} values, with those that aliases repeat"
+            )
+        self._sizes[node] = size
+        return size
+
+    def _check_keys(self, node: yaml.MappingNode) -> None:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ValueError(f"{_line(key)}: a key is a list or a table; it must be a word")
+            if key.tag == _MERGE:
+                continue
+            name = self.construct_object(key)
+            if name in seen:
+                raise ValueError(f"{_line(key)}: the key {key.value!r} is given twice in one table")
+            seen.add(name)
+
+    def construct_yaml_bool(self, node: yaml.ScalarNode) -> bool:
+        """Return a truth value, also of an explicit tag."""
+        return self._word(node, "bool").lower() == "true"
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Return a whole number."""
+        word = self._word(node, "int")
+        if not self._old_octals and _OLD_OCTAL.match(word):
+            raise ValueError(
+                f"{_line(node)}: {word} begins with a zero, which is octal for YAML 1.1 and decimal"
+                f" for YAML 1.2; write 0o{word.lstrip('-+0') or '0'} or a decimal number"
+            )
+        for prefix, base in (("0o", 8), ("0x", 16)):
+            if word.startswith(prefix):
+                return int(word, base)
+        return int(word)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        """Return a number."""
+        word = self._word(node, "float").lower()
+        if word.endswith(".inf"):
+            return -math.inf if word.startswith("-") else math.inf
+        return math.nan if word == ".nan" else float(word)
+
+    def construct_yaml_null(self, node: yaml.ScalarNode) -> None:
+        """Return None."""
+        self._word(node, "null")
+
+    def _word(self, node: yaml.ScalarNode, kind: str) -> str:
+        word = str(self.construct_scalar(node))
+        if not _PATTERNS[kind].match(word):
+            raise ValueError(f"{_line(node)}: {word!r} is no {kind} of YAML 1.2")
+        return word
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [child for pair in node.value for child in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _line(node: yaml.Node) -> str:
+    return f"line {node.start_mark.line + 1}"
+
+
+for _kind, (_, _first) in _FORMS.items():
+    _Loader.add_implicit_resolver(_TAG + _kind, _PATTERNS[_kind], list(_first))
+for _kind in ("null", "bool", "int", "float", "str", "seq", "map"):
+    _Loader.add_constructor(_TAG + _kind, getattr(_Loader, f"construct_yaml_{_kind}"))
+_Loader.add_constructor(None, _Loader.construct_undefined)  # type: ignore[type-var]
