@@ -6,12 +6,11 @@ import getpass
 import os
 import re
 
-import httpx
-
 from embedded.folders import Folders
 from trainyard.client.errors import UnauthenticatedError
 from trainyard.client.sdk import Client
 from trainyard.client.settings import Connection, choose_profile, save
+from trainyard.outside.http_client import answers_with_success
 from trainyard.run.atomic import replace_file
 
 
@@ -32,7 +31,7 @@ def let_user_in(folders: Folders, admin: Client, *, profile: str | None) -> str:
 
 def login_link(admin: Client) -> str | None:
     """Return a one-time login link for a browser; nothing where no dashboard is served."""
-    if not httpx.get(admin.url, timeout=5, follow_redirects=True).is_success:
+    if not answers_with_success(admin.url, seconds=5):
         return None
     code = admin.create_token("login-link", kind="login")
     return f"{admin.url}/login?code={code.secret}"

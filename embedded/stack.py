@@ -17,9 +17,10 @@ from embedded.broker import Broker, answers, choose_broker
 from embedded.child import Child
 from embedded.folders import Folders
 from embedded.record import ProcessRecord, end
-from trainyard.base.loopback import is_loopback, uses_tls
+from trainyard.base.loopback import is_loopback
 from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
+from trainyard.outside.http_client import answers_with_success
 
 READY_SECONDS = 90.0
 """Longest wait for one process: a busy machine imports slowly."""
@@ -226,17 +227,18 @@ class Stack:
         while True:
             if child.exit_code() is not None:
                 raise StartError(_failure(f"the {name} ended while it was starting", child))
-            if _holds(ready):
+            missing = _missing(ready)
+            if missing is None:
                 return
             if time.monotonic() > deadline:
-                text = f"{what} was not ready after {READY_SECONDS:g} s"
+                text = f"{what} was not ready after {READY_SECONDS:g} s: {missing}"
                 raise StartError(_failure(text, child))
             if self._stopping.wait(POLL_SECONDS):
                 raise StopRequestedError
 
     def _is_ready(self) -> bool:
         url = self.address.url
-        return httpx.get(f"{url}/readyz", timeout=5, verify=uses_tls(url)).is_success
+        return answers_with_success(f"{url}/readyz", seconds=5)
 
     def _admin_token(self) -> str:
         try:
@@ -248,11 +250,12 @@ class Stack:
             ) from None
 
 
-def _holds(ready: Callable[[], bool]) -> bool:
+def _missing(ready: Callable[[], bool]) -> str | None:
+    """Return why a part is not ready; None once it is."""
     try:
-        return ready()
-    except (httpx.TransportError, TrainyardError):
-        return False
+        return None if ready() else "its answer is another one"
+    except (httpx.TransportError, TrainyardError) as error:
+        return str(error) or type(error).__name__
 
 
 def _failure(text: str, child: Child) -> str:

@@ -19,6 +19,7 @@ from embedded.stack import END_SECONDS, Address, Stack, StartError, StopRequeste
 from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
 from trainyard.client.settings import DEFAULT_PROFILE, config_path
+from trainyard.outside.proxies import ProxyError
 from trainyard.protocol.rest.jobs import JobSummary
 from trainyard.protocol.states import ACTIVE_JOB_STATES
 
@@ -77,7 +78,7 @@ def up(options: Options, notify: Notify) -> int:
         end_leftovers(folders)
         try:
             _run(folders, options, signals, notify)
-        except (StartError, OSError) as error:
+        except (StartError, OSError, ProxyError, TrainyardError) as error:
             notify(f"Error: {error}")
             return 1
         except StopRequestedError:

@@ -12,8 +12,8 @@ import httpx
 from pydantic import ValidationError
 
 from trainyard.base.backoff import Backoff, Retries, retry
-from trainyard.base.loopback import uses_tls
 from trainyard.base.model_base import RecordModel
+from trainyard.outside.http_client import http_client
 from trainyard.protocol.node_sources.messages import (
     RequestClaim,
     RequestOrder,
@@ -42,10 +42,13 @@ class ProvisionerApi:
     """
 
     def __init__(self, url: str, token: str | None, *, ca_file: Path | None = None) -> None:
-        verify = (
-            ssl.create_default_context(cafile=ca_file) if ca_file is not None else uses_tls(url)
-        )
-        self._client = httpx.Client(timeout=TIMEOUT_SECONDS, verify=verify)
+        """Connect when the first call is made, through the proxy that the environment names.
+
+        Raises:
+            ProxyError: a variable that names a proxy for the server cannot be used.
+        """
+        verify = None if ca_file is None else ssl.create_default_context(cafile=ca_file)
+        self._client = http_client(url, timeout=TIMEOUT_SECONDS, verify=verify)
         self._url = url.rstrip("/")
         self.token = token
         """Bearer token; may change between two calls."""

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from trainyard.base.backoff import Backoff, Retries, retry
 from trainyard.base.loopback import uses_tls
 from trainyard.base.model_base import RecordModel
+from trainyard.outside.http_client import http_client
 from trainyard.protocol.job_artifacts.messages import UploadReply
 from trainyard.protocol.node_sources.messages import (
     CheckReport,
@@ -73,13 +74,16 @@ class WorkerApi:
     def __init__(self, url: str, token: str | None, *, ca_file: Path | None = None) -> None:
         """Connect when the first call is made, through the proxy that the environment names.
 
+        None leads to this machine.
+
         Args:
             url: URL of the server.
             token: bearer token.
             ca_file: certificates that alone are trusted; the usual ones when absent.
 
         Raises:
-            ValueError: `ca_file` cannot be read or holds no certificate.
+            ValueError: `ca_file` cannot be read or holds no certificate, or a variable that names a
+                proxy for the server cannot be used.
         """
         self._trusted = _trust(ca_file)
         self._clients: dict[bool, httpx.Client] = {}
@@ -89,7 +93,7 @@ class WorkerApi:
         """URL of the server; may change between two calls."""
         self.token = token
         """Bearer token; may change between two calls."""
-        self._client(url)  # certificates that cannot be read are an error here, and of no thread
+        self._client(url)  # what cannot be used is an error here, and of no thread
 
     def __enter__(self) -> Self:
         return self
@@ -209,7 +213,7 @@ class WorkerApi:
         tls = uses_tls(url)
         if tls not in self._clients:
             verify = self._trusted if tls else False
-            self._clients[tls] = httpx.Client(timeout=TIMEOUT_SECONDS, verify=verify)
+            self._clients[tls] = http_client(url, timeout=TIMEOUT_SECONDS, verify=verify)
         return self._clients[tls]
 
     def _post(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import kr8s.asyncio
 from provisioner.base import LoginNeeded, SourceError
 from provisioner.kubernetes.manifest import KubernetesOptions, Manifest
 from trainyard.base.backoff import Backoff, Retries, retry
+from trainyard.outside.http_client import has_socks
+from trainyard.outside.proxies import ProxyError, for_other_readers
 
 Result = TypeVar("Result")
 Verb = Literal["get", "list", "create", "patch", "delete"]
@@ -64,6 +67,15 @@ class Cluster:
     """One namespace of a cluster. Its calls block and may be made by any thread, one at a time."""
 
     def __init__(self, options: KubernetesOptions) -> None:
+        """Make the connection ready; the first call opens it.
+
+        Raises:
+            SourceError: a variable that names a proxy cannot be used; kr8s reads them by itself.
+        """
+        try:
+            os.environ.update(for_other_readers(os.environ, socks=has_socks()))
+        except ProxyError as error:
+            raise SourceError.refusal(str(error)) from None
         self._options = options
         self._lock = threading.Lock()
         self._runner: asyncio.Runner | None = None

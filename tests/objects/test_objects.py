@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -206,3 +207,30 @@ def test_nobody_to_ask_is_said(
         s3_client._system.cache_clear()
     assert words in str(refused.value)
     assert "shown-nowhere" not in str(refused.value)
+
+
+@pytest.fixture
+def new_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """No variables of proxies, and a client of the store that is made by the test."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    s3_client._system.cache_clear()
+    yield monkeypatch
+    s3_client._system.cache_clear()
+
+
+@pytest.mark.parametrize("value", ["http://127.0.0.1:9", "socks5://127.0.0.1:9"])
+def test_no_proxy_leads_to_a_store_on_this_machine(
+    bucket: ObjectPath, new_client: pytest.MonkeyPatch, value: str
+) -> None:
+    new_client.setenv("HTTP_PROXY", value)
+    write(bucket / "a")
+    assert len((bucket / "a").read_bytes()) == 12 * 2**20
+
+
+def test_a_proxy_that_cannot_lead_to_the_store_is_named(new_client: pytest.MonkeyPatch) -> None:
+    new_client.setenv("AWS_ENDPOINT_URL", "http://store.test:9000")
+    new_client.setenv("HTTP_PROXY", "socks5://ada:secret@127.0.0.1:9")
+    with pytest.raises(OSError, match=r"HTTP_PROXY='socks5://127\.0\.0\.1:9'.*store\.test"):
+        (ObjectPath("s3://bucket") / "a").read_bytes()

@@ -26,6 +26,8 @@ from trainyard.protocol.worker_messages import PROTOCOL
 from worker.api import ServerAway, WorkerApi
 from worker.node.node_store import NodeStore
 
+ELSEWHERE = "server.test"
+"""A host that the proxy alone reaches."""
 POLL = MessagesRequest(protocol=PROTOCOL, node="node-1", wait_seconds=0)
 
 
@@ -85,8 +87,8 @@ def proxy() -> Iterator[Tunnel]:
             method, target, _ = head.decode().split(" ", 2)
             assert method == "CONNECT"
             made.targets.append(target)
-            host, _, port = target.rpartition(":")
-            server = socket.create_connection((host, int(port)))
+            port = int(target.rpartition(":")[2])  # each host is this machine for it
+            server = socket.create_connection(("127.0.0.1", port))
             client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             couple(client, server)
 
@@ -98,12 +100,12 @@ def proxy() -> Iterator[Tunnel]:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of 127.0.0.1 that signs itself; its key lies next to it."""
+    """A certificate of both hosts that signs itself; its key lies next to it."""
     folder = tmp_path_factory.mktemp("tls")
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test")])
     now = datetime.datetime.now(datetime.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    names = (x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName(ELSEWHERE))
     made = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -112,7 +114,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -166,19 +168,30 @@ def test_only_the_named_authority_is_trusted(url: str, certificate: Path) -> Non
         poll(url, None)
 
 
-def test_a_proxy_is_used_but_for_the_hosts_that_it_is_not_for(
+def test_a_proxy_is_used_but_for_this_machine_and_the_hosts_that_it_is_not_for(
     url: str, certificate: Path, proxy: Tunnel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
     for name in ("NO_PROXY", "no_proxy", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
     assert poll(url, certificate) == MessagesReply()
-    assert proxy.targets == [url.removeprefix("https://")]
+    assert proxy.targets == []
+    there = url.replace("127.0.0.1", ELSEWHERE)
+    assert poll(there, certificate) == MessagesReply()
+    assert proxy.targets == [there.removeprefix("https://")]
     with pytest.raises(ServerAway, match="CERTIFICATE_VERIFY_FAILED"):
-        poll(url, None)  # the proxy is no end of the encryption
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    assert poll(url, certificate) == MessagesReply()
+        poll(there, None)  # the proxy is no end of the encryption
+    monkeypatch.setenv("NO_PROXY", ELSEWHERE)
+    with pytest.raises(ServerAway, match=ELSEWHERE):
+        poll(there, certificate)  # no such host
     assert len(proxy.targets) == 2
+
+
+def test_a_worker_names_a_proxy_that_it_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "gopher://ada:secret@proxy:70")
+    with pytest.raises(ValueError, match="HTTPS_PROXY='gopher://proxy:70': no kind of proxy"):
+        WorkerApi(f"https://{ELSEWHERE}", NODE_TOKEN)
+    WorkerApi("https://127.0.0.1:1", NODE_TOKEN)
 
 
 def test_certificates_are_read_where_they_are_used(

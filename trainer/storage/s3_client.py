@@ -8,6 +8,9 @@ import os
 from concurrent.futures import Future
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
+
+from trainyard.outside.proxies import ProxyError, names_proxy, proxy_of
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
@@ -101,10 +104,31 @@ def _system() -> Any:
             "connect_timeout": CONNECT_SECONDS,
             "read_timeout": READ_SECONDS,
             "retries": {"mode": "standard", "total_max_attempts": _attempts()},
+            **_proxies(),
         },
     )
     system.retries = 1  # s3fs's own retries would multiply botocore's
     return system
+
+
+def _proxies() -> dict[str, dict[str, str]]:
+    """Return the choice of a proxy for the store, where the environment names any.
+
+    botocore's own choice sends requests for a store on this machine to the proxy, too.
+
+    Raises:
+        OSError: a variable that names a proxy for the store cannot be used.
+    """
+    if not names_proxy(os.environ):
+        return {}
+    import botocore.session
+
+    endpoint = botocore.session.Session().create_client("s3").meta.endpoint_url
+    try:
+        proxy = proxy_of(endpoint, os.environ, socks=False)
+    except ProxyError as error:
+        raise OSError(errno.EINVAL, str(error), endpoint) from None
+    return {"proxies": {urlsplit(endpoint).scheme: proxy} if proxy else {}}
 
 
 def _attempts() -> int:

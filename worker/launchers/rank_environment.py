@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from trainyard.outside.proxies import without_login
 from trainyard.spec.brought_code import fields_with_code
 from trainyard.spec.environment import environment_problems
 from trainyard.spec.job import JobSpec
@@ -57,17 +58,8 @@ def rank_environment() -> dict[str, str]:
     environment = inherited_environment()
     for name, value in environment.items():
         if name.upper().endswith("_PROXY"):
-            environment[name] = _without_login(value)
+            environment[name] = without_login(value)
     return environment
-
-
-def _without_login(proxy: str) -> str:
-    """Return the URL of a proxy without what precedes its host; a password may hold any `@`."""
-    login, at, host = proxy.rpartition("@")
-    if not at:
-        return proxy
-    scheme, separator, _ = login.partition("://")
-    return f"{scheme}{separator}{host}" if separator else host
 
 
 def code_of(spec: JobSpec) -> str | None:

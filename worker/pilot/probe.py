@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainyard.base.backoff import Retries, retry
+from trainyard.outside.http_client import has_socks
+from trainyard.outside.proxies import proxy_of, without_login
 from trainyard.protocol.node_sources.messages import CheckReport, CheckResult
 from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import PROTOCOL
@@ -99,8 +101,8 @@ def _result(name: str, check: Callable[[], str]) -> CheckResult:
 def _route(api: WorkerApi) -> str:
     began = time.monotonic()
     api.server_date()
-    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
-    way = "HTTPS_PROXY is set" if proxy else "without a proxy"
+    proxy = proxy_of(api.url, os.environ, socks=has_socks())
+    way = f"through {without_login(proxy)}" if proxy else "without a proxy"
     return f"{api.url} answers in {time.monotonic() - began:.2f} s ({way})"
 
 

@@ -92,6 +92,7 @@ class Client(
 
         Raises:
             NotConfiguredError: no URL is known.
+            UsageError: a variable that names a proxy for the server cannot be used.
         """
         self.transport = Transport(resolve(url, token), transport=transport, sleep=sleep)
 

@@ -12,9 +12,10 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from trainyard.base.backoff import Backoff, Retries, retry
-from trainyard.base.loopback import uses_tls
-from trainyard.client.errors import ApiError, ConnectionFailedError
+from trainyard.client.errors import ApiError, ConnectionFailedError, UsageError
 from trainyard.client.settings import Connection
+from trainyard.outside.http_client import http_client
+from trainyard.outside.proxies import ProxyError
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.errors import error_of
 
@@ -28,6 +29,7 @@ TRIES = 5
 """Of a request that may be repeated: about four seconds, in which a server restarts."""
 READ_SECONDS, CONNECT_SECONDS = 60.0, 5.0
 PAGE_SIZE = 100
+UNSET = "Correct or unset the variable; NO_PROXY excepts hosts."
 IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 PASSING = frozenset({502, 503, 504})
 """Statuses of a server that restarts, or of a proxy before one."""
@@ -43,17 +45,25 @@ class Transport:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """Make the client; nothing is sent.
+
+        Raises:
+            UsageError: a variable that names a proxy for the server cannot be used.
+        """
         self.connection = connection
         headers = {"Accept": "application/json", "User-Agent": "trainyard-client"}
         if connection.token:
             headers["Authorization"] = f"Bearer {connection.token}"
-        self.http = httpx.Client(
-            base_url=f"{connection.url}/api/v1",
-            headers=headers,
-            timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
-            transport=transport,
-            verify=uses_tls(connection.url),
-        )
+        try:
+            self.http = http_client(
+                connection.url,
+                transport=transport,
+                base_url=f"{connection.url}/api/v1",
+                headers=headers,
+                timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
+            )
+        except ProxyError as error:
+            raise UsageError(str(error), remedy=UNSET) from None
         self.sleep = sleep
 
     def poll(

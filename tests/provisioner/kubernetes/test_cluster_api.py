@@ -115,6 +115,21 @@ def test_an_answer_that_cannot_be_read_is_an_error(
     assert not caught.value.refused
 
 
+def test_no_proxy_leads_to_a_cluster_on_this_machine(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY", "https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "")  # what a source adds goes with the test
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "[2001:db8::1]")
+    source = bench.make()
+    assert not source.list().jobs
+    monkeypatch.setenv("all_proxy", "socks5://ada:secret@127.0.0.1:9")
+    with pytest.raises(SourceError, match=r"all_proxy='socks5://127\.0\.0\.1:9'") as caught:
+        bench.make()
+    assert caught.value.refused
+
+
 def test_a_slow_server_is_an_error_within_the_limit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,102 @@
+"""The one place that makes HTTP clients: their proxies, certificates and redirects."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import httpx
+
+from trainyard.base.loopback import uses_tls
+from trainyard.outside.proxies import ProxyError, proxy_of
+
+
+def http_client(
+    url: str,
+    *,
+    verify: ssl.SSLContext | bool | None = None,
+    transport: httpx.BaseTransport | None = None,
+    **options: Any,
+) -> httpx.Client:
+    """Return a client for one server: it follows no redirect, and no proxy leads to this machine.
+
+    Args:
+        url: absolute URL of the server.
+        verify: certificates that are trusted; those of the machine, or none over plain HTTP.
+        transport: in place of the network.
+        options: others of `httpx.Client`.
+
+    Raises:
+        ProxyError: a variable that names a proxy for the URL cannot be used.
+    """
+    if transport is None:
+        routes = _Routes(uses_tls(url) if verify is None else verify)
+        routes.check(url)
+        transport = routes
+    return httpx.Client(transport=transport, follow_redirects=False, **options)
+
+
+def answers_with_success(url: str, *, seconds: float) -> bool:
+    """Return whether a GET of a URL is answered with success.
+
+    Raises:
+        httpx.TransportError: there is no answer.
+        ProxyError: a variable that names a proxy for the URL cannot be used.
+    """
+    with http_client(url, timeout=seconds) as client:
+        return client.get(url).is_success
+
+
+def has_socks() -> bool:
+    """Return whether clients can use a SOCKS proxy."""
+    return find_spec("socksio") is not None
+
+
+class _Routes(httpx.BaseTransport):
+    """The network: each request takes the proxy of its own URL, or none.
+
+    httpx's own choice cannot except the loopback networks, and fails where a variable that no
+    request needs is misspelt. The environment is read once.
+    """
+
+    def __init__(self, verify: ssl.SSLContext | bool) -> None:
+        self._verify = verify
+        self._environment: Mapping[str, str] = dict(os.environ)
+        self._socks = has_socks()
+        self._lock = threading.Lock()
+        self._proxies: dict[tuple[str, str, int | None], str | None] = {}
+        self._transports: dict[str | None, httpx.HTTPTransport] = {}
+
+    def check(self, url: str) -> None:
+        """Raise ProxyError if the proxy for a URL cannot be used."""
+        proxy_of(url, self._environment, socks=self._socks)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request."""
+        try:
+            transport = self._transport(request.url)
+        except ProxyError as error:
+            raise httpx.ProxyError(str(error), request=request) from error
+        return transport.handle_request(request)
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            transports = list(self._transports.values())
+            self._transports.clear()
+        for transport in transports:
+            transport.close()
+
+    def _transport(self, url: httpx.URL) -> httpx.HTTPTransport:
+        origin = (url.scheme, url.host, url.port)
+        with self._lock:
+            if origin not in self._proxies:
+                self._proxies[origin] = proxy_of(str(url), self._environment, socks=self._socks)
+            proxy = self._proxies[origin]
+            if proxy not in self._transports:
+                self._transports[proxy] = httpx.HTTPTransport(verify=self._verify, proxy=proxy)
+            return self._transports[proxy]

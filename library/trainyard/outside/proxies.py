@@ -1,0 +1,279 @@
+"""The proxy of a request, from the environment: none to this machine, and none that is misspelt.
+
+The variables are those of curl: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, of which
+the form in capitals counts where the other one is not set (docs/client.md).
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+HOSTS = Path("/etc/hosts")
+LOCAL_NAME = "localhost"
+HTTP_SCHEMES, SOCKS_SCHEMES = ("http", "https"), ("socks5", "socks5h")
+DEFAULT_PORTS = {"http": 80, "https": 443}
+HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
+MOST_SHOWN = 200
+"""Most characters of a variable that an error repeats."""
+
+Address = IPv4Address | IPv6Address
+
+
+class ProxyError(ValueError):
+    """A variable names no proxy, or no host that is excepted; the text names it without a login."""
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """A variable that is set."""
+
+    name: str
+    """As the environment spells it."""
+    value: str
+    """Its text without the spaces around it."""
+
+    def error(self, why: str, legal: str) -> ProxyError:
+        """Return the error of a value."""
+        shown = without_login(self.value)[:MOST_SHOWN]
+        return ProxyError(f"{self.name}={shown!r}: {why}; legal: {legal}")
+
+
+def proxy_of(url: str, environment: Mapping[str, str], *, socks: bool) -> str | None:
+    """Return the URL of the proxy through which a URL is reached; None without one.
+
+    A URL of this machine is reached without any, and then no variable is read: its tokens stay
+    here whatever the environment names.
+
+    Args:
+        url: absolute, with a host.
+        environment: variables of the process.
+        socks: whether the client has support for SOCKS.
+
+    Raises:
+        ProxyError: a variable that decides about the URL cannot be used.
+    """
+    parts = urlsplit(url)
+    proxy = _find(f"{parts.scheme}_proxy", environment) or _find("all_proxy", environment)
+    if proxy is None or is_this_machine(parts.hostname or ""):
+        return None
+    if _is_excepted(parts, environment):
+        return None
+    return _checked(proxy, socks=socks)
+
+
+def names_proxy(environment: Mapping[str, str]) -> bool:
+    """Return whether a variable names a proxy for any URL."""
+    names = ("http_proxy", "https_proxy", "all_proxy")
+    return any(_find(name, environment) for name in names)
+
+
+def for_other_readers(environment: Mapping[str, str], *, socks: bool) -> dict[str, str]:
+    """Return `no_proxy` in both spellings for a library that reads the variables by itself.
+
+    It excepts this machine, and has the form that every reader takes.
+
+    Raises:
+        ProxyError: a variable cannot be used.
+    """
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        if (proxy := _find(name, environment)) is not None:
+            _checked(proxy, socks=socks)
+    found = _find("no_proxy", environment)
+    entries = [] if found is None else _entries(found)
+    # httpx cannot read a network of IPv6 addresses.
+    given = [_bare(entry) for entry in entries if not (":" in entry.host and "/" in entry.host)]
+    own = [LOCAL_NAME, "127.0.0.1", "::1", "0.0.0.0", socket.gethostname().lower()]
+    value = ",".join(dict.fromkeys([*given, *own]))
+    return {"no_proxy": value, "NO_PROXY": value}
+
+
+def without_login(proxy: str) -> str:
+    """Return the URL of a proxy without what precedes its host; a password may hold any `@`."""
+    login, at, host = proxy.rpartition("@")
+    if not at:
+        return proxy
+    scheme, separator, _ = login.partition("://")
+    return f"{scheme}{separator}{host}" if separator else host
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether a host is this machine.
+
+    Names: `localhost` and those below it, the machine's own with any domain, and what `/etc/hosts`
+    gives an address of this machine; no other name is looked up. Addresses: loopback, unspecified
+    and each of an interface, in every form that connects there, such as `127.1`.
+    """
+    name = host.strip("[]").rstrip(".").lower()
+    if name == LOCAL_NAME or name.endswith(f".{LOCAL_NAME}"):
+        return True
+    address = _address(name)
+    if address is not None:
+        return _is_own(address)
+    own = socket.gethostname().lower()
+    if name in (own, _label(own)):
+        return True
+    found = _addresses_of(name) or (_looked_up(name) if _label(name) == _label(own) else [])
+    return bool(found) and all(map(_is_own, found))
+
+
+def _find(name: str, environment: Mapping[str, str]) -> _Variable | None:
+    """Return a variable; one in small letters has priority, and an empty one names nothing."""
+    for spelling in (name, name.upper()):
+        if spelling in environment:
+            value = environment[spelling].strip()
+            return _Variable(spelling, value) if value else None
+    return None
+
+
+def _checked(proxy: _Variable, *, socks: bool) -> str:
+    """Return the URL in a variable, with its scheme.
+
+    Raises:
+        ProxyError: it is no URL of a proxy that the client can use.
+    """
+    schemes = HTTP_SCHEMES + (SOCKS_SCHEMES if socks else ())
+    legal = ", ".join(f"{scheme}://[USER:PASSWORD@]HOST[:PORT]" for scheme in schemes)
+    url = proxy.value if "://" in proxy.value else f"http://{proxy.value}"
+    scheme = url.partition("://")[0].lower()
+    if scheme in SOCKS_SCHEMES and not socks:
+        raise proxy.error(f"{scheme} needs support for SOCKS, which is not installed here", legal)
+    if scheme not in schemes:
+        raise proxy.error(f"no kind of proxy is named {scheme[:20]!r}", legal)
+    if any(not " " < character < "\x7f" for character in url):
+        raise proxy.error("a space, or a character that is not of ASCII", legal)
+    try:
+        parts = urlsplit(url)
+        is_complete = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # its text may repeat a part of a password
+        is_complete = False
+    if not is_complete:
+        raise proxy.error("no host, or no port from 1 to 65535", legal)
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        raise proxy.error(
+            "more than a host and a port", f"{legal}; write / ? # in a password as %2F %3F %23"
+        )
+    return url
+
+
+def _is_excepted(parts: SplitResult, environment: Mapping[str, str]) -> bool:
+    """Return whether `no_proxy` excepts a URL.
+
+    Raises:
+        ProxyError: an entry is no host, no address and no network.
+    """
+    variable = _find("no_proxy", environment)
+    if variable is None:
+        return False
+    host = (parts.hostname or "").rstrip(".")
+    port = parts.port or DEFAULT_PORTS.get(parts.scheme)
+    entries = _entries(variable)  # all of them, so that a wrong one shows at the first request
+    return any(_matches(entry, host, port) for entry in entries)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What `no_proxy` excepts."""
+
+    host: str
+    """Name without dots around it, address, network, or `*` for all."""
+    port: int | None
+
+
+def _entries(variable: _Variable) -> list[_Entry]:
+    words = re.split(r"[,\s]+", variable.value)
+    return [_entry(word, variable) for word in words if word]
+
+
+def _entry(word: str, variable: _Variable) -> _Entry:
+    """Return an entry; `[::1]:8470` and `host:8470` except one port alone.
+
+    Raises:
+        ProxyError: it is none.
+    """
+    host, port = word.partition("://")[2] or word, None
+    if (found := re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]+):(\d{1,5})", host)) is not None:
+        host, port = found[1], int(found[2])
+    bracketed = re.fullmatch(r"\[([^\[\]]*)\]", host)
+    host = (bracketed[1] if bracketed else host).lower()
+    name = host.removeprefix("*").strip(".")
+    if host == "*" or _network(host) or HOST_NAME.fullmatch(name):
+        return _Entry(host if host == "*" or _network(host) else name, port)
+    raise variable.error(
+        f"{word!r} is no host", "hosts, addresses and networks (10.0.0.0/8) by commas, or *"
+    )
+
+
+def _bare(entry: _Entry) -> str:
+    return entry.host if entry.port is None or ":" in entry.host else f"{entry.host}:{entry.port}"
+
+
+def _matches(entry: _Entry, host: str, port: int | None) -> bool:
+    if entry.port not in (None, port):
+        return False
+    if entry.host == "*":
+        return True
+    network, address = _network(entry.host), _address(host)
+    if network is not None:
+        return address is not None and address in network
+    return host == entry.host or host.endswith(f".{entry.host}")
+
+
+def _network(text: str) -> IPv4Network | IPv6Network | None:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _address(host: str) -> Address | None:
+    """Return the address that a host is, also in the short forms of IPv4."""
+    with suppress(ValueError):
+        found = ip_address(host)
+        return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
+    with suppress(OSError, ValueError):
+        return IPv4Address(socket.inet_aton(host))
+    return None
+
+
+def _is_own(address: Address) -> bool:
+    """Return whether packets to an address stay on this machine."""
+    if address.is_loopback or address.is_unspecified:
+        return True
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as trial:
+            trial.connect((str(address), 9))  # sends nothing; the kernel chooses the source
+            return ip_address(str(trial.getsockname()[0])) == address
+    except OSError:
+        return False
+
+
+def _label(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _looked_up(name: str) -> list[Address]:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return []
+    addresses = [_address(str(each[4][0])) for each in found]
+    return [address for address in addresses if address is not None]
+
+
+def _addresses_of(name: str) -> list[Address]:
+    """Return the addresses that `/etc/hosts` gives a name."""
+    try:
+        lines = HOSTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    words = [line.partition("#")[0].lower().split() for line in lines]
+    found = [_address(word[0]) for word in words if name in word[1:]]
+    return [address for address in found if address is not None]
