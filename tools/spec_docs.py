@@ -27,9 +27,14 @@ of this page, each to a value of the kind named. They tune and trace NCCL, gloo,
 logs and allocators, and CUDA; none names a file, a program, a library, a plugin or a host.
 
 With `TRAINYARD_ALLOW_CODE=true` for the server and its workers any variable is legal but those that
-the launcher sets itself (`RANK`, `CUDA_VISIBLE_DEVICES`, `PYTHONPATH`, `LD_PRELOAD`,
-`TRAINYARD_*`, `AWS_*`, ...). Variables of the worker's own environment are inherited by ranks, so
-whoever runs a node can set the others for all of its jobs.
+the launcher sets itself (`RANK`, `CUDA_VISIBLE_DEVICES`, `PYTHONPATH`, `LD_PRELOAD`, `TRAINYARD_*`,
+`AWS_*`, ...). Variables of the worker's own environment are inherited by ranks, so whoever runs a
+node can set the others for all of its jobs. What belongs to another launch is left out, so that a
+worker may run beside the ranks of an outer job or in an allocation: `RANK`, `WORLD_SIZE`,
+`NODE_RANK`, `NNODES`, `NUM_NODES`, `NPROC_PER_NODE`, `CROSS_*`, `LOCAL_*`, `GROUP_*`, `ROLE_*`,
+`MASTER_*`, `TORCHELASTIC_*`, `PET_*`, `ACCELERATE_*`, `FSDP_*`, the variables of Slurm, LSF, PBS,
+Flux, MPI, Horovod, SageMaker and Azure Batch, `TF_CONFIG`, `NCCL_COMM_ID`, and those with which JAX
+finds its processes. A job whose `env` names one that is not reserved gets it.
 
 The server refuses a new job, a plan, a fork and a resume with another variable or value. The
 supervisor of a node checks the spec again before it starts a process. A job that was stored when

@@ -30,18 +30,35 @@ for folder in sys.argv[2:]:
 HIDDEN_PREFIXES = (
     # Celery sets the last ones in its pool's processes alone.
     *("TRAINYARD_", "CELERY_", "C_FORCE_ROOT", "_MP_FORK_"),
-    # Of another engine's launch: libraries of MPI would take the ranks for tasks of that one.
-    *("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_"),
+    # Of another launch, in which the worker may run: torchrun and programs would take the ranks for
+    # those of that one. torchrun, its defaults, and what `accelerate launch` sets for its ranks:
+    *("LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "PET_", "ACCELERATE_", "FSDP_"),
+    # engines,
+    *("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "LSB_", "JSM_", "PBS_", "PALS_", "ALPS_", "FLUX_"),
+    # MPI,
+    *("PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "HYDRA_", "MPI_LOCAL", "MV2_COMM_", "MPIRUN_"),
+    # and other libraries that start ranks.
+    *("HOROVOD_", "DMLC_", "SM_", "AZ_BATCH_", "JAX_COORDINATOR_", "JAX_PROCESS_"),
 )
 OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
 """Variables of the worker's own interpreter, by which another one would load its packages."""
-HIDDEN_NAMES = frozenset({"REDIS_URL"})
+HIDDEN_NAMES = frozenset(
+    {
+        "REDIS_URL",
+        # As the prefixes above.
+        *("RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "NUM_NODES", "NPROC_PER_NODE"),
+        *("CROSS_RANK", "CROSS_SIZE", "TORCH_ELASTIC_WORKER_IDENTICAL", "NCCL_COMM_ID"),
+        *("TF_CONFIG", "JAX_NUM_PROCESSES"),
+    }
+)
 
 
 def inherited_environment() -> dict[str, str]:
     """Return the variables of this process without the worker's own: no token, no password.
 
-    Nor do those of another engine's allocation pass, in which the worker may be a pilot.
+    Nor do those of another launch pass, in which the worker may run: as a pilot in the allocation
+    of an engine, or beside the ranks of an outer job. Whoever runs a node may set any other for all
+    of its jobs, so that no list could name what passes.
     """
     return {
         name: value

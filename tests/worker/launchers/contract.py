@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.worker.conftest import processes_of, wait_for
 from tests.worker.launchers.process_launcher import STAND_IN, launcher_of
+from tests.worker.outer_launch import OUTER
 from tests.worker.stand_in import DAEMON
 from trainyard.run.failures import Failure
 from worker.launchers.base import Launcher, Observation, Share
@@ -54,6 +55,7 @@ def ends_well(share: Share, launcher: Launcher) -> None:
         own |= {MARKER: share.launch.attempt_id, NODE_MARKER: share.launch.node}
         assert own.items() <= environment.items()
         assert share.environment.items() <= environment.items()
+        assert not OUTER.items() & environment.items(), "of another launch"
     for _ in range(2):
         launcher.stop()  # which finds nothing
 

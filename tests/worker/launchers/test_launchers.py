@@ -14,6 +14,7 @@ from tests.worker.conftest import SECONDS, Place, environment, make_place
 from tests.worker.fake_server import FakeServer
 from tests.worker.launchers.contract import SCENARIOS
 from tests.worker.launchers.process_launcher import LAUNCHERS, TORCHRUN
+from tests.worker.outer_launch import OUTER
 from trainyard.run.records import RankExit
 from worker.launch import prepare_run
 from worker.launchers.base import Observation
@@ -28,7 +29,7 @@ def test_a_launcher_keeps_the_contract(place: Place, launcher: str, scenario: st
     run = prepare_run(place.local, attempt.id, attempt.seen.claim)
     done = subprocess.run(
         [sys.executable, str(SCRIPT), scenario, launcher, str(run.root)],
-        env=environment(),
+        env=environment() | OUTER,
         capture_output=True,
         text=True,
         check=False,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.conftest import wait_for
+from tests.worker.outer_launch import OUTER
 from trainyard.base.ids import make_id
 from trainyard.protocol.node_sources.messages import PilotIdentity
 from worker.launchers.rank_environment import (
@@ -110,8 +111,8 @@ def test_without_an_answer_the_last_end_stays(
     watch.join()
 
 
-def test_ranks_see_nothing_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("SLURM_JOB_ID", "PMI_RANK", "PMIX_ID", "OMPI_COMM_WORLD_SIZE", "TRAINYARD_URL")
+def test_ranks_see_nothing_of_another_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = (*OUTER, "SLURM_JOB_ID", "PMI_RANK", "PMIX_ID", "OMPI_COMM_WORLD_SIZE", "TRAINYARD_URL")
     for name in (*names, "HTTPS_PROXY"):
         monkeypatch.setenv(name, "x")
     passed = inherited_environment()
