@@ -122,9 +122,10 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
             _append_dropped(context, connection, job_id, left_out)
         own = imports.c.job_id == job_id
         connection.execute(update(imports).where(own).values(received=received))
-        reason = connection.scalar(select(imports.c.reason).where(own)) or ""
-        shown = reason if received == view.run.points else _incomplete(view.run, received)
-        changed = {"reason": shown, "updated_at": context.now()}
+        changed: dict[str, object] = {"reason": _incomplete(view.run, received)}
+        if received == view.run.points:
+            changed = _complete(connection, job_id)
+        changed["updated_at"] = context.now()
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(**changed))
         return view.model_copy(update={"received": received})
 
@@ -155,6 +156,8 @@ def _job(context: Context, job_id: str, request: ImportRequest, actor: Actor) ->
     )
     now, run = context.now(), request.run
     began, ended = _times(request)
+    # Without all of its points it is not what the run was: the last ones give it that state.
+    state = JobState.STOPPED if run.points else JobState(request.state)
     loss = None if request.loss is None else float(request.loss)
     return {
         "id": job_id,
@@ -164,8 +167,8 @@ def _job(context: Context, job_id: str, request: ImportRequest, actor: Actor) ->
         "spec": StoredRecord.of(spec),
         "spec_digest": spec.digest,
         "env": {},
-        "state": JobState(request.state),
-        "desired": DESIRED.get(JobState(request.state), DesiredState.RUN),
+        "state": state,
+        "desired": DESIRED.get(state, DesiredState.RUN),
         "reason": _incomplete(run, 0) if run.points else _ended(request),
         "priority": spec.resources.priority,
         "attempt": 1,
@@ -221,6 +224,23 @@ def _incomplete(run: ImportedRun, received: int) -> str:
         f"the import from {run.tool} is incomplete: {received:,} of {run.points:,} points; "
         "the same import continues it"
     )
+
+
+def _complete(connection: Connection, job_id: str) -> dict[str, object]:
+    """Return what a job becomes with its last points: what its attempt has recorded from the first.
+
+    The attempt has the run's own end throughout.
+    """
+    query = select(imports.c.reason, attempts.c.outcome).join(
+        attempts, attempts.c.job_id == imports.c.job_id
+    )
+    reason, outcome = connection.execute(query.where(imports.c.job_id == job_id)).one()
+    state = JobState(outcome)
+    return {
+        "reason": reason,
+        "state": state,
+        "desired": DESIRED.get(state, DesiredState.RUN),
+    }
 
 
 def _attempt_of(connection: Connection, job_id: str) -> str:

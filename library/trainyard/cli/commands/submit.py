@@ -12,18 +12,23 @@ import typer
 
 from trainyard.base.problems import Problem
 from trainyard.cli.commands.watch import end_code, watch_job
-from trainyard.cli.errors import explained
+from trainyard.cli.errors import FAILED, explained
 from trainyard.cli.options import Follow, Json, Set, SpecFile
 from trainyard.cli.output import emit, note, write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_plan, warning_lines
 from trainyard.client import packing, spec_file
 from trainyard.client.errors import UsageError
-from trainyard.client.past_runs.runs import ImportOptions, find_runs, import_run
+from trainyard.client.past_runs.import_request import ImportOptions
+from trainyard.client.past_runs.past_run import UnreadRun
+from trainyard.client.past_runs.runs import ImportResult, find_runs, import_runs
 from trainyard.client.sdk import Client
 from trainyard.client.template import program_template, spec_template
 from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.spec.job import DEFAULT_PROJECT
+
+MOST_SHOWN = 10
+"""Runs that are not imported and that the last line names; each has a line of its own before."""
 
 
 def init(
@@ -100,23 +105,36 @@ def import_(
 ) -> None:
     """Import runs that another tool recorded, each as a job; a repeat imports nothing twice."""
     options = ImportOptions(name=name, project=project, tags=tuple(tags or ()))
-    views = []
+    views, left_out = [], list[str]()
     with Client() as yard:
-        for run in find_runs(tool, path):
-            result = import_run(yard, run, options)
-            views.append(result.view)
-            if json:
+        for result in import_runs(yard, find_runs(tool, path), options):
+            if isinstance(result, UnreadRun):
+                left_out.append(result.name)
+                note(f"Error: {result.name} is not imported: {result.reason}")
                 continue
-            view, words = result.view, f"{result.sent:,} points"
-            if not result.sent and view.run.points:
-                words = "imported before"
-            write_text(f"{run.name}  {view.job_id}  {len(run.series):,} series, {words}")
-            for line in run.notes:
-                note(f"  {line}")
-            for new, old in view.run.renamed.items():
-                note(f"  {old!r} becomes {new}")
+            views.append(result.view)
+            if not json:
+                _write_import(result)
     if json:
         write_json(views)
+    if left_out:
+        shown = ", ".join(left_out[:MOST_SHOWN]) + (", ..." if left_out[MOST_SHOWN:] else "")
+        note(
+            f"{len(left_out)} of {len(left_out) + len(views)} runs are not imported: {shown}. "
+            "The same command tries them again."
+        )
+        raise typer.Exit(FAILED)
+
+
+def _write_import(result: ImportResult) -> None:
+    run, view, words = result.run, result.view, f"{result.sent:,} points"
+    if not result.sent and view.run.points:
+        words = "imported before"
+    write_text(f"{run.name}  {view.job_id}  {len(run.series):,} series, {words}")
+    for line in run.notes:
+        note(f"  {line}")
+    for new, old in view.run.renamed.items():
+        note(f"  {old!r} becomes {new}")
 
 
 @contextmanager

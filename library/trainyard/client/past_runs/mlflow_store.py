@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.client.past_runs.past_run import Ended, PastRun
+from trainyard.client.past_runs.past_run import DAMAGE, Ended, PastRun, UnreadRun
 
 STATES: Mapping[str, tuple[Ended, str]] = {
     "FINISHED": ("succeeded", ""),
@@ -21,7 +21,7 @@ STATES: Mapping[str, tuple[Ended, str]] = {
     "KILLED": ("cancelled", "status KILLED"),
 }
 """State and reason of each status; that of all others is `stopped`."""
-STATUS_NUMBERS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
+STATUS_NUMBERS = {"1": "RUNNING", "2": "SCHEDULED", "3": "FINISHED", "4": "FAILED", "5": "KILLED"}
 """Status in the files of a file store."""
 LARGEST = 1.7976931348623157e308
 """MLflow stores this number for infinity."""
@@ -31,49 +31,143 @@ SMALL_FILE = 64 * 1024
 MOST_LINE = 200
 MOST_RUNS = 10_000
 
-_RUNS = (
-    "SELECT run_uuid, name, source_name, status, start_time, end_time, experiment_id "
-    "FROM runs WHERE lifecycle_stage = 'active' ORDER BY start_time, run_uuid"
+LONGEST_VALUE = 16 * 2**20
+"""Bytes of a value in a store above which its run is not read."""
+LEAST_OPERATIONS, OPERATIONS_A_BYTE = 10_000_000, 20
+"""Operations of SQLite after which a query ends: more than any on a table of the file takes."""
+OPERATIONS_AT_ONCE = 100_000
+READ: Mapping[str, frozenset[str]] = {
+    "experiments": frozenset({"experiment_id", "name"}),
+    "runs": frozenset(
+        {
+            "run_uuid",
+            "name",
+            "source_name",
+            "status",
+            "start_time",
+            "end_time",
+            "experiment_id",
+            "lifecycle_stage",
+        }
+    ),
+    "params": frozenset({"key", "value", "run_uuid"}),
+    "tags": frozenset({"key", "value", "run_uuid"}),
+    "metrics": frozenset({"key", "step", "timestamp", "value", "is_nan", "run_uuid"}),
+}
+"""Columns that are read of each table."""
+
+# MLflow writes texts of 8,000 characters at most.
+_EXPERIMENTS = "SELECT experiment_id, substr(name, 1, 8192) FROM experiments"
+_ROWS = "SELECT rowid FROM runs"
+_RUN = (
+    "SELECT run_uuid, substr(name, 1, 8192), substr(source_name, 1, 8192), status, "
+    "start_time, end_time, experiment_id, lifecycle_stage FROM runs WHERE rowid = ?"
 )
+_PARAMS = "SELECT substr(key, 1, 8192), substr(value, 1, 8192) FROM params WHERE run_uuid = ?"
+_TAGS = "SELECT substr(key, 1, 8192), substr(value, 1, 8192) FROM tags WHERE run_uuid = ?"
 _METRICS = (
     "SELECT key, step, timestamp, value, is_nan FROM metrics WHERE run_uuid = ? "
     "ORDER BY key, step, timestamp"
 )
 
 
-def read_database(path: Path) -> Iterator[PastRun]:
-    """Yield the active runs of an SQLite store, which is only read.
+def read_database(path: Path) -> Iterator[PastRun | UnreadRun]:
+    """Yield the active runs of an SQLite store, which is only read, in the order of their rows.
+
+    The file may come from anybody: views, triggers and functions of its own are refused, and the
+    work of a query and the size of a value are bounded.
 
     Raises:
         ValueError: it is no store of MLflow, or damaged.
     """
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as store:
-            store.row_factory = sqlite3.Row
-            experiments = dict(store.execute("SELECT experiment_id, name FROM experiments"))
-            for row in store.execute(_RUNS).fetchmany(MOST_RUNS):
-                yield _run_of(store, row, experiments)
+        with closing(_opened(path)) as connection:
+            store = _Store(connection, path.stat().st_size)
+            experiments = dict(store.select(_EXPERIMENTS).fetchmany(MOST_RUNS))
+            for (row,) in store.select(_ROWS).fetchmany(MOST_RUNS):
+                try:
+                    run = _run_of(store, row, experiments)
+                except (*DAMAGE, sqlite3.Error) as error:
+                    yield UnreadRun(f"row {row} of {path}", str(error))
+                    continue
+                if run is not None:
+                    yield run
     except sqlite3.Error as error:
         raise ValueError(f"it is no store of MLflow that can be read: {error}") from None
 
 
-def _run_of(store: sqlite3.Connection, row: Any, experiments: Mapping[object, object]) -> PastRun:
-    run_id = str(row["run_uuid"])
-    run = PastRun("mlflow", run_id, str(row["name"] or run_id))
-    _describe(run, str(row["status"]), row["start_time"], row["end_time"])
-    if row["source_name"]:
-        run.command = (str(row["source_name"]),)
-    for table, found in (("params", dict[str, str]()), ("tags", dict[str, str]())):
-        query = f"SELECT key, value FROM {table} WHERE run_uuid = ? LIMIT {MOST_ROWS}"  # noqa: S608
-        found |= {str(key): str(value) for key, value in store.execute(query, (run_id,))}
-        if table == "params":
-            run.config |= {key: typed(value) for key, value in found.items()}
-        else:
-            _add_tags(run, found)
-    experiment = experiments.get(row["experiment_id"])
+def _opened(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.text_factory = lambda content: content.decode(errors="replace")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+    for table in READ:
+        if not _is_plain(connection, table):
+            raise ValueError(f"it is no store of MLflow: {table!r} is no table of stored values")
+    connection.set_authorizer(_authorized)
+    return connection
+
+
+def _is_plain(connection: sqlite3.Connection, table: str) -> bool:
+    """Return whether it is a table whose columns are stored: a computed one may take for ever.
+
+    Views and virtual tables have no page of their own, and no authorizer sees a generated column.
+    """
+    query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
+    page = connection.execute(query, (table,)).fetchone()
+    columns = connection.execute(f"PRAGMA table_xinfo({table})")
+    return bool(page and page[0]) and not any(hidden for *_, hidden in columns)
+
+
+class _Store:
+    """A database whose queries end after the work that its size explains."""
+
+    def __init__(self, connection: sqlite3.Connection, size: int) -> None:
+        self._connection = connection
+        allowed = LEAST_OPERATIONS + OPERATIONS_A_BYTE * size
+        self._turns, self._left = allowed // OPERATIONS_AT_ONCE, 0
+        connection.set_progress_handler(self._is_over, OPERATIONS_AT_ONCE)
+
+    def select(self, query: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        """Begin a query; the one before is read by then.
+
+        Raises:
+            sqlite3.Error: the database is damaged, or refused; also while the rows are read.
+        """
+        self._left = self._turns
+        return self._connection.execute(query, values)
+
+    def _is_over(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+
+def _authorized(
+    action: int, first: str | None, second: str | None, _store: str | None, source: str | None
+) -> int:
+    """Allow to read known columns of tables; `source` is the view or trigger that reads."""
+    reads = action == sqlite3.SQLITE_READ and second in {*READ.get(first or "", ()), "", "ROWID"}
+    calls = action == sqlite3.SQLITE_FUNCTION and second == "substr"
+    legal = source is None and (reads or calls or action == sqlite3.SQLITE_SELECT)
+    return sqlite3.SQLITE_OK if legal else sqlite3.SQLITE_DENY
+
+
+def _run_of(store: _Store, row: int, experiments: Mapping[object, object]) -> PastRun | None:
+    """Return the run of a row; None for a deleted one."""
+    values = store.select(_RUN, (row,)).fetchone()
+    if values is None or values[-1] != "active":
+        return None
+    run_uuid, name, source, status, start, end, experiment_id, _ = values
+    run = PastRun("mlflow", str(run_uuid)[:200], str(name or run_uuid)[:200])
+    _describe(run, str(status), start, end)
+    if source:
+        run.command = (str(source),)
+    run.config |= {key: typed(value) for key, value in _texts(store, _PARAMS, run_uuid).items()}
+    _add_tags(run, _texts(store, _TAGS, run_uuid))
+    experiment = experiments.get(experiment_id)
     if experiment is not None:
         run.tags = (f"experiment:{experiment}", *run.tags)
-    for key, step, timestamp, value, is_nan in store.execute(_METRICS, (run_id,)):
+    for key, step, timestamp, value, is_nan in store.select(_METRICS, (run_uuid,)):
         try:
             number = math.nan if is_nan else _finite(float(value))
             run.add(str(key), int(step), timestamp / 1000, number)
@@ -82,28 +176,36 @@ def _run_of(store: sqlite3.Connection, row: Any, experiments: Mapping[object, ob
     return run
 
 
-def read_folders(root: Path) -> Iterator[PastRun]:
+def _texts(store: _Store, query: str, run_uuid: object) -> dict[str, str]:
+    found = store.select(query, (run_uuid,)).fetchmany(MOST_ROWS)
+    return {str(key): str(value) for key, value in found}
+
+
+def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
     """Yield the runs below a folder `mlruns`: each has a `meta.yaml` with a `run_id`."""
     for folder in sorted(root.glob("*/*"))[:MOST_RUNS]:
-        meta = _document(folder / "meta.yaml")
-        run_id = str(meta.get("run_id") or meta.get("run_uuid") or "")
-        if run_id and meta.get("lifecycle_stage", "active") == "active":
-            yield _run_in(folder, run_id, meta)
+        try:
+            meta = _document(folder / "meta.yaml")
+            run_id = _text_of(meta, "run_id") or _text_of(meta, "run_uuid")
+            if run_id and meta.get("lifecycle_stage", "active") == "active":
+                yield _run_in(folder, run_id, meta)
+        except (*DAMAGE, OSError) as error:
+            yield UnreadRun(str(folder), str(error))
 
 
-def _run_in(folder: Path, run_id: str, meta: Mapping[str, Any]) -> PastRun:
+def _run_in(folder: Path, run_id: str, meta: Mapping[str, object]) -> PastRun:
     tags = _small_files(folder / "tags")
-    name = str(meta.get("run_name") or tags.get("mlflow.runName") or run_id)
+    name = _text_of(meta, "run_name") or tags.get("mlflow.runName") or run_id
     run = PastRun("mlflow", run_id[:200], name)
-    status = meta.get("status")
-    words = STATUS_NUMBERS.get(status, "") if isinstance(status, int) else str(status)
-    _describe(run, words, meta.get("start_time"), meta.get("end_time"))
+    status = _text_of(meta, "status")
+    times = (_milliseconds(_text_of(meta, each)) for each in ("start_time", "end_time"))
+    _describe(run, STATUS_NUMBERS.get(status, status), *times)
     if tags.get("mlflow.source.name"):
         run.command = (tags["mlflow.source.name"],)
     run.config |= {key: typed(value) for key, value in _small_files(folder / "params").items()}
     _add_tags(run, tags)
-    experiment = _document(folder.parent / "meta.yaml").get("name")
-    if experiment is not None:
+    experiment = _text_of(_document(folder.parent / "meta.yaml"), "name")
+    if experiment:
         run.tags = (f"experiment:{experiment}", *run.tags)
     for key, path in _regular_files(folder / "metrics"):
         with path.open("rb") as file:
@@ -148,12 +250,52 @@ def _finite(value: float) -> float:
     return math.copysign(math.inf, value) if abs(value) >= LARGEST else value
 
 
-def _document(path: Path) -> Mapping[str, Any]:
-    try:
-        found = yaml.safe_load(_text(path))
-    except (yaml.YAMLError, OSError, RecursionError):
+def _document(path: Path) -> Mapping[str, object]:
+    """Return the table of a `meta.yaml`, its values as they are written; empty without a file.
+
+    Raises:
+        ValueError: it is no such table, or uses aliases.
+        OSError: it cannot be read.
+    """
+    if not path.is_file() or path.is_symlink():
         return {}
-    return found if isinstance(found, dict) else {}
+    try:
+        found = yaml.load(_text(path), Loader=PlainLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path.name} is no YAML that can be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} holds no table")
+    return found
+
+
+class PlainLoader(yaml.BaseLoader):
+    """Reads every value as a text, a list or a table: no more work than there is text.
+
+    An alias would let a small file stand for an endless value.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Return the next value.
+
+        Raises:
+            yaml.YAMLError: it is an alias.
+        """
+        if self.check_event(yaml.AliasEvent):  # type: ignore[no-untyped-call]
+            raise yaml.YAMLError("aliases are not read")
+        return super().compose_node(parent, index)
+
+
+def _text_of(meta: Mapping[str, object], key: str) -> str:
+    """Return a text of a `meta.yaml`; empty for a list, a table and null."""
+    found = meta.get(key)
+    return found if isinstance(found, str) and found not in ("null", "~") else ""
+
+
+def _milliseconds(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _small_files(folder: Path) -> dict[str, str]:

@@ -30,8 +30,19 @@ MAX_ARGUMENTS = 256
 MAX_TEXT, MAX_NAME, MAX_LIST = 4096, 200, 256
 LOSSES = ("train/loss", "loss", "train_loss", "training_loss")
 """Series that lists show as the loss, the first that there is."""
+DAMAGE = (ValueError, OverflowError, RecursionError)
+"""What content that is damaged or hostile raises."""
 LATEST, MOST_SECONDS = 10.0**11, 10.0**8
 """Greatest Unix time, and longest duration, that can be stored."""
+
+
+@dataclass(frozen=True)
+class UnreadRun:
+    """A run that cannot be imported, in its place."""
+
+    name: str
+    """Its path, or its name."""
+    reason: str
 
 
 @dataclass

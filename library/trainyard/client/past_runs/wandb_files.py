@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from trainyard.client.past_runs.past_run import PastRun
+from trainyard.client.past_runs.past_run import DAMAGE, PastRun
 from trainyard.run.other_tools.wire_format import (
     Value,
     as_bytes,
@@ -28,26 +31,87 @@ LONGEST_RECORD = 16 * 2**20
 """Bytes of a record; a longer one is passed over."""
 MOST_CONFIG = 5_000
 """Values of a configuration or a summary that are read."""
+HEAD_RECORDS = 100
+"""Records among which that of the run is searched for; wandb writes it first."""
 STEP, TIME = "_step", "_timestamp"
 HISTORY, SUMMARY, CONFIG, RUN, EXIT, ENVIRONMENT = 2, 3, 4, 17, 18, 26
 
 
-def read_wandb(path: Path) -> PastRun:
-    """Return the run of a file `run-<id>.wandb`; a damaged end is noted, not refused.
+def files_of_runs(paths: Iterable[Path]) -> Iterator[list[Path]]:
+    """Yield the files of each run, by their start: a run that was resumed has several.
+
+    They have one id in one project; a file that cannot be read stands alone.
+    """
+    runs: dict[tuple[str, ...], list[tuple[float, Path]]] = {}
+    for path in paths:
+        try:
+            head = _head(path)
+        except (OSError, ValueError):
+            runs[(str(path),)] = [(0.0, path)]
+            continue
+        runs.setdefault((head.project, head.run_id), []).append((head.started, path))
+    for found in runs.values():
+        yield [path for _, path in sorted(found)]
+
+
+@dataclass
+class _Head:
+    """Which run a file belongs to."""
+
+    run_id: str
+    project: str = ""
+    started: float = 0.0
+
+
+def _head(path: Path) -> _Head:
+    with path.open("rb") as file:
+        for record in islice(_records(file, PastRun("wandb", "", "")), HEAD_RECORDS):
+            with contextlib.suppress(*DAMAGE):
+                for number, value in fields(record):
+                    if number == RUN:
+                        return _head_of(as_bytes(value), _id_of(path))
+    return _Head(_id_of(path))
+
+
+def _head_of(record: memoryview, run_id: str) -> _Head:
+    head = _Head(run_id)
+    for number, value in fields(record):
+        if number == 1:
+            head.run_id = as_text(value)[:200] or run_id
+        elif number == 3:
+            head.project = as_text(value)
+        elif number == 17:
+            head.started = _timestamp(as_bytes(value))
+    return head
+
+
+def read_wandb(paths: Sequence[Path]) -> PastRun:
+    """Return the run of files `run-<id>.wandb`; a damaged end is noted, not refused.
+
+    Args:
+        paths: the files of one run by their start. Later ones continue earlier ones: their
+            configuration, summary and end take the place of those before.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: a file cannot be read.
         ValueError: it is none of wandb's.
     """
-    run = PastRun("wandb", path.stem.removeprefix("run-"), path.stem)
-    run.reason = "no end is recorded"
-    with path.open("rb") as file:
-        for record in _records(file, run):
-            try:
-                _apply(run, record)
-            except (ValueError, OverflowError, RecursionError):
-                run.note("records that are damaged are left out")
+    run = PastRun("wandb", _id_of(paths[0]), paths[0].stem)
+    for path in paths:
+        run.state, run.reason = "stopped", "no end is recorded"
+        with path.open("rb") as file:
+            for record in _records(file, run):
+                try:
+                    _apply(run, record)
+                except DAMAGE:
+                    run.note("records that are damaged are left out")
+    if len(paths) > 1:
+        run.note(f"{len(paths)} files are parts of this run, the first is {paths[0]}")
     return run
+
+
+def _id_of(path: Path) -> str:
+    return path.stem.removeprefix("run-")
 
 
 def _records(file: BinaryIO, run: PastRun) -> Iterator[bytes]:
@@ -172,7 +236,8 @@ def _run(run: PastRun, record: memoryview) -> None:
         elif number == 10:
             tags.append(as_text(value))
         elif number == 17:
-            run.started = _timestamp(as_bytes(value))
+            started = _timestamp(as_bytes(value))
+            run.started = started if run.started is None else min(run.started, started)
     run.tags = tuple(tags[:100]) or run.tags
 
 

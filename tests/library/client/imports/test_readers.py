@@ -33,6 +33,7 @@ def runs(tool: ImportTool, path: Path | None = None) -> dict[str, PastRun]:
     """Return the runs of a tool by their names, ordered."""
     found = {}
     for run in find_runs(tool, path or RECORDED / tool):
+        assert isinstance(run, PastRun), run
         ordered(run)
         found[run.name] = run
     return found
