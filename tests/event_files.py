@@ -30,3 +30,9 @@ def event(step: int, **values: float) -> bytes:
         summary += b"\x0a" + varint(len(inner)) + inner
     time = b"\x09" + struct.pack("<d", 1.7e9 + step)
     return framed(time + b"\x10" + varint(step % 2**64) + b"\x2a" + varint(len(summary)) + summary)
+
+
+def session_start(step: int) -> bytes:
+    """Return the record by which a writer with `purge_step` begins."""
+    time = b"\x09" + struct.pack("<d", 1.7e9 + step)
+    return framed(time + b"\x10" + varint(step % 2**64) + b"\x3a\x02\x08\x01")

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.client.past_runs.past_run import PastRun
-from trainyard.run.other_tools.event_files import NAME_PART, read_events
+from trainyard.run.other_tools.event_files import NAME_PART, Restart, Scalar, read_events
 
 SLICE_BYTES = 16 * 2**20
 
 
 def read_folder(folder: Path, files: list[Path], *, root: Path) -> PastRun:
     """Return the run of a folder: the scalars of its event files, in the order of their names.
+
+    As TensorBoard does, it drops what a restart takes back: the points from the step of a
+    `SessionLog.START` on, and of a series those after the step of its next point.
 
     Args:
         folder: where they lie.
@@ -37,7 +40,7 @@ def _read(run: PastRun, path: Path) -> None:
         while True:
             found = read_events(file, start=end, limit=SLICE_BYTES)
             for scalar in found.scalars:
-                run.add(scalar.tag, scalar.step, scalar.time, scalar.value)
+                _add(run, scalar)
             run.config |= found.hyperparameters
             if found.unreadable:
                 run.note("records that are damaged are left out")
@@ -46,6 +49,16 @@ def _read(run: PastRun, path: Path) -> None:
             end = found.end
         if end < path.stat().st_size:
             run.note("a file is cut off or damaged, and is read as far as that goes")
+
+
+def _add(run: PastRun, scalar: Scalar | Restart) -> None:
+    """Add a point as TensorBoard shows it, or drop those that a restart takes back."""
+    if isinstance(scalar, Restart):
+        run.restart(scalar.step)
+        return
+    if scalar.step >= 0:  # others are left out
+        run.rewind(scalar.tag, scalar.step)
+    run.add(scalar.tag, scalar.step, scalar.time, scalar.value)
 
 
 def event_folders(path: Path, *, most: int) -> Iterator[tuple[Path, list[Path]]]:

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -56,6 +57,13 @@ class SeriesColumns:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def cut(self, length: int) -> int:
+        """Keep the first points alone; return how many that drops."""
+        dropped = len(self) - length
+        for column in (self.steps, self.times, self.values):
+            del column[length:]
+        return dropped
+
 
 @dataclass
 class PastRun:
@@ -99,6 +107,26 @@ class PastRun:
         columns.times.append(time)
         columns.values.append(value)
         self.points += 1
+
+    def restart(self, step: int) -> None:
+        """Drop all points from a step on: another session begins there.
+
+        Points of each series must have been added by steps that do not fall.
+        """
+        for name, columns in self.series.items():
+            self._cut(name, bisect_left(columns.steps, step))
+
+    def rewind(self, name: str, step: int) -> None:
+        """Drop the points of a series after a step: its next one has that step."""
+        columns = self.series.get(name)
+        if columns and step < columns.steps[-1]:
+            self._cut(name, bisect_right(columns.steps, max(step, 0)))
+
+    def _cut(self, name: str, length: int) -> None:
+        dropped = self.series[name].cut(length)
+        self.points -= dropped
+        if dropped:
+            self.note(f"points that a restart wrote again are left out, such as of {name!r}")
 
     def note(self, text: str) -> None:
         """Note once what is left out, by the beginning of its text."""

@@ -35,6 +35,8 @@ MOST_VALUES = 10_000
 """Values of one record that are read."""
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
+SESSION_LOG, SESSION_START = 7, 1
+"""Field of an event, and the status of its log that begins a session."""
 FLOAT, DOUBLE = 1, 2
 INTEGERS = {3: "i", 4: "B", 5: "h", 6: "b", 9: "q"}
 """Types of the numbers of a tensor, by their code there; the format of one in its bytes."""
@@ -50,13 +52,21 @@ class Scalar(NamedTuple):
     value: float
 
 
+class Restart(NamedTuple):
+    """The begin of a session, `SessionLog.START`."""
+
+    step: int
+    """Points of the same folder from this step on are taken back."""
+
+
 @dataclass
 class EventSlice:
     """The whole records of a stretch of an event file."""
 
     end: int
     """Byte after the last one."""
-    scalars: list[Scalar] = field(default_factory=list)
+    scalars: list[Scalar | Restart] = field(default_factory=list)
+    """In their order."""
     hyperparameters: dict[str, object] = field(default_factory=dict)
     """Of the plugin `hparams`."""
     unreadable: int = 0
@@ -101,7 +111,7 @@ def read_events(file: BinaryIO, *, start: int, limit: int) -> EventSlice:
 
 
 def _add(found: EventSlice, content: bytes, checksum: int) -> None:
-    scalars: list[Scalar] = []
+    scalars: list[Scalar | Restart] = []
     try:
         if checksum != masked_crc32c(content):
             raise WireError("the checksum differs")
@@ -115,8 +125,8 @@ def _add(found: EventSlice, content: bytes, checksum: int) -> None:
     found.scalars += scalars
 
 
-def _values(content: bytes, hyperparameters: dict[str, object]) -> Iterator[Scalar]:
-    time, step = 0.0, 0
+def _values(content: bytes, hyperparameters: dict[str, object]) -> Iterator[Scalar | Restart]:
+    time, step, starts = 0.0, 0, False
     summaries = []
     for number, value in fields(content):
         if number == 1:
@@ -125,12 +135,23 @@ def _values(content: bytes, hyperparameters: dict[str, object]) -> Iterator[Scal
             step = as_signed(value)
         elif number == 5:
             summaries.append(as_bytes(value))
-    for summary in summaries:
-        for number, value in fields(summary):
-            if number == 1:
-                tag, result = _value(as_bytes(value), hyperparameters)
-                if result is not None and math.isfinite(time):
-                    yield Scalar(tag[:LONGEST_TAG], step, time, result)
+        elif number == SESSION_LOG:
+            starts = (1, SESSION_START) in fields(as_bytes(value))
+    if starts:
+        yield Restart(step)
+    if math.isfinite(time):
+        for summary in summaries:
+            yield from _scalars(summary, step, time, hyperparameters)
+
+
+def _scalars(
+    summary: memoryview, step: int, time: float, hyperparameters: dict[str, object]
+) -> Iterator[Scalar]:
+    for number, value in fields(summary):
+        if number == 1:
+            tag, result = _value(as_bytes(value), hyperparameters)
+            if result is not None:
+                yield Scalar(tag[:LONGEST_TAG], step, time, result)
 
 
 def _value(content: memoryview, hyperparameters: dict[str, object]) -> tuple[str, float | None]:
