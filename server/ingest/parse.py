@@ -15,14 +15,15 @@ import base64
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from server.attempts.service import ReportedShare
-from server.checkpoints.catalog import DIGEST, check_manifest, check_moment
+from server.checkpoints.catalog import check_manifest, check_moment
 from server.errors import InvalidRequestError
+from server.ingest.metric_lines import event_file_line, metric_line
 from trainyard.base.ids import is_id
 from trainyard.base.problems import UNKNOWN_FIELD
 from trainyard.protocol.manifest import (
@@ -43,8 +44,12 @@ from trainyard.protocol.worker_messages import (
 from trainyard.run.artifacts.artifact_records import ArtifactLine
 from trainyard.run.artifacts.artifact_records import check_record as check_artifact
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
-from trainyard.run.metric_names import is_storable
-from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer, RunEventKind
+from trainyard.run.records import (
+    EventRecord,
+    MetricRecord,
+    RequestAnswer,
+    RunEventKind,
+)
 
 Record = TypeVar("Record")
 
@@ -169,7 +174,8 @@ def parse_chunks(chunks: Sequence[UnpackedChunk], share: ReportedShare) -> Repor
     as_event = partial(event_line, job_id=share.job_id, attempt=share.number)
     for chunk in content.chunks:
         if chunk.file in METRICS:
-            records = [*_parse_lines(chunk, metric_line, content.skipped).values()]
+            parse = event_file_line if chunk.file == EVENT_FILES else metric_line
+            records = [*_parse_lines(chunk, parse, content.skipped).values()]
             content.metrics += records
             content.of_ranks += ((0, record) for record in records if record.ranks > 1)
         elif chunk.file.startswith("metrics:"):
@@ -186,21 +192,6 @@ def parse_chunks(chunks: Sequence[UnpackedChunk], share: ReportedShare) -> Repor
         else:
             content.output.append((_rank(chunk.file), chunk.content))
     return content
-
-
-def metric_line(text: bytes) -> MetricRecord:
-    """Read a line of `metrics.jsonl`.
-
-    Raises:
-        ValueError: it is none, or holds a number or a name that the store cannot keep.
-    """
-    metrics = parse_record(MetricRecord, text)
-    check_moment(metrics.step, metrics.time)
-    for name in metrics.values:
-        _check_name(name)
-    if metrics.data_digest is not None and not DIGEST.fullmatch(metrics.data_digest):
-        raise ValueError(f"data_digest {metrics.data_digest[:40]!r} is no digest")
-    return metrics
 
 
 def artifact_line(text: bytes) -> ArtifactLine:
@@ -364,12 +355,6 @@ def _parse_lines(
             skipped.append(SkippedLine(chunk.file, offset, _reason(error)))
         offset += len(text) + 1
     return records
-
-
-@lru_cache(maxsize=4096)  # every line of a run holds the same names
-def _check_name(name: str) -> None:
-    if not is_storable(name):
-        raise ValueError(f"{name[:120]!r} is no name of a metric")
 
 
 def _reason(error: ValueError) -> str:

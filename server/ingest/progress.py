@@ -158,7 +158,7 @@ def check_continuity(incoming: IncomingReport) -> None:
     if not incoming.begins_resume:
         return
     # What one of several processes logs is no record of the step.
-    alone = (record for record in incoming.content.metrics if record.ranks == 1)
+    alone = (record for record in incoming.step_records if record.ranks == 1)
     records = [*alone, *incoming.folded]
     share = incoming.share
     found = continuity.check(incoming.connection, share.attempt_id, records)

@@ -33,7 +33,8 @@ from server.ingest.subscribers import SUBSCRIBERS, notify_logs, store_notices
 from server.lifecycle import lock_jobs_of
 from server.logs.store import LogKey, close_output, store_output
 from server.metrics import rank_steps
-from server.metrics.store import MAX_SERIES, store_metrics
+from server.metrics.restarts import store_records
+from server.metrics.store import MAX_SERIES
 from server.nodes.register import check_protocol
 from server.shells.worker_api import shell_orders
 from server.subject import Actor
@@ -272,7 +273,6 @@ def _fold_ranks(incoming: IncomingReport) -> None:
 def _store_content(reports: Sequence[IncomingReport]) -> None:
     """Store metrics, artifacts and output, and note in each report what became of its own."""
     connection = reports[0].connection
-    quota = reports[0].context.settings.log_quota_bytes
     metrics: dict[str, list[MetricRecord]] = {}
     output: dict[LogKey, bytes] = {}
     for incoming in reports:
@@ -289,8 +289,8 @@ def _store_content(reports: Sequence[IncomingReport]) -> None:
             incoming.artifacts = store_artifacts(
                 incoming.context, connection, incoming.share, content.artifacts
             )
-    left_out = store_metrics(connection, metrics)
-    logs = store_output(connection, output, quota=quota)
+    left_out = store_records(connection, metrics)
+    logs = store_output(connection, output, quota=reports[0].context.settings.log_quota_bytes)
     for incoming in reports:
         attempt_id = incoming.share.attempt_id
         if above := left_out.get(attempt_id):

@@ -17,7 +17,7 @@ from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.rest.event_data import MetricsDropped
 from trainyard.protocol.states import AttemptNodeState
 from trainyard.protocol.worker_messages import Report
-from trainyard.run.records import MetricRecord
+from trainyard.run.records import MetricRecord, SeriesRestart
 
 
 @dataclass
@@ -86,9 +86,14 @@ class IncomingReport:
         )
 
     @property
+    def step_records(self) -> list[MetricRecord]:
+        """New metrics without the lines of restarts, which are of no step."""
+        return [each for each in self.content.metrics if not isinstance(each, SeriesRestart)]
+
+    @property
     def begins_resume(self) -> bool:
         """Whether it may have the first step after a checkpoint that was loaded."""
-        share, metrics = self.share, [*self.content.metrics, *self.folded]
+        share, metrics = self.share, [*self.step_records, *self.folded]
         if share.parent_checkpoint_id is None or not metrics:
             return False
         return min(record.step for record in metrics) <= share.start_step + 1

@@ -150,13 +150,13 @@ def _store_columns(
         for each in left
         if each
     ]
-    _append_to_tails(connection, rows)
+    append_to_tails(connection, rows)
     sizes = [(each.series, newest[each.series], each.grown) for each in left]
-    _grow_series(connection, sizes)
+    grow_series(connection, sizes)
     return left_out
 
 
-def _grow_series(connection: Connection, sizes: Sequence[tuple[int, int, int]]) -> None:
+def grow_series(connection: Connection, sizes: Sequence[tuple[int, int, int]]) -> None:
     """Store the last step and the points of the tail of each series, given with its id."""
     if not sizes:
         return
@@ -344,7 +344,7 @@ def _store_digests(connection: Connection, metrics: Mapping[str, Sequence[Metric
     connection.exec_driver_sql(_STORE_DIGESTS_BY_ARRAYS, arrays)
 
 
-def _append_to_tails(connection: Connection, points: Sequence[tuple[int, int, int, bytes]]) -> None:
+def append_to_tails(connection: Connection, points: Sequence[tuple[int, int, int, bytes]]) -> None:
     """Add rows to tails: series, last and first step, packed points."""
     if not points:
         return

@@ -11,15 +11,16 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
-from typing import BinaryIO
+from time import time as now
+from typing import BinaryIO, cast
 
 from trainyard.run.atomic import replace_file
 from trainyard.run.metric_names import LEGAL_FORM, legal_name
-from trainyard.run.other_tools.event_files import NAME_PART, Scalar, read_events
+from trainyard.run.other_tools.event_files import NAME_PART, Restart, Scalar, read_events
 from trainyard.run.record_base import to_json
-from trainyard.run.records import MOST_RECORD_VALUES, MetricRecord
+from trainyard.run.records import MOST_RECORD_VALUES, MOST_RESTARTED, MetricRecord, SeriesRestart
 from worker.launchers.base import Share
 from worker.node.files import open_regular, read_small
 from worker.node.node_store import WorkerRun
@@ -33,6 +34,9 @@ MOST_BYTES = 1024**3
 MOST_ENTRIES, MOST_FILES, DEEPEST = 5_000, 1_000, 6
 """Files and folders that are looked at, files that are followed, and levels of folders."""
 MOST_WARNINGS = 100
+MOST_RESTARTS = 1_000
+MOST_SERIES = 2_000
+"""Series whose last step is kept for a restart: a server keeps no more of an attempt."""
 LAST_STEP = 10**9
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -49,11 +53,12 @@ class EventTail:
         self._writer = run.writer
         self._records = run.event_records
         self._state = run.event_offsets
-        self._offsets = _read_offsets(run.event_offsets)
+        self._offsets, self._steps = _read_state(run.event_offsets)
         # Before any rank begins, which could put something else there.
         with contextlib.suppress(OSError):  # it exists, or `convert` fails as well
             os.close(os.open(self._records, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-        self._last = ""
+        self._last: str | None = None
+        self._restarts = 0
         self._broken: set[str] = set()
         self._warned: set[str] = set()
 
@@ -70,18 +75,19 @@ class EventTail:
 
     def _convert(self) -> bool:
         left, offsets = TURN_BYTES, dict(self._offsets)
+        steps = {folder: dict(own) for folder, own in self._steps.items()}
         records: list[MetricRecord] = []
         for name, file in self._grown():
             with file:
                 found = read_events(file, start=offsets.get(name, 0), limit=left)
             left -= found.end - offsets.get(name, 0)
             offsets[name] = found.end
-            records += self._records_of(name, found.scalars)
+            records += self._with_restarts(name, found.scalars, steps)
             if found.broken:
                 self._broken.add(name)
             if found.broken or found.unreadable:
                 self._warn(name, f"event file {name!r} is damaged near byte {found.end}")
-            self._last = name
+            self._last = _folder_of(name)
             if left <= 0:
                 break
         if offsets == self._offsets:
@@ -89,8 +95,9 @@ class EventTail:
         if records and not self._append(records):
             self._warn("size", f"event files have given {MOST_BYTES:,} bytes; no more is taken")
             return False
-        self._offsets = offsets
-        replace_file(self._state, json.dumps(offsets), durable=False)
+        self._offsets, self._steps = offsets, steps
+        kept = {"files": offsets, "steps": steps}
+        replace_file(self._state, json.dumps(kept), durable=False)
         return True
 
     def _grown(self) -> Iterator[tuple[str, BinaryIO]]:
@@ -100,8 +107,7 @@ class EventTail:
         except OSError:  # there is none, or something else has its name
             return
         try:
-            # In turn: a file that grows fast keeps no other one from being read.
-            found = sorted(_event_files(folder), key=lambda file: (file[0] <= self._last, file[0]))
+            found = self._in_turn(sorted(_event_files(folder)))
             more = MOST_FILES - len(self._offsets)
             for name, size in found:
                 if size <= self._offsets.get(name, 0) or name in self._broken:
@@ -117,6 +123,50 @@ class EventTail:
                 yield name, file
         finally:
             os.close(folder)
+
+    def _in_turn(self, files: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return files by folders, those after the last one first.
+
+        So a folder that grows fast keeps no other one from being read. Its own files follow one
+        another: a restart refers to all that was written before it.
+        """
+        folders = list(dict.fromkeys(_folder_of(name) for name, _ in files))
+        first = folders.index(self._last) + 1 if self._last in folders else 0
+        turns = {name: turn for turn, name in enumerate(folders[first:] + folders[:first])}
+        return sorted(files, key=lambda file: turns[_folder_of(file[0])])
+
+    def _with_restarts(
+        self, name: str, scalars: Iterable[Scalar | Restart], steps: dict[str, dict[str, int]]
+    ) -> Iterator[MetricRecord]:
+        """Yield records of what a file holds, and where a session begins anew what that drops.
+
+        Args:
+            name: the file.
+            scalars: what is new in it.
+            steps: greatest step of each series, by the folders that wrote them; it is updated.
+        """
+        own = steps.setdefault(_folder_of(name), {})
+        for restarts, some in groupby(scalars, lambda each: isinstance(each, Restart)):
+            if restarts:
+                yield from self._taken_back(own, min(restart.step for restart in some))
+                continue
+            for record in self._records_of(name, cast("Iterable[Scalar]", some)):
+                for metric in record.values:
+                    if metric in own or sum(map(len, steps.values())) < MOST_SERIES:
+                        own[metric] = max(record.step, own.get(metric, 0))
+                yield record
+
+    def _taken_back(self, steps: dict[str, int], step: int) -> Iterator[SeriesRestart]:
+        """Yield which series have points from a step on, which they lose."""
+        names = [name for name, last in steps.items() if last >= step]
+        self._restarts += bool(names)
+        if self._restarts > MOST_RESTARTS:
+            self._warn("restarts", f"restarts after the first {MOST_RESTARTS:,} drop no points")
+            return
+        steps |= dict.fromkeys(names, step - 1)
+        for start in range(0, len(names), MOST_RESTARTED):
+            some = tuple(names[start : start + MOST_RESTARTED])
+            yield SeriesRestart(step=max(step, 0), time=now(), values={}, names=some)
 
     def _records_of(self, name: str, scalars: Iterable[Scalar]) -> Iterator[MetricRecord]:
         """Yield a record for each row of scalars with one step; folders precede the tag."""
@@ -233,12 +283,26 @@ def _folder_below(folder: int, path: str) -> int:
     return opened
 
 
-def _read_offsets(path: Path) -> dict[str, int]:
-    """Return the offsets that a former process kept; none where there are none to be read."""
+def _folder_of(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _read_state(path: Path) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+    """Return offsets and steps that a former process kept; none where there are none to be read."""
     try:
         found = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
-        return {}
+        return {}, {}
+    if not isinstance(found, dict):
+        return {}, {}
+    if "files" not in found:  # as an older worker kept them
+        return _whole_numbers(found), {}
+    steps = found.get("steps")
+    folders = steps.items() if isinstance(steps, dict) else ()
+    return _whole_numbers(found["files"]), {name: _whole_numbers(own) for name, own in folders}
+
+
+def _whole_numbers(found: object) -> dict[str, int]:
     if not isinstance(found, dict):
         return {}
     return {str(name): end for name, end in found.items() if isinstance(end, int) and end >= 0}

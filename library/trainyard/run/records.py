@@ -16,7 +16,8 @@ MAX_RANKS = 100_000
 """Ranks are below it."""
 MAX_RANK_RANGES = 256
 """Most ranges that describe a process group: 12 KiB; a group of a mesh has one or a few."""
-
+MOST_RESTARTED = 500
+"""Names of one `SeriesRestart`: of the longest ones, a report still has room for it."""
 
 ProgramAnswer = Literal["stop", "save", "profile", "memory_snapshot"]
 """An order or a request that a program can carry out."""
@@ -57,6 +58,17 @@ class MetricRecord(JsonRecord):
     that of the samples of one."""
     ranks: Annotated[int, Bounds(ge=1, le=MAX_RANKS)] = 1
     """Processes that may record the step; above 1 the values are those of one of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesRestart(MetricRecord):
+    """A line among those of event files: a session of the program begins anew at `step`.
+
+    It has no values. What the former session wrote of the step and of later ones is dropped.
+    """
+
+    names: Annotated[tuple[str, ...], Bounds(max_length=MOST_RESTARTED)]
+    """Series that the former session wrote to."""
 
 
 RunEventKind = Literal[

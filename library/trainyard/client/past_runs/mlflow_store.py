@@ -280,7 +280,7 @@ class PlainLoader(yaml.BaseLoader):
         Raises:
             yaml.YAMLError: it is an alias.
         """
-        if self.check_event(yaml.AliasEvent):  # type: ignore[no-untyped-call]
+        if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases are not read")
         return super().compose_node(parent, index)
 
