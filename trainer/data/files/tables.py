@@ -18,6 +18,7 @@ from trainer.data.files.reader import Slice, Text
 BATCH_ROWS = 256
 BUFFER_BYTES = 1 << 20
 ARROW_FILE_MAGIC = b"ARROW1"
+TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,7 @@ class _Column:
             )
         number = schema.get_field_index(self.text_field)
         kind = schema.field(number).type
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        if not _is_text(kind):
             self.corpus.refuse(
                 file.path,
                 f"holds {kind} in column {self.text_field!r} (data.text_field), which must be text",
@@ -54,18 +53,36 @@ class _Column:
         return number
 
     def _texts(self, file: InputFile, rows: pa.Array, first_row: int) -> Iterator[Text]:
+        rows = _plain(rows)
         if rows.null_count:
             row = first_row + rows.is_null().index(pa.scalar(value=True)).as_py()
             self.corpus.refuse(
                 file.path,
                 f"row {row} holds no text (null) in column {self.text_field!r}; rows count from 0",
             )
-        if pa.types.is_dictionary(rows.type):
-            rows = rows.dictionary_decode()
         rows.validate(full=True)  # Parquet does not guarantee that strings are UTF-8
         for text in rows.cast(pa.large_binary()).to_pylist():
             if text:
                 yield Text(text)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Return whether a type holds text, however it is encoded."""
+    if isinstance(kind, pa.BaseExtensionType):  # such as JSON, which is stored as text
+        return _is_text(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    return any(is_kind(kind) for is_kind in TEXT_TYPES)
+
+
+def _plain(rows: pa.Array) -> pa.Array:
+    """Return texts of any encoding as a plain array; what a dictionary repeats may be null."""
+    kind = rows.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(rows.storage)
+    if pa.types.is_dictionary(kind):  # its values first: no kernel takes any of views
+        return _plain(rows.dictionary).take(rows.indices)
+    return rows.cast(pa.large_string()) if pa.types.is_string_view(kind) else rows
 
 
 class Parquet(_Column):
