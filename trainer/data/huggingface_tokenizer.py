@@ -13,7 +13,7 @@ import tokenizers
 import xxhash
 from numpy.typing import NDArray
 
-from trainer.data.files.places import resolve, shown
+from trainer.data.files.places import refuse_pointer, resolve, shown
 from trainer.data.tokenizer import dtype_of
 from trainer.errors import DataError
 from trainyard.spec.storage_uri import split_place
@@ -159,8 +159,10 @@ class TokenizerFile:
         return f"{root}:{PurePosixPath(folder) / name}"
 
     def _read(self, path: Path) -> str:
+        """Return the text of one of its files, without a byte order mark."""
+        refuse_pointer(path, self._field)
         try:
-            return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8-sig")
         except OSError as error:
             self._refuse(f"cannot be read: {error.strerror}")
         except UnicodeDecodeError:

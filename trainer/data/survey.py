@@ -43,15 +43,17 @@ def survey(
     """Return the identity of all files of an input, in hexadecimal.
 
     It covers names, sizes and times, not contents: it changes when a file is added, removed or
-    modified.
+    modified. Files as small as pointers of Git LFS are read.
 
     Raises:
-        DataError: a file must not be read, there is none, or all are too short together.
+        DataError: a file must not be read or is a pointer of Git LFS, there is none, or all are too
+            short together.
     """
     identity = xxhash.xxh3_128()
     files = size = 0
     for file in source.corpus.files():
         identity.update(file.identity)
+        source.corpus.refuse_pointer(file)
         files += 1
         size += file.size
         on_progress()

@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from trainer.data.files.places import resolve
+from trainer.data.files.places import refuse_pointer, resolve
 from trainer.errors import DataError
 from trainer.hugging_face.config import differences
 from trainer.hugging_face.weight_names import published_name, shapes_of
@@ -135,6 +135,8 @@ class WeightsFolder:
             isinstance(file, str) and PurePosixPath(file).name == file for file in places.values()
         ):
             raise DataError(f"{index} does not say in which file each tensor lies", path=str(index))
+        for file in sorted(set(places.values())):
+            refuse_pointer(self.folder / file)
         return {name: self.folder / file for name, file in places.items()}
 
     def _wrong_tensors(self, arch: Architecture) -> list[str]:
@@ -163,6 +165,7 @@ class WeightsFolder:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    refuse_pointer(path)
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -175,6 +178,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
+    refuse_pointer(path)
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

@@ -11,6 +11,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
+from trainer.data.files.places import refuse_pointer
 from trainer.data.huggingface_tokenizer import CONFIG, FILE, TokenizerFile
 from trainer.data.tokenizer import BOS, EOS, PAD, ByteTokenizer
 from trainer.errors import LaunchError
@@ -137,6 +138,7 @@ def write_json(path: Path, content: object) -> None:
 
 def _copy(files: Mapping[str, Path], folder: Path) -> None:
     for name, path in files.items():
+        refuse_pointer(path)
         shutil.copyfile(path, folder / name)
 
 

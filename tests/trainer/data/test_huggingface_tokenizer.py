@@ -247,3 +247,19 @@ def test_a_text_that_is_no_utf8_is_refused_with_its_place(folder: Path, tmp_path
     with pytest.raises(DataError, match="latin is no UTF-8 at offset 15: byte 0xef") as caught:
         dataset_of(folder, root, source="text", path="data:.")
     assert "'byte' takes any encoding" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_pointer_of_git_lfs_is_refused_by_name(folder: Path, name: str) -> None:
+    digest = "4d" * 32
+    (folder / name).write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize 9085657\n"
+    )
+    assert f"{name} is a pointer of Git LFS to a file of 9,085,657 bytes" in refusal(folder)
+
+
+def test_a_byte_order_mark_is_no_part_of_its_files(folder: Path) -> None:
+    expected = opened(folder)
+    for path in folder.glob("*.json"):
+        path.write_text("\ufeff" + path.read_text())
+    assert opened(folder).name == expected.name

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from tests.trainer.hugging_face.weights import MODELS, ours
 from trainer.errors import DataError
 from trainer.hugging_face.config import config_of, differences
-from trainer.hugging_face.folder import WeightsFolder
+from trainer.hugging_face.folder import INDEX, WeightsFolder
 from trainer.hugging_face.weight_names import published_name, shapes_of
 from trainyard.training.architectures import ARCHITECTURES, Architecture, RopeScaling
 
@@ -248,3 +248,24 @@ def test_a_check_before_launch_needs_no_torch(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "vocab_size is 321, but model.vocab_size is 320" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["config.json", INDEX, "model-00002-of-00002.safetensors"])
+def test_a_pointer_of_git_lfs_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    family, arch = LLAMA
+    folder = written(tmp_path / "weights", family, arch, tie_word_embeddings=True)
+    parts = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    names = [published_name(each) for each in shapes_of(arch)]
+    places = {each: parts[at % 2] for at, each in enumerate(names)}
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
+    (folder / "model.safetensors").unlink()
+    for part in parts:
+        save_file({each: torch.zeros(1) for each in names if places[each] == part}, folder / part)
+    digest = "4d" * 32
+    (folder / name).write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize 987654321\n"
+    )
+    with pytest.raises(DataError) as caught:
+        WeightsFolder(folder).check(family, arch)
+    assert f"{name} is a pointer of Git LFS to a file of 987,654,321 bytes" in str(caught.value)
+    assert caught.value.path == str(folder / name)

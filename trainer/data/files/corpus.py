@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from trainer.data.files.places import cause, shown
 from trainer.errors import DataError
+from trainyard.base.git_lfs import LONGEST_POINTER, SHORTEST_POINTER, pointer_problem
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,18 @@ class Corpus:
                 self._refuse_changed(file, fd)
         except OSError as error:
             self.refuse(file.path, f"cannot be read: {error.strerror or error}")
+
+    def refuse_pointer(self, file: InputFile) -> None:
+        """Reject a file that is a pointer of Git LFS; only those of such a size are read.
+
+        Raises:
+            DataError: it is one, or cannot be read.
+        """
+        if SHORTEST_POINTER <= file.size <= LONGEST_POINTER:
+            with self.open(file) as opened:
+                problem = pointer_problem(opened.read())
+            if problem:
+                self.refuse(file.path, problem)
 
     def refuse(self, path: Path, what: str) -> NoReturn:
         """Raise DataError for one file of the input, with the spec's field and the file's path."""

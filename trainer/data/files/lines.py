@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import importlib
 import io
@@ -29,6 +30,13 @@ SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 20
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError)
 COMPRESSED = (".gz", ".zst")
+MARK_BYTES = 4
+OTHER_MARKS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),  # before that of UTF-16, with which it begins
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
 
 
 @dataclass(frozen=True)
@@ -44,9 +52,16 @@ class TextFiles:
         return _byte_ranges(file)
 
     def texts(self, part: Slice) -> Iterator[Text]:
-        """Yield pieces of the document, cut after line breaks where there are any."""
+        """Yield pieces of the document, cut after line breaks where there are any.
+
+        A byte order mark before it is no text; a file of nothing else is empty.
+        """
         with self.corpus.open(part.file) as file:
             place, end = _line_start(file, part.start), _line_start(file, part.stop)
+            begins = place == 0
+            if begins:
+                file.seek(0)
+                place = self._mark(part.file, file.read(MARK_BYTES))
             file.seek(place)
             rest = b""
             while place + len(rest) < end:
@@ -56,8 +71,14 @@ class TextFiles:
                 rest += block
                 cut = len(rest) if place + len(rest) == end else _cut(rest)
                 self._check(part.file, rest[:cut], place)
-                yield Text(rest[:cut], place == 0, place + cut == part.file.size)
-                place, rest = place + cut, rest[cut:]
+                yield Text(rest[:cut], begins, place + cut == part.file.size)
+                place, rest, begins = place + cut, rest[cut:], False
+
+    def _mark(self, file: InputFile, head: bytes) -> int:
+        """Return the bytes of the mark of UTF-8 at the beginning; refuse those of other ones."""
+        if problem := mark_problem(head):
+            self.corpus.refuse(file.path, problem)
+        return len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
 
     def _check(self, file: InputFile, text: bytes, place: int) -> None:
         nul = text.find(b"\0")
@@ -164,6 +185,8 @@ class _Line:
 
     def record(self) -> dict[str, Any] | None:
         """Return the object, or None of a blank line."""
+        if self.at_start and (problem := mark_problem(self.data[:MARK_BYTES])):
+            self.refuse(problem)
         try:
             text = self.data.decode("utf-8-sig" if self.at_start else "utf-8").strip()
             record = json.loads(text) if text else None
@@ -182,6 +205,17 @@ class _Line:
             with self.corpus.open(self.file) as file:
                 number += _line_breaks(file, self.slice_start)
         self.corpus.refuse(self.file.path, f"line {number} {what}")
+
+
+def mark_problem(head: bytes) -> str | None:
+    """Return what is wrong with a file that begins with the mark of another encoding than UTF-8."""
+    name = next((name for mark, name in OTHER_MARKS if head.startswith(mark)), None)
+    if name is None:
+        return None
+    return (
+        f"begins with the byte order mark of {name}; legal is UTF-8, as of "
+        f"`iconv -f {name} -t UTF-8`"
+    )
 
 
 def _byte_ranges(file: InputFile) -> Iterator[Slice]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainer.errors import DataError
+from trainyard.base.git_lfs import LONGEST_POINTER, pointer_problem
 from trainyard.spec.storage_uri import is_object_store, split_place
 
 
@@ -55,6 +56,25 @@ def real(path: Path, field: str) -> Path:
             "file or folder beneath its root",
             path=shown(path),
         ) from None
+
+
+def refuse_pointer(path: Path, field: str = "") -> None:
+    """Reject a file that is a pointer of Git LFS; whoever reads it finds any other fault.
+
+    Args:
+        path: the file.
+        field: field and value of the spec, for the message; may be empty.
+
+    Raises:
+        DataError: it is a pointer.
+    """
+    try:
+        with path.open("rb") as file:
+            problem = pointer_problem(file.read(LONGEST_POINTER + 1))
+    except OSError:
+        return
+    if problem:
+        raise DataError(f"{field and field + ': '}{shown(path)} {problem}", path=shown(path))
 
 
 def cause(error: OSError | RuntimeError) -> str:

@@ -121,6 +121,7 @@ def _names_of_split(corpus: Corpus, split: str) -> frozenset[str]:
     lists: dict[Path, frozenset[str]] = {}
     for file in files:
         if Path(file.name).name == "state.json":
+            corpus.refuse_pointer(file)
             with corpus.open(file) as opened:
                 lists[Path(file.name).parent] = _listed(corpus, file, opened.read())
     by_split = _split_names([file.name for file in files if _is_data(file, lists)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.client.past_runs.past_run import PastRun
+from trainyard.client.past_runs.past_run import PastRun, refuse_pointer
 from trainyard.run.other_tools.event_files import NAME_PART, Restart, Scalar, read_events
 
 SLICE_BYTES = 16 * 2**20
@@ -24,6 +24,7 @@ def read_folder(folder: Path, files: list[Path], *, root: Path) -> PastRun:
 
     Raises:
         OSError: a file cannot be read.
+        ValueError: one is a pointer of Git LFS.
     """
     inner = folder.relative_to(root).as_posix()
     name = root.absolute().name if inner == "." else inner
@@ -35,6 +36,7 @@ def read_folder(folder: Path, files: list[Path], *, root: Path) -> PastRun:
 
 
 def _read(run: PastRun, path: Path) -> None:
+    refuse_pointer(path)
     with path.open("rb") as file:
         end = 0
         while True:

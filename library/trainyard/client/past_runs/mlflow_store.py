@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.client.past_runs.past_run import DAMAGE, Ended, PastRun, UnreadRun
+from trainyard.client.past_runs.past_run import DAMAGE, Ended, PastRun, UnreadRun, refuse_pointer
 
 STATES: Mapping[str, tuple[Ended, str]] = {
     "FINISHED": ("succeeded", ""),
@@ -80,6 +80,7 @@ def read_database(path: Path) -> Iterator[PastRun | UnreadRun]:
     Raises:
         ValueError: it is no store of MLflow, or damaged.
     """
+    refuse_pointer(path)
     try:
         with closing(_opened(path)) as connection:
             store = _Store(connection, path.stat().st_size)

@@ -10,8 +10,10 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from trainyard.base.git_lfs import LONGEST_POINTER, pointer_problem
 from trainyard.base.names import NAME, TAG
 from trainyard.protocol.past_runs.views import (
     MAX_IMPORT_POINTS,
@@ -132,6 +134,19 @@ class PastRun:
         """Note once what is left out, by the beginning of its text."""
         if len(self.notes) < 50 and not any(text[:24] == note[:24] for note in self.notes):
             self.notes.append(text)
+
+
+def refuse_pointer(path: Path) -> None:
+    """Refuse a file that is a pointer of Git LFS, as a clone of recorded runs may hold.
+
+    Raises:
+        ValueError: it is one.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        problem = pointer_problem(file.read(LONGEST_POINTER + 1))
+    if problem:
+        raise ValueError(f"{path} {problem}")
 
 
 def ordered(run: PastRun) -> None:

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from trainyard.client.past_runs.past_run import DAMAGE, PastRun
+from trainyard.client.past_runs.past_run import DAMAGE, PastRun, refuse_pointer
 from trainyard.run.other_tools.wire_format import (
     Value,
     as_bytes,
@@ -99,6 +99,7 @@ def read_wandb(paths: Sequence[Path]) -> PastRun:
     run = PastRun("wandb", _id_of(paths[0]), paths[0].stem)
     for path in paths:
         run.state, run.reason = "stopped", "no end is recorded"
+        refuse_pointer(path)
         with path.open("rb") as file:
             for record in _records(file, run):
                 try:

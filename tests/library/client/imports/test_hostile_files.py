@@ -242,3 +242,19 @@ def test_a_long_record_of_wandb_is_passed_over(tmp_path: Path) -> None:
     ((run,), _) = found("wandb", tmp_path)
     assert run.points == 0
     assert any("16 MiB" in note for note in run.notes)
+
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 123456789\n"
+
+
+@pytest.mark.parametrize(
+    ("tool", "name"),
+    [("wandb", "run-abcd1234.wandb"), ("tensorboard", "events.out.tfevents.1"), ("mlflow", "x.db")],
+)
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path, tool: str, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(POINTER)
+    _, (unread,) = found(tool, tmp_path)
+    assert "is a pointer of Git LFS to a file of 123,456,789 bytes" in unread.reason
+    with pytest.raises(UsageError, match="git lfs pull"):
+        found(tool, path)
