@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
@@ -14,12 +14,13 @@ from server.attempts.lineage import Lineage, attempts_of, lineage_of
 from server.context import Context
 from server.database.metric_and_log_tables import metric_series
 from server.database.rows import TypedRow
-from server.database.tables import attempts, checkpoints, jobs
+from server.database.tables import attempts, checkpoints, jobs, operations
 from server.errors import NotFoundError
 from server.lifecycle import check_job
 from server.metrics.series import values_at
+from server.operations.queries import open_operations
 from trainyard.protocol.manifest import Manifest
-from trainyard.protocol.operations import Verification
+from trainyard.protocol.operations import FailedTries, OperationKind, Verification
 from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView, DescendantView
 from trainyard.protocol.states import AttemptState
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
@@ -82,7 +83,8 @@ def list_checkpoints(
         newest_first = query.order_by(table.attempt.desc(), table.step.desc())
         rows = ListedCheckpoint.all(connection, newest_first.limit(limit))
         lineage = lineage_of(attempts_of(connection, job_id))
-    return [CheckpointView(**_fields(row, lineage)) for row in rows]
+        failing = _failed_deletions(connection, rows)
+    return [CheckpointView(**_fields(row, lineage, failing)) for row in rows]
 
 
 def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
@@ -98,8 +100,9 @@ def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
             raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
         lineage = lineage_of(attempts_of(connection, row.job_id))
         descendants = descendants_of(connection, checkpoint_id)
+        failing = _failed_deletions(connection, [row])
     return CheckpointDetails(
-        **_fields(row, lineage), manifest=row.manifest, descendants=descendants
+        **_fields(row, lineage, failing), manifest=row.manifest, descendants=descendants
     )
 
 
@@ -116,12 +119,27 @@ def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[Descenda
     )
 
 
-def _fields(row: ListedCheckpoint, lineage: Lineage) -> dict[str, Any]:
+def _failed_deletions(
+    connection: Connection, rows: Sequence[ListedCheckpoint]
+) -> dict[str | None, FailedTries | None]:
+    """Return the failures of the open deletions of some checkpoints, by checkpoint."""
+    marked = [row.id for row in rows if row.deleting_since is not None]
+    if not marked:
+        return {}
+    of_these = operations.c.checkpoint_id.in_(marked)
+    found = open_operations(connection, {OperationKind.DELETE}, of_these)
+    return {row.checkpoint_id: row.failing for row in found}
+
+
+def _fields(
+    row: ListedCheckpoint, lineage: Lineage, failing: Mapping[str | None, FailedTries | None]
+) -> dict[str, Any]:
     return row.values_for(CheckpointView) | {
         "place": f"{row.root}:{row.path}",
         "parent": row.parent_id,
         "on_lineage": lineage.holds(number=row.attempt, step=row.step),
         "deleting": row.deleting_since is not None,
+        "not_deleted": failing.get(row.id),
     }
 
 

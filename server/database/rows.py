@@ -17,6 +17,7 @@ from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest, SaveFailed
 from trainyard.protocol.node_samples import NodeSample
 from trainyard.protocol.operations import (
+    FailedTries,
     OperationKind,
     OperationProgress,
     OperationTask,
@@ -366,6 +367,7 @@ class OperationHead(TypedRow):
     checkpoint_id: str | None
     node: str | None
     fence: int
+    failing: FailedTries | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import SaveFailed, StoredManifest
 from trainyard.protocol.node_samples import NodeSample
 from trainyard.protocol.operations import (
+    FailedTries,
     OperationKind,
     OperationOutcome,
     OperationProgress,
@@ -307,6 +308,8 @@ operations = Table(
     Column("storage", String(64)),  # UUID of the storage root
     Column("node", String(100)),
     Column("fence", Integer, nullable=False, default=0),  # claims so far
+    Column("failing", Record(FailedTries)),  # its last tries, of a kind that is repeated
+    Column("not_before", UtcDateTime),  # the pause before the next one
     Column("sent_at", UtcDateTime),  # when the last message was sent
     Column("given_at", UtcDateTime),  # when the node was chosen
     Column("waiting", Text),  # why it has not begun, while it is queued

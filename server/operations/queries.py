@@ -20,6 +20,7 @@ _FIELDS = OperationView.model_fields
 _waits = operations.c.state == OperationState.QUEUED
 _COMPUTED = {
     "tries": operations.c.fence.label("tries"),
+    "failing": case((ARE_OPEN, operations.c.failing)).label("failing"),
     "waiting": case((_waits, operations.c.waiting)).label("waiting"),
 }
 # Without the task: an operation whose task cannot be read has a view all the same.

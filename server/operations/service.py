@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, insert, select, update
@@ -20,9 +21,12 @@ from server.nodes.workers import check_worker
 from server.operations.queries import open_operations
 from server.operations.waiting_job import end_waiting_job
 from server.protocol_2 import check_reply
-from server.subject import Actor, Subject
+from server.subject import SCHEDULER, Actor, Subject
 from trainyard.protocol.operations import (
     LOOKS,
+    REPEATED,
+    REPEATS,
+    FailedTries,
     OperationKind,
     OperationOutcome,
     OperationTask,
@@ -59,6 +63,8 @@ def queue_operation(
 ) -> str:
     """Store an operation and return its id, or the id of an open one with the same task.
 
+    One that waits after a failure is then due at once.
+
     Args:
         context: the server's context.
         connection: a transaction that holds the job's lock.
@@ -73,6 +79,8 @@ def queue_operation(
         mine = operations.c.checkpoint_id == checkpoint_id
         for found in open_operations(connection, {task.kind}, mine):
             if found.task == task:
+                hasten = update(operations).where(operations.c.id == found.id)
+                connection.execute(hasten.values(not_before=None))
                 return found.id
     operation = OperationHead(
         id=context.new_id(),
@@ -83,6 +91,7 @@ def queue_operation(
         checkpoint_id=checkpoint_id,
         node=None,
         fence=0,
+        failing=None,
     )
     connection.execute(
         insert(operations).values(
@@ -154,6 +163,41 @@ def end_operation(
         end_waiting_job(context, connection, operation, f"{describe(operation)} {state}: {message}")
 
 
+def repeat_later(
+    context: Context, connection: Connection, operation: OperationHead, reason: str
+) -> None:
+    """Queue an operation of a kind that is repeated again, after a pause that grows.
+
+    Raises:
+        IllegalMoveError: it is not running.
+    """
+    now, before = context.now(), operation.failing
+    count = 1 if before is None else before.count + 1
+    not_before = now + timedelta(seconds=REPEATS.pause_after(count))
+    failing = FailedTries(
+        count=count,
+        since=now if before is None else before.since,
+        reason=reason,
+        next_at=not_before,
+    )
+    event = NewEvent(
+        OperationQueued(**identity(operation), reason=reason),
+        SCHEDULER,
+        Subject(operation.job_id, node=operation.node),
+        f"{describe(operation)} failed, and is tried again at {not_before:%H:%M:%S} UTC: {reason}",
+    )
+    free = dict.fromkeys(("node", "sent_at", "given_at", "progress"))
+    queued = operation_to(
+        operation.id,
+        OperationState.QUEUED,
+        failing=failing,
+        not_before=not_before,
+        waiting=f"failed, and is tried again at {not_before:%H:%M:%S} UTC",
+        **free,
+    )
+    move(context, connection, event, queued)
+
+
 ApplyOutcome = Callable[
     [Context, Connection, Operation, OperationOutcome], tuple[OperationOutcome, bool | None]
 ]
@@ -194,7 +238,12 @@ def claim_operation(
         )
         claimed = OPERATION_LEASES.claim(context.now())
         running = operation_to(
-            operation_id, OperationState.RUNNING, fence=fence, progress=None, **claimed
+            operation_id,
+            OperationState.RUNNING,
+            fence=fence,
+            progress=None,
+            not_before=None,
+            **claimed,
         )
         move(context, connection, event, running)
         reply = OperationClaimReply(
@@ -232,6 +281,9 @@ def report_operation(
         renewal = OPERATION_LEASES.renewal(context.now())
         if report.outcome is not None:
             outcome, ok = apply(context, connection, operation, report.outcome)
+            if outcome.outcome == "failed" and operation.kind in REPEATED:
+                repeat_later(context, connection, operation, outcome.message)
+                return OperationReportReply(ended=True)
             end_operation(
                 context,
                 connection,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from sqlalchemy import Table, bindparam, or_, update
+from sqlalchemy import Table, and_, bindparam, or_, update
 
 from server.context import Context
 from server.database.column_types import StoredRecord
@@ -50,7 +50,8 @@ def held_back(context: Context) -> frozenset[str]:
     """Return the ids of due jobs that wait for an operation of their own."""
     now = context.now()
     due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now)
-    awaited = operations.c.kind.in_((OperationKind.RECOVER, OperationKind.BUILD)) & ARE_OPEN
+    kinds = operations.c.kind.in_((OperationKind.RECOVER, OperationKind.BUILD))
+    awaited = and_(kinds, ARE_OPEN, operations.c.failing.is_(None))  # a repeat keeps no job waiting
     with context.database.read() as connection:
         found = AwaitedOperation.all(connection, AwaitedOperation.select().where(awaited))
         if not found:

@@ -26,6 +26,7 @@ from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
 from server.scheduling.spares import SpareKeeper
+from server.scheduling.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Scheduler:
             CapacityKeeper(context).run,
             Settler(context).run,
             CalibrationKeeper(context).run,
+            Upkeep(context).run,
         )
 
     def run(self, stop: threading.Event) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from sqlalchemy import Connection, case, func, select, update
+from sqlalchemy import Connection, case, exists, func, or_, select, update
 
 from server.checkpoints.guards import locked_to_stay
 from server.checkpoints.service import queue_on
@@ -25,13 +25,25 @@ from server.lifecycle import move, operation_to
 from server.liveness import hearing
 from server.nodes.capacity import POLLS, read_offers
 from server.operations.queries import ARE_OPEN
-from server.operations.service import describe, end_operation, identity, lock_job_if_there
+from server.operations.service import (
+    describe,
+    end_operation,
+    identity,
+    lock_job_if_there,
+    repeat_later,
+)
 from server.placement.decide import QueuedOperation, give
 from server.placement.demand import Demand
 from server.protocol_2 import ChoreMessage, lacking
 from server.scheduling.dispatch import Dispatcher, Message
 from server.subject import SCHEDULER, SCRUBBING, Subject
-from trainyard.protocol.operations import MAX_TRIES, OperationKind, OperationTask
+from trainyard.protocol.operations import (
+    MAX_TRIES,
+    REPEATED,
+    REPEATS,
+    OperationKind,
+    OperationTask,
+)
 from trainyard.protocol.rest.event_data import OperationQueued, OperationWaiting
 from trainyard.protocol.states import OperationState
 from trainyard.protocol.worker_messages import PROTOCOL, OperationMessage
@@ -44,6 +56,8 @@ ON_NETWORK = (("network", "true"),)
 """Label of the nodes that fetch packages."""
 SCRUB_EVERY = timedelta(minutes=1)
 """Pause between two searches for a checkpoint to scrub."""
+MOST_FAILING_SCRUBS = 20
+"""Scrubs that may wait for their next try before no further checkpoint is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +99,7 @@ class OperationKeeper:
         resend = now - timedelta(seconds=settings.resend_seconds)
         claim_by = now - timedelta(seconds=settings.claim_seconds)
         with self._context.database.read() as connection:
-            queue = self._queue(connection)
+            queue = self._queue(connection, now)
             if not queue:
                 return []
             running = connection.scalars(
@@ -152,8 +166,14 @@ class OperationKeeper:
         ]
         notify_all(self._context, connection, changed)
 
-    def _queue(self, connection: Connection) -> Sequence[UnclaimedOperation]:
-        """Return the queued operations: those that block a job or a person first, scrubs last."""
+    def _queue(self, connection: Connection, now: datetime) -> Sequence[UnclaimedOperation]:
+        """Return what is due: operations that block a job or a person first, scrubs last.
+
+        A pause that is longer than any was stored before a clock was set back: it is over.
+        """
+        latest = now + timedelta(seconds=REPEATS.longest)
+        not_before = operations.c.not_before
+        due = or_(not_before.is_(None), not_before <= now, not_before > latest)
         kind = operations.c.kind
         turn = case(
             *((kind == OperationKind.RECOVER, 0), (kind == OperationKind.BUILD, 0)),
@@ -161,7 +181,8 @@ class OperationKeeper:
             (kind == OperationKind.SCRUB, 3),
             else_=2,
         )
-        queued = UnclaimedOperation.select().where(operations.c.state == OperationState.QUEUED)
+        waits = operations.c.state == OperationState.QUEUED
+        queued = UnclaimedOperation.select().where(waits, due)
         return UnclaimedOperation.all(
             connection, queued.order_by(turn, operations.c.id).limit(LOOKED_AT)
         )
@@ -178,7 +199,7 @@ class OperationKeeper:
             self._take_back(row)
 
     def _take_back(self, row: SilentOperation) -> None:
-        """Queue an operation again whose lease has expired; the third expiry fails it."""
+        """Queue an operation again whose lease has expired; the third expiry is a failure."""
         context = self._context
         with context.database.write() as connection:
             lock_job_if_there(connection, row.job_id)
@@ -186,6 +207,9 @@ class OperationKeeper:
             if connection.execute(same.with_for_update()).one_or_none() is None:
                 return  # a report or the end came between the read and the lock
             reason = f"{row.node} has been silent for {context.settings.lease_seconds:g} s"
+            if row.fence >= MAX_TRIES and row.kind in REPEATED:
+                repeat_later(context, connection, row, reason)
+                return
             if row.fence >= MAX_TRIES:
                 end_operation(
                     context,
@@ -207,13 +231,18 @@ class OperationKeeper:
             move(context, connection, event, queued)
 
     def _scrub(self, now: datetime) -> None:
-        """Queue a scrub of the checkpoint with the oldest check, one at a time."""
+        """Queue a scrub of the checkpoint with the oldest check, one at a time.
+
+        Those that wait after a failure keep no other checkpoint from its turn, unless so many have
+        failed that their storage must be the cause.
+        """
         days = self._context.settings.scrub_interval_days
         # A clock that is set back must not end the scrubs.
         last = self._scrubbed_at
         if days == 0 or (last is not None and timedelta() <= now - last < SCRUB_EVERY):
             return
         self._scrubbed_at = now
+        scrubs = (operations.c.kind == OperationKind.SCRUB, ARE_OPEN)
         seen_at = func.coalesce(checkpoints.c.checked_at, checkpoints.c.created_at)
         oldest = (
             select(checkpoints.c.id)
@@ -221,17 +250,18 @@ class OperationKeeper:
                 checkpoints.c.deleting_since.is_(None),
                 checkpoints.c.verified.is_not(False),  # a damaged one stays damaged
                 seen_at < now - timedelta(days=days),
+                ~exists().where(operations.c.checkpoint_id == checkpoints.c.id, *scrubs),
             )
             .order_by(seen_at, checkpoints.c.id)
             .limit(1)
         )
-        scrubbing = select(operations.c.id).where(
-            operations.c.kind == OperationKind.SCRUB, ARE_OPEN
-        )
+        fresh = operations.c.failing.is_(None)
+        counted = select(func.count().filter(fresh), func.count().filter(~fresh)).where(*scrubs)
         context = self._context
         with context.database.read() as connection:
             checkpoint_id = connection.scalar(oldest)
-            if checkpoint_id is None or connection.scalar(scrubbing.limit(1)) is not None:
+            open_now, failing = connection.execute(counted).one()
+            if checkpoint_id is None or open_now or failing >= MOST_FAILING_SCRUBS:
                 return
         gone = suppress(NotFoundError, ConflictError)  # between the read and the lock
         with context.database.write() as connection, gone:

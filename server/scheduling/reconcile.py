@@ -14,10 +14,8 @@ from typing import Annotated, ClassVar
 
 from sqlalchemy import Table, func, select, tuple_, update
 
-from server.artifacts.cleaning import ContentCleaner
 from server.attempts.finish import end_nodes, lose_node
 from server.attempts.retry_policy import NodeEnd
-from server.auth.throttle import forget_failed_logins
 from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.rows import TypedRow
@@ -27,17 +25,13 @@ from server.elastic.jobs import can_continue
 from server.errors import UnreadableError
 from server.events.store import NewEvent, append_event
 from server.isolation import Isolation
-from server.jobs.idempotency import forget_old_keys
 from server.leases import NODE_LEASES, SKEW, Hearing
 from server.lifecycle import lock_job
 from server.liveness import hearing
-from server.metrics.rank_steps import fold_ended
 from server.nodes.capacity import POLLS
 from server.nodes.workers import HEARTBEATS_MISSED
-from server.operations.cancel import prune_ended
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
-from server.queue.groups import forget_groups
 from server.scheduling.dispatch import EXPIRES_SECONDS, Dispatcher
 from server.subject import SCHEDULER, Subject
 from trainyard.protocol.attempt import Overrides
@@ -51,8 +45,6 @@ from trainyard.spec.sections.retry import RetrySection
 
 logger = logging.getLogger(__name__)
 
-PRUNE_EVERY = timedelta(minutes=1)
-"""Pause between two deletions of old keys, operations, groups and the like: none is urgent."""
 FAILED_PAUSE = timedelta(seconds=30)
 """Pause after which an attempt whose turn failed has another one."""
 LONGEST_RESEND_PAUSE = timedelta(seconds=EXPIRES_SECONDS)
@@ -100,8 +92,6 @@ class Reconciler:
         self._context = context
         self._dispatcher = dispatcher
         self._usage = usage
-        self._pruned_at: datetime | None = None
-        self._contents = ContentCleaner(context)
         self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
         self._fits_nowhere: dict[str, datetime] = {}  # attempt -> time of the last look
 
@@ -153,15 +143,6 @@ class Reconciler:
                 with self._isolation.turn(attempt_id, f"attempt {attempt_id}"):
                     self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
         self._send_again([found for found in unclaimed if found not in late], heard)
-        # A clock that is set back must not end the pruning.
-        if self._pruned_at is None or not timedelta() <= now - self._pruned_at < PRUNE_EVERY:
-            self._pruned_at = now
-            forget_old_keys(self._context)
-            forget_failed_logins(self._context)
-            prune_ended(self._context)
-            forget_groups(self._context)
-            fold_ended(self._context)
-            self._contents.clean()
 
     def _late(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> list[UnclaimedShare]:
         """Return the unclaimed shares whose time to claim has run out.

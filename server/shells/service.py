@@ -35,6 +35,7 @@ MAX_OPEN, MAX_OPEN_OF_TOKEN = 4, 16
 """Most commands at once of an attempt, and of a person: each costs two long polls of the server."""
 KEPT = timedelta(days=2)
 """Time after which a row is deleted; twice the longest time of a command. The events stay."""
+FORGOTTEN_AT_ONCE = 500
 CONTACT = timedelta(seconds=5)
 """Age of the person's last contact at which a further one is stored."""
 NO_CODE = (
@@ -66,7 +67,6 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         if launch.job.state != JobState.RUNNING:
             raise ConflictError(f"{launch.job.name} is {launch.job.state}, not running")
         node = _node(request, launch.nodes)
-        connection.execute(delete(shells).where(shells.c.created_at < now - KEPT))
         _refuse_another(context, connection, launch.attempt.id, actor)
         taint = update(attempts).where(attempts.c.id == launch.attempt.id).values(tainted=True)
         connection.execute(taint)
@@ -219,6 +219,14 @@ def close_shell(context: Context, job_id: str, shell_id: str, *, actor: Actor) -
         _own(locked_shell(connection, shell_id), job_id, actor)
         connection.execute(update(shells).where(shells.c.id == shell_id).values(closed=True))
         return read_shell(connection, shell_id).view(context.now())
+
+
+def forget_shells(context: Context) -> int:
+    """Delete the rows of old commands, at most `FORGOTTEN_AT_ONCE`, and return their number."""
+    old = select(shells.c.id).where(shells.c.created_at < context.now() - KEPT)
+    some = old.order_by(shells.c.id).limit(FORGOTTEN_AT_ONCE)
+    with context.database.write() as connection:
+        return connection.execute(delete(shells).where(shells.c.id.in_(some))).rowcount
 
 
 def _own(shell: Shell, job_id: str, actor: Actor) -> Shell:

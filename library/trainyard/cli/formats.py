@@ -6,6 +6,7 @@ import math
 from datetime import UTC, datetime
 
 from trainyard.base.problems import named
+from trainyard.protocol.operations import FailedTries
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import JobState
 from trainyard.spec.auto import AutoValues
@@ -102,6 +103,13 @@ def date(moment: datetime | None) -> str:
 def clipped(text: str, columns: int) -> str:
     """Return the text, cut where it is longer."""
     return text if len(text) <= columns else f"{text[: columns - 1].rstrip()}…"
+
+
+def failed_tries(failing: FailedTries) -> str:
+    """Return `failed 3 times since 2026-01-31 12:00:00, next try at 13:00:00: <reason>`."""
+    tries = "once" if failing.count == 1 else counted(failing.count, "time")
+    again = "" if failing.next_at is None else f", next try at {clock(failing.next_at)}"
+    return f"failed {tries} since {date(failing.since)}{again}: {failing.reason}"
 
 
 def share(value: float) -> str:

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from trainyard.base.backoff import Backoff
 from trainyard.base.model_base import RecordModel, Seed, SpecModel, Text
 from trainyard.base.names import NAME
 from trainyard.protocol.attempt import ResumePoint
@@ -53,6 +54,13 @@ LOOKS = frozenset({OperationKind.VERIFY, OperationKind.SCRUB, OperationKind.RECO
 """Kinds that only read a checkpoint: they are cancelled when it is to be deleted."""
 USES = frozenset({OperationKind.EXPORT, OperationKind.SAMPLE})
 """Kinds with a result for a person: the checkpoint is kept until they have ended."""
+
+REPEATED = frozenset({OperationKind.DELETE, OperationKind.SCRUB, OperationKind.RECOVER})
+"""Kinds that no person waits for, or whose effect cannot be taken back: one that fails is queued
+again until it succeeds or is cancelled. The others end with their failure, which a person or a job
+sees."""
+REPEATS = Backoff(first=30.0, longest=21_600.0)
+"""Pauses before an operation of these kinds is tried again."""
 
 EXPORTS = "exports"
 """Folder of a storage root beneath which exports are written."""
@@ -242,6 +250,19 @@ class OperationProgress(RecordModel):
     """Bytes read and written, tokens generated, files deleted, or steps of a build so far."""
     total: Annotated[int, Field(ge=0, lt=2**62)]
     """Total of the same unit."""
+
+
+class FailedTries(RecordModel):
+    """Failures in a row of an operation that is repeated."""
+
+    count: Annotated[int, Field(ge=1)]
+    """How many there were."""
+    since: datetime
+    """When it first failed."""
+    reason: ShortText
+    """Why it failed last."""
+    next_at: datetime | None
+    """When it is tried again, at the earliest; absent where that is at once."""
 
 
 class OperationOutcome(RecordModel):

@@ -10,6 +10,7 @@ from server.errors import ConflictError
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from server.operations.cancel import cancel, prune_ended
+from server.scheduling.upkeep import Upkeep
 from tests.actors import ADA, EVE
 from tests.server.yard import Yard
 from trainyard.protocol.operations import OperationOutcome
@@ -103,11 +104,12 @@ def test_what_ended_long_ago_is_forgotten(yard: Yard, context: Context, job: str
 
 def test_a_clock_that_is_set_back_ends_no_pruning(yard: Yard, context: Context, job: str) -> None:
     day = 86_400
+    upkeep = Upkeep(context)
     yard.harness.clock.advance(40 * day)
-    yard.harness.reconcile()
+    upkeep.run()
     yard.harness.clock.advance(-40 * day)
     old = service.verify(context, f"{job}.a1.step-4", actor=ADA)
     cancel(context, old, actor=ADA)
     yard.harness.clock.advance(31 * day)
-    yard.harness.reconcile()
+    upkeep.run()
     assert yard.operations() == []

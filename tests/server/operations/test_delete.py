@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from sqlalchemy import select
 
 from server.checkpoints import deletion, service
+from server.checkpoints.queries import list_checkpoints, read_checkpoint
 from server.context import Context
 from server.database.tables import checkpoints, jobs
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -13,9 +16,11 @@ from server.jobs.fork import fork
 from server.jobs.resume import resume
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
+from server.liveness import beat
+from server.subject import RETENTION
 from tests.actors import ADA, EVE
 from tests.server.yard import Yard
-from trainyard.protocol.operations import OperationKind, OperationOutcome
+from trainyard.protocol.operations import MAX_TRIES, OperationKind, OperationOutcome
 from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import OperationState
@@ -54,22 +59,83 @@ def test_a_checkpoint_goes_mark_first_row_last(yard: Yard, context: Context) -> 
         deletion.delete(context, newer, actor=ADA)
 
 
-def test_a_deletion_that_failed_is_queued_again_and_the_mark_stays(
+DENIED = OperationOutcome(outcome="failed", message="permission denied")
+
+
+def fails(yard: Yard, operation_id: str) -> None:
+    """Have a node claim an operation that is due, and fail."""
+    assert (operation_id, "node-1") in yard.give()
+    yard.report(operation_id, fence=yard.claim(operation_id).fence, outcome=DENIED)
+
+
+def test_a_deletion_that_failed_is_tried_again_until_it_succeeds(
     yard: Yard, context: Context
 ) -> None:
     job_id, (_, newer) = stopped(yard, 4, 8)
-    operation_id = deletion.delete(context, newer, actor=ADA)
-    yard.give()
-    yard.claim(operation_id)
-    yard.report(
-        operation_id, outcome=OperationOutcome(outcome="failed", message="permission denied")
-    )
-    assert yard.operation(operation_id).state == OperationState.FAILED
+    operation_id = deletion.delete(context, newer, actor=RETENTION)
+    since = context.now()
+    for count, pause in enumerate((30, 60, 120), start=1):
+        fails(yard, operation_id)
+        shown = list_checkpoints(context, job_id)[0].not_deleted
+        assert shown is not None
+        assert (shown.count, shown.since, shown.reason) == (count, since, "permission denied")
+        assert shown.next_at == context.now() + timedelta(seconds=pause)
+        assert read_checkpoint(context, newer).not_deleted == shown
+        assert yard.operation(operation_id).failing == shown
+        yard.harness.clock.advance(pause - 1)
+        assert yard.give() == []
+        yard.harness.clock.advance(1)
     assert yard.kept(job_id) == ["a1.step-4"]
-    again = deletion.delete(context, newer, actor=ADA)
-    assert again != operation_id
-    yard.do(again)
+    yard.do(operation_id)
     assert newer not in yard.checkpoints(job_id)
+    view = yard.operation(operation_id)
+    assert (view.state, view.failing) == (OperationState.SUCCEEDED, None)
+
+
+def test_a_person_has_a_failed_deletion_tried_at_once(yard: Yard, context: Context) -> None:
+    job_id, (_, newer) = stopped(yard, 4, 8)
+    operation_id = deletion.delete(context, newer, actor=ADA)
+    fails(yard, operation_id)
+    assert yard.give() == []
+    assert deletion.delete(context, newer, actor=ADA) == operation_id
+    yard.do(operation_id)
+    assert newer not in yard.checkpoints(job_id)
+
+
+def test_what_a_deleted_job_saved_is_tried_until_it_is_gone(yard: Yard, context: Context) -> None:
+    job_id, _ = stopped(yard, 4, 8)
+    (operation_id,) = delete_job(context, job_id, actor=ADA, checkpoints="delete")
+    for pause in (30, 60, 120, 240, 480, 960, 1920, 3840, 7680, 15_360, 21_600, 21_600):
+        fails(yard, operation_id)
+        yard.harness.clock.advance(pause)
+    yard.do(operation_id)
+    assert yard.operation(operation_id).state == OperationState.SUCCEEDED
+
+
+def test_a_deletion_whose_nodes_fall_silent_is_tried_again(yard: Yard, context: Context) -> None:
+    _, (_, newer) = stopped(yard, 4, 8)
+    operation_id = deletion.delete(context, newer, actor=RETENTION)
+    for _ in range(MAX_TRIES):
+        yard.give()
+        yard.claim(operation_id)
+        for _ in range(int(context.settings.lease_seconds * 1.1)):
+            yard.harness.clock.advance(1)
+            beat(context)
+        yard.harness.keeper._judge(context.now())
+    view = yard.operation(operation_id)
+    assert view.state == OperationState.QUEUED
+    assert view.failing is not None
+    assert "node-1 has been silent" in view.failing.reason
+    yard.harness.clock.advance(30)
+    yard.do(operation_id)
+
+
+def test_a_clock_that_is_set_back_delays_no_repeat(yard: Yard, context: Context) -> None:
+    _, (_, newer) = stopped(yard, 4, 8)
+    operation_id = deletion.delete(context, newer, actor=RETENTION)
+    fails(yard, operation_id)
+    yard.harness.clock.advance(-86_400)
+    yard.do(operation_id)
 
 
 def test_an_open_verification_is_taken_back(yard: Yard, context: Context) -> None:

@@ -236,7 +236,7 @@ def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> N
         yard.harness.clock.advance(1)
     order.append(service.sample(context, checkpoint, SampleRequest(), actor=ADA))
     with context.database.read() as connection:
-        queue = yard.harness.keeper._queue(connection)
+        queue = yard.harness.keeper._queue(connection, context.now())
     scrub, verify, sample = order
     assert [row.id for row in queue] == [sample, verify, scrub]
 

@@ -11,7 +11,7 @@ from server.context import Context
 from server.scheduling.operations import OperationKeeper
 from tests.actors import ADA
 from tests.server.yard import Yard
-from trainyard.protocol.operations import OperationKind
+from trainyard.protocol.operations import OperationKind, OperationOutcome
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 DAY = 86_400
@@ -104,6 +104,25 @@ def test_a_node_that_trains_is_left_alone(scrubbing: Yard) -> None:
     scrubbing.harness.running()
     assert scrubbing.give() == []
     assert len(scrubbing.operations(state="queued")) == 1
+
+
+def test_a_scrub_that_fails_is_repeated_and_keeps_no_other_from_its_turn(scrubbing: Yard) -> None:
+    job_id, (one, two) = ended(scrubbing, 4, 8)
+    scrubbing.harness.clock.advance(8 * DAY)
+    ((first, _),) = scrubbing.give()
+    failed = OperationOutcome(outcome="failed", message="the storage does not answer")
+    scrubbing.report(first, fence=scrubbing.claim(first).fence, outcome=failed)
+    scrubbing.harness.clock.advance(61)
+    given = scrubbing.operations(state="queued")
+    assert [row.id for row in given] == [first]
+    ids = {operation_id for operation_id, _ in scrubbing.give()}
+    second = next(row.id for row in scrubbing.operations(state="queued") if row.id != first)
+    assert scrubbing.operation(second).checkpoint_id == two
+    for operation_id in sorted(ids | {first, second}):
+        scrubbing.harness.clock.advance(6)
+        scrubbing.do(operation_id, load=False)
+    assert all(row.verified for row in scrubbing.checkpoints(job_id).values())
+    assert {one, two} == set(scrubbing.checkpoints(job_id))
 
 
 def test_it_is_off_by_default(yard: Yard) -> None:

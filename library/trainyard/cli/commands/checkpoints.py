@@ -102,7 +102,7 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
         rows.add(
             f"{c.step:,}",
             str(c.attempt),
-            f"{c.kind}{' (being deleted)' if c.deleting else left}",
+            f"{c.kind}{_deletion(c) if c.deleting else left}",
             formats.size(c.size),
             str(c.files),
             c.layout,
@@ -114,7 +114,18 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
             c.id,
             style="" if c.on_lineage and not c.deleting else "dim",
         )
-    return rows
+    failing = [Text(f"{c.id}: {why}", style="red") for c in shown if (why := not_deleted(c))]
+    return Group(rows, *failing) if failing else rows
+
+
+def _deletion(checkpoint: CheckpointView) -> str:
+    return " (being deleted)" if checkpoint.not_deleted is None else " (not deleted)"
+
+
+def not_deleted(checkpoint: CheckpointView) -> str | None:
+    """Return why the files of a checkpoint are still there, and since when; None if none failed."""
+    failing = checkpoint.not_deleted
+    return None if failing is None else f"not deleted: {formats.failed_tries(failing)}"
 
 
 def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
@@ -137,6 +148,7 @@ def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
                 ("spec", one.manifest.spec_digest),
                 ("came from", one.parent or "the start"),
                 ("verified", _verified(one)),
+                *_facts_of_deletion(one),
             ),
             indent=0,
         ),
@@ -156,6 +168,11 @@ def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
     return Group(*lines, rows)
 
 
+def _facts_of_deletion(one: CheckpointView) -> list[tuple[str, str]]:
+    why = not_deleted(one)
+    return [("deletion", why)] if why else []
+
+
 def _draw_of_program(one: CheckpointDetails, manifest: ProgramManifest) -> RenderableType:
     rows = Listing("FILE", "SIZE", manifest.algorithm.upper(), right=("SIZE",))
     for file in manifest.files[:MOST_SHOWN_FILES]:
@@ -172,6 +189,7 @@ def _draw_of_program(one: CheckpointDetails, manifest: ProgramManifest) -> Rende
                 ("place", one.place),
                 ("came from", one.parent or "the start"),
                 ("verified", _verified(one)),
+                *_facts_of_deletion(one),
             ),
             indent=0,
         ),

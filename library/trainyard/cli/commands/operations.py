@@ -212,6 +212,8 @@ def _share(operation: OperationView) -> str:
 
 
 def _result(operation: OperationView) -> str:
+    if operation.failing is not None:
+        return formats.failed_tries(operation.failing)
     return operation.outcome.message if operation.outcome else operation.waiting or operation.reason
 
 
@@ -227,6 +229,8 @@ def operation_line(operation: OperationView) -> Text:
     title = f"{operation.kind} of {what}"
     if operation.state in {OperationState.QUEUED, OperationState.RUNNING}:
         why = f": {operation.waiting}" if operation.waiting else ""
+        if operation.failing is not None:
+            why = f", after it {formats.failed_tries(operation.failing)}"
         return Text(f"{title} is {operation.state}{why}; `trainyard operations` shows it")
     if operation.state == OperationState.CANCELLED:
         return Text(f"⊘ {title} is cancelled")

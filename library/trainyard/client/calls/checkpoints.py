@@ -14,7 +14,7 @@ from trainyard.protocol.rest.checkpoints import (
     OperationView,
 )
 from trainyard.protocol.rest.common import Page
-from trainyard.protocol.states import OPEN_OPERATION_STATES
+from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
 
 
 class CatalogCalls:
@@ -161,15 +161,19 @@ class CatalogCalls:
     def wait_for_operation(
         self, operation_id: str, *, timeout: float | None = None, poll_seconds: float = 0.5
     ) -> OperationView:
-        """Return an operation once it has ended.
+        """Return an operation once it has ended, or waits for another try after a failure.
 
         Raises:
             TimeoutError: it has not within `timeout` seconds.
         """
         return self.transport.poll(
             lambda: self.operation(operation_id),
-            lambda one: one.state not in OPEN_OPERATION_STATES,
+            lambda one: one.state not in OPEN_OPERATION_STATES or _failed_once(one),
             waiting="{0.kind} is still {0.state}",
             timeout=timeout,
             poll_seconds=poll_seconds,
         )
+
+
+def _failed_once(operation: OperationView) -> bool:
+    return operation.state == OperationState.QUEUED and operation.failing is not None

@@ -15,6 +15,7 @@ from trainyard.protocol.operations import (
     SHARD_GIB,
     DrawnTokens,
     ExportName,
+    FailedTries,
     OperationKind,
     OperationOutcome,
     OperationProgress,
@@ -88,6 +89,8 @@ class CheckpointView(RecordModel):
     """Who pinned it."""
     deleting: bool
     """Whether its deletion is requested; nothing may start from it then."""
+    not_deleted: FailedTries | None
+    """Why its files are still there although its deletion was tried; absent before a failure."""
 
 
 class CheckpointDetails(CheckpointView):
@@ -192,6 +195,9 @@ class OperationView(RecordModel):
     """Node that holds it, or held it last."""
     tries: int
     """Claims so far."""
+    failing: FailedTries | None
+    """Failures of a deletion, a scrub or a recovery, which is repeated until it succeeds or is
+    cancelled; absent before the first one and after the end."""
     progress: OperationProgress | None
     """Progress."""
     outcome: OperationOutcome | None

@@ -25,6 +25,7 @@ import {
   CHECKPOINT_VERBS,
   type CheckpointVerb,
   exportsOf,
+  failedTries,
   toldOperation,
   verbsOf,
 } from "./operations";
@@ -85,6 +86,16 @@ export function Checkpoints({ job }: { job: Job }) {
   );
 }
 
+function Deletion({ row }: { row: CheckpointView }) {
+  const failing = row.not_deleted;
+  if (failing === null) return <Badge tone="warn">to be deleted</Badge>;
+  return (
+    <Badge tone="bad" title={failedTries(failing)}>
+      not deleted
+    </Badge>
+  );
+}
+
 interface Asked {
   row: CheckpointView;
   verb: CheckpointVerb;
@@ -119,7 +130,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
       <td className="number">{row.attempt}</td>
       <td>
         {row.kind} {!row.on_lineage && <Badge tone="warn">abandoned branch</Badge>}{" "}
-        {row.deleting && <Badge tone="warn">to be deleted</Badge>}{" "}
+        {row.deleting && <Deletion row={row} />}{" "}
         {row.pinned_at !== null && (
           <Badge tone="accent" title={`By ${row.pinned_by}, ${moment(row.pinned_at)}`}>
             pinned

@@ -9,7 +9,7 @@ import { Button } from "@/shared/ui/Button";
 import { InlineError } from "@/shared/ui/Notice";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { cancelOperation } from "./api";
-import { operationWords, shareDone } from "./operations";
+import { failedTries, operationWords, shareDone } from "./operations";
 
 export function Verified({ row, operation }: { row: CheckpointView; operation: Operation | null }) {
   if (operation && operation.state !== "failed") return <AtWork operation={operation} />;
@@ -57,7 +57,14 @@ function AtWork({ operation }: { operation: Operation }) {
   const share = shareDone(operation);
   const percent = share === null ? null : Math.floor(100 * share);
   return (
-    <span className="checkpoint-work small" title={operation.progress?.doing ?? operation.reason}>
+    <span
+      className="checkpoint-work small"
+      title={
+        operation.failing
+          ? failedTries(operation.failing)
+          : (operation.progress?.doing ?? operation.reason)
+      }
+    >
       <span>
         {operationWords(operation)}
         {percent !== null && ` ${percent} %`}

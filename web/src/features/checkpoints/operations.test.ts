@@ -4,6 +4,7 @@ import type { CheckpointView, Job, Operation, StreamItem } from "@/shared/api/ty
 import {
   exportCommand,
   exportsOf,
+  failedTries,
   operationWords,
   shareDone,
   toldOperation,
@@ -24,6 +25,7 @@ const operation = (part: Partial<Operation>): Operation => ({
   waiting: null,
   node: null,
   tries: 0,
+  failing: null,
   progress: null,
   outcome: null,
   created_at: "2026-01-01T00:00:00Z",
@@ -33,7 +35,7 @@ const operation = (part: Partial<Operation>): Operation => ({
 });
 
 const row = (part: Partial<CheckpointView>) =>
-  ({ deleting: false, pinned_at: null, ...part }) as CheckpointView;
+  ({ deleting: false, not_deleted: null, pinned_at: null, ...part }) as CheckpointView;
 
 const job = (factory: string | null = null) => ({ spec: { model: { factory } } }) as Job;
 
@@ -81,6 +83,16 @@ describe("what a row shows", () => {
     expect(operationWords(operation({}))).toBe("verify queued");
     expect(operationWords(operation({ kind: "delete", state: "running" }))).toBe("deleting");
     expect(operationWords(operation({ state: "failed" }))).toBe("verify failed");
+    const failing = {
+      count: 3,
+      since: "2026-01-01T00:00:00Z",
+      reason: "permission denied",
+      next_at: null,
+    };
+    expect(operationWords(operation({ kind: "delete", failing }))).toBe(
+      "delete failed, is tried again",
+    );
+    expect(failedTries(failing)).toMatch(/^Failed 3 times since .*: permission denied$/);
   });
 
   it("counts only while a node is at it", () => {

@@ -1,6 +1,7 @@
 // What is being done to checkpoints, and the words for it.
 import type { CheckpointView, ExportRequest, Job, Operation, StreamItem } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
+import { moment } from "@/shared/format/time";
 
 export type CheckpointVerb = "verify" | "export" | "pin" | "unpin" | "delete";
 
@@ -86,8 +87,16 @@ const DOING: Record<Operation["kind"], string> = {
   build: "building",
 };
 
+/** Why a repeated operation has not succeeded yet, and since when. */
+export function failedTries(failing: NonNullable<CheckpointView["not_deleted"]>): string {
+  const tries = failing.count === 1 ? "once" : `${failing.count} times`;
+  const again = failing.next_at === null ? "" : `, next try ${moment(failing.next_at)}`;
+  return `Failed ${tries} since ${moment(failing.since)}${again}: ${failing.reason}`;
+}
+
 export function operationWords(operation: Operation): string {
   if (operation.state === "failed") return `${operation.kind} failed`;
+  if (operation.failing) return `${operation.kind} failed, is tried again`;
   return operation.state === "queued" ? `${operation.kind} queued` : DOING[operation.kind];
 }
 

@@ -3079,6 +3079,8 @@ export interface components {
              * @description Whether its deletion is requested; nothing may start from it then.
              */
             deleting: boolean;
+            /** @description Why its files are still there although its deletion was tried; absent before a failure. */
+            not_deleted: components["schemas"]["FailedTries"] | null;
             /**
              * Manifest
              * @description Its manifest.
@@ -3419,6 +3421,8 @@ export interface components {
              * @description Whether its deletion is requested; nothing may start from it then.
              */
             deleting: boolean;
+            /** @description Why its files are still there although its deletion was tried; absent before a failure. */
+            not_deleted: components["schemas"]["FailedTries"] | null;
         };
         /**
          * Chunk
@@ -6861,6 +6865,33 @@ export interface components {
              * @description The Hugging Face tokenizer to export with them; absent for the byte tokenizer.
              */
             tokenizer: string | null;
+        };
+        /**
+         * FailedTries
+         * @description Failures in a row of an operation that is repeated.
+         */
+        FailedTries: {
+            /**
+             * Count
+             * @description How many there were.
+             */
+            count: number;
+            /**
+             * Since
+             * Format: date-time
+             * @description When it first failed.
+             */
+            since: string;
+            /**
+             * Reason
+             * @description Why it failed last.
+             */
+            reason: string;
+            /**
+             * Next At
+             * @description When it is tried again, at the earliest; absent where that is at once.
+             */
+            next_at: string | null;
         };
         /**
          * Failure
@@ -10909,6 +10940,11 @@ export interface components {
              * @description Claims so far.
              */
             tries: number;
+            /**
+             * @description Failures of a deletion, a scrub or a recovery, which is repeated until it succeeds or is
+             *     cancelled; absent before the first one and after the end.
+             */
+            failing: components["schemas"]["FailedTries"] | null;
             /** @description Progress. */
             progress: components["schemas"]["OperationProgress"] | null;
             /** @description How it ended on its node. */
@@ -15075,7 +15111,8 @@ export interface components {
             kind?: "api" | "join" | "login";
             /**
              * Expires In Seconds
-             * @description Lifetime; a year for `api`, an hour for `join`, ten minutes for `login` when absent.
+             * @description Lifetime; a year for `api`, an hour for `join`, ten minutes for `login` when absent, which is
+             *     the most for that.
              */
             expires_in_seconds?: number | null;
         };
