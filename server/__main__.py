@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from server.app.admin_command import add_options, rotate_admin_token
 from server.app.factory import create_app
 from server.app.keys import ensure_key, rotate
-from server.auth.admin import ensure_admin_token, replace_admin_token
+from server.auth.admin import ensure_admin_token
 from server.context import Context, SystemClock
 from server.database.engine import Database
 from server.database.migrate import is_current, upgrade
@@ -68,19 +69,13 @@ def rotate_key(context: Context) -> int:
     return 0
 
 
-def admin_token(context: Context) -> int:
-    """Replace the admin token and print the new one."""
-    sys.stdout.write(replace_admin_token(context) + "\n")
-    return 0
-
-
 COMMANDS: dict[str, Callable[[Context], int]] = {
     "api": api,
     "scheduler": scheduler,
     "migrate": migrate,
-    "admin-token": admin_token,
     "rotate-key": rotate_key,
 }
+ADMIN_TOKEN = "admin-token"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,7 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, command in COMMANDS.items():
         commands.add_parser(name, help=command.__doc__)
-    name = parser.parse_args(arguments).command
+    words = "Replace the admin token, print the new one, and show what the former one made."
+    add_options(commands.add_parser(ADMIN_TOKEN, help=words, description=words))
+    given = parser.parse_args(arguments)
+    name = given.command
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -101,7 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings=settings, database=Database(settings.database_url), clock=SystemClock()
     )
     try:
-        return COMMANDS[name](context) if is_migration or _is_ready(context) else 1
+        if not is_migration and not _is_ready(context):
+            return 1
+        if name == ADMIN_TOKEN:
+            return rotate_admin_token(context, given)
+        return COMMANDS[name](context)
     finally:
         context.database.dispose()
 

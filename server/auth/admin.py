@@ -1,20 +1,54 @@
-"""The admin token: created at the first start, written to one file, stored as its hash."""
+"""The admin token: created at the first start, replaced by a command, stored as its hash."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from server.auth.service import end_commands_of, is_valid
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
-from server.database.tables import tokens
+from server.database.rows import Token
+from server.database.source_tables import node_requests
+from server.database.tables import sessions, tokens
 from trainyard.base.ids import make_id
 from trainyard.run.atomic import create_file
 
 ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
 """Fixed id of the one admin token: of several first starts, the primary key lets one insert it."""
+ADMIN_NAME = "admin"
+CLOCKS = timedelta(seconds=60)
+"""So far clocks of servers may differ: what was made just before the token counts as made by it."""
+LASTING = (TokenKind.API, TokenKind.JOIN)
+"""Kinds of tokens that an admin token makes, and that outlive it."""
+OF_MACHINES = (TokenKind.NODE, TokenKind.SOURCE)
+"""Kinds that a registration makes, by a join token."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The end of an admin token: what ended with it, and what it leaves behind."""
+
+    token: str
+    """The new one."""
+    sessions: int
+    """Browser sessions that ended."""
+    codes: int
+    """Login codes that ended."""
+    commands: int
+    """Commands in running attempts that are ended."""
+    made: Sequence[Token]
+    """Valid tokens made since the former admin token was, the oldest first: only it, or a join
+    token that it made, can have made them."""
+    earlier: Sequence[Token]
+    """Valid tokens that former ones made."""
+    requests: Sequence[str]
+    """Ids of open requests for nodes that a person made."""
 
 
 def ensure_admin_token(context: Context) -> Path | None:
@@ -42,13 +76,81 @@ def ensure_admin_token(context: Context) -> Path | None:
     return path
 
 
-def replace_admin_token(context: Context) -> str:
-    """Return a new admin token; the former one and its sessions end."""
-    token = make_token(TokenKind.ADMIN)
+def replace_admin_token(context: Context) -> Rotation:
+    """Replace the admin token, and end what the former one opened.
+
+    Its sessions end, all login codes, which no other token makes, and its commands in running
+    attempts. The tokens that it made stay: `revoke_made` ends those.
+    """
+    token, now = make_token(TokenKind.ADMIN), context.now()
     with context.database.write() as connection:
+        former = connection.scalar(select(tokens.c.created_at).where(tokens.c.id == ADMIN_ID))
+        ended = connection.execute(delete(sessions).where(sessions.c.token_id == ADMIN_ID))
+        codes = (tokens.c.kind == TokenKind.LOGIN) & tokens.c.revoked_at.is_(None)
+        spent = connection.execute(update(tokens).where(codes).values(revoked_at=now))
+        commands = end_commands_of(connection, [ADMIN_NAME])
         connection.execute(delete(tokens).where(tokens.c.id == ADMIN_ID))
         connection.execute(insert(tokens).values(_row(context, token)))
-    return token
+        lasting = tokens.c.kind.in_([*LASTING, *OF_MACHINES])
+        query = Token.select().where(lasting, is_valid(now)).order_by(tokens.c.created_at)
+        left = Token.all(connection, query)
+        asked = node_requests.c
+        by_hand = select(asked.id).where(asked.by_person, asked.ended_at.is_(None))
+        requests = connection.scalars(by_hand.order_by(asked.id)).all()
+    made = [row for row in left if former is None or row.created_at >= former - CLOCKS]
+    return Rotation(
+        token=token,
+        sessions=ended.rowcount,
+        codes=spent.rowcount,
+        commands=commands,
+        made=made,
+        earlier=[row for row in left if row not in made],
+        requests=requests,
+    )
+
+
+def unknown_machines(
+    context: Context, *, nodes: Collection[str], sources: Collection[str]
+) -> list[str]:
+    """Return which of these nodes and sources have no valid token, as `node gpu-1`."""
+    with context.database.read() as connection:
+        known = {
+            (kind, name)
+            for kind in OF_MACHINES
+            for name in connection.scalars(
+                select(tokens.c[kind.value]).where(tokens.c.kind == kind, is_valid(context.now()))
+            )
+        }
+    wanted = [(TokenKind.NODE, name) for name in nodes]
+    wanted += [(TokenKind.SOURCE, name) for name in sources]
+    return [f"{kind} {name}" for kind, name in wanted if (kind, name) not in known]
+
+
+def revoke_made(
+    context: Context, made: Sequence[Token], *, nodes: Collection[str], sources: Collection[str]
+) -> list[Token]:
+    """Revoke tokens of people and join tokens among `made`, and those of the named machines.
+
+    Returns those that were revoked. With a token of a person its sessions and its commands in
+    running attempts end.
+    """
+    going = [row for row in made if row.kind in LASTING]
+    with context.database.write() as connection:
+        for kind, names in ((TokenKind.NODE, nodes), (TokenKind.SOURCE, sources)):
+            of_kind = (tokens.c.kind == kind) & tokens.c[kind.value].in_(names)
+            query = Token.select().where(of_kind, is_valid(context.now()))
+            going += Token.all(connection, query)
+        _revoke(context, connection, going)
+    return going
+
+
+def _revoke(context: Context, connection: Connection, going: Sequence[Token]) -> None:
+    ids = [row.id for row in going]
+    revoked = update(tokens).where(tokens.c.id.in_(ids))
+    now = context.now()
+    connection.execute(revoked.values(revoked_at=func.coalesce(tokens.c.revoked_at, now)))
+    connection.execute(delete(sessions).where(sessions.c.token_id.in_(ids)))
+    end_commands_of(connection, [row.name for row in going if row.kind == TokenKind.API])
 
 
 def _stored_hash(context: Context) -> str | None:
@@ -59,7 +161,7 @@ def _stored_hash(context: Context) -> str | None:
 def _row(context: Context, token: str) -> dict[str, object]:
     return {
         "id": ADMIN_ID,
-        "name": "admin",
+        "name": ADMIN_NAME,
         "kind": TokenKind.ADMIN,
         "hash": hash_token(token),
         "created_at": context.now(),

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, and_, bindparam, delete, insert, or_, select,
 
 from server.auth.tokens import TokenKind, hash_token, make_secret, make_token
 from server.context import Context
+from server.database.metric_and_log_tables import shells
 from server.database.rows import Token
 from server.database.source_tables import pilots
 from server.database.tables import sessions, tokens
@@ -24,6 +25,8 @@ DEFAULT_LIFETIME = {
     "join": timedelta(hours=1),
     "login": timedelta(minutes=10),
 }
+LOGIN_LIFETIME = DEFAULT_LIFETIME["login"]
+"""Longest life of a login code: who has a copy of one opens a session of the admin."""
 LAST_USED_PRECISION = timedelta(minutes=1)
 """Pause between two writes of `last_used_at`, which would make every request a writer."""
 RESERVED_NAMES = frozenset({"admin", SCHEDULER.name, SERVER.name, TRAINER.name})
@@ -145,7 +148,7 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
     query = (
         SessionToken.select()
         .join(sessions, sessions.c.token_id == tokens.c.id)
-        .where(sessions.c.hash == hash_token(cookie), sessions.c.expires_at > now, _is_valid(now))
+        .where(sessions.c.hash == hash_token(cookie), sessions.c.expires_at > now, is_valid(now))
     )
     with context.database.read() as connection:
         row = SessionToken.one_or_none(connection, query)
@@ -189,7 +192,7 @@ def create_token(context: Context, request: TokenRequest) -> tuple[Token, str]:
     """Store a new token and return its row and, once, the token itself.
 
     Raises:
-        InvalidRequestError: the name is reserved.
+        InvalidRequestError: the name is reserved, or a login code would live too long.
         ConflictError: another API token has this name.
     """
     if request.name in RESERVED_NAMES:
@@ -199,6 +202,12 @@ def create_token(context: Context, request: TokenRequest) -> tuple[Token, str]:
     now = context.now()
     given = request.expires_in_seconds
     lifetime = DEFAULT_LIFETIME[request.kind] if given is None else timedelta(seconds=given)
+    if request.kind == "login" and lifetime > LOGIN_LIFETIME:
+        raise InvalidRequestError.at(
+            "/expires_in_seconds",
+            f"expires_in_seconds={given} is more than a login code may live; legal: 60 to "
+            f"{LOGIN_LIFETIME.total_seconds():.0f}",
+        )
     token = make_token(TokenKind(request.kind))
     values = {
         "id": context.new_id(),
@@ -228,16 +237,17 @@ def list_tokens(context: Context, *, after: str | None, limit: int) -> Sequence[
 
 
 def revoke_token(context: Context, token_id: str) -> None:
-    """Revoke a token, and with it the sessions that it opened.
+    """Revoke a token, and with it its sessions and its commands in running attempts.
 
     Raises:
         NotFoundError: no token that is not revoked has this id.
         ConflictError: it is the admin token, which alone can create others.
     """
     with context.database.write() as connection:
-        row = connection.execute(
-            select(tokens.c.kind).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
-        ).one_or_none()
+        found = select(tokens.c.kind, tokens.c.name).where(
+            tokens.c.id == token_id, tokens.c.revoked_at.is_(None)
+        )
+        row = connection.execute(found).one_or_none()
         if row is None:
             raise NotFoundError(f"no token has the id {token_id!r}")
         if row.kind == TokenKind.ADMIN:
@@ -247,6 +257,14 @@ def revoke_token(context: Context, token_id: str) -> None:
         connection.execute(
             update(tokens).where(tokens.c.id == token_id).values(revoked_at=context.now())
         )
+        if row.kind == TokenKind.API:
+            end_commands_of(connection, [row.name])
+
+
+def end_commands_of(connection: Connection, names: Sequence[str]) -> int:
+    """Have the commands that people of these names run in attempts ended; return how many."""
+    theirs = shells.c.created_by.in_(names) & shells.c.ended_at.is_(None)
+    return connection.execute(update(shells).where(theirs).values(closed=True)).rowcount
 
 
 def use_up_join_token(context: Context, connection: Connection, principal: Principal) -> None:
@@ -287,7 +305,8 @@ def replace_token_of(
     return token
 
 
-def _is_valid(now: datetime) -> Any:
+def is_valid(now: datetime) -> Any:
+    """Return the condition of tokens that are neither revoked nor expired."""
     return and_(
         tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now)
     )
@@ -311,12 +330,17 @@ def _use_up_login_code(connection: Connection, code: str, now: datetime) -> Toke
     """Revoke the code and return the admin token, which alone can create login codes."""
     used = connection.execute(
         update(tokens)
-        .where(tokens.c.hash == hash_token(code), tokens.c.kind == TokenKind.LOGIN, _is_valid(now))
+        .where(
+            tokens.c.hash == hash_token(code),
+            tokens.c.kind == TokenKind.LOGIN,
+            tokens.c.created_at > now - LOGIN_LIFETIME,  # a former version made longer ones
+            is_valid(now),
+        )
         .values(revoked_at=now, last_used_at=now)
     )
     if used.rowcount != 1:
         raise UnauthenticatedError("the login code is unknown, expired or used up")
-    is_admin = and_(tokens.c.kind == TokenKind.ADMIN, _is_valid(now))
+    is_admin = and_(tokens.c.kind == TokenKind.ADMIN, is_valid(now))
     return Token.one(connection, Token.select().where(is_admin))
 
 
@@ -324,7 +348,7 @@ def _person_row(connection: Connection, token: str | None, now: datetime) -> Tok
     if token is None:
         raise UnauthenticatedError("give a token, or the code of a login link")
     is_person = tokens.c.kind.in_([TokenKind.ADMIN, TokenKind.API])
-    query = Token.select().where(tokens.c.hash == hash_token(token), is_person, _is_valid(now))
+    query = Token.select().where(tokens.c.hash == hash_token(token), is_person, is_valid(now))
     row = Token.one_or_none(connection, query)
     if row is None:
         raise UnauthenticatedError("the token is unknown, expired or revoked")
@@ -333,6 +357,6 @@ def _person_row(connection: Connection, token: str | None, now: datetime) -> Tok
 
 def _name_is_taken(connection: Connection, name: str, now: datetime) -> bool:
     taken = select(tokens.c.id).where(
-        tokens.c.name == name, tokens.c.kind == TokenKind.API, _is_valid(now)
+        tokens.c.name == name, tokens.c.kind == TokenKind.API, is_valid(now)
     )
     return connection.execute(taken.limit(1)).first() is not None

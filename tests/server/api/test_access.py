@@ -208,7 +208,7 @@ def test_the_admin_token_can_be_replaced_but_not_revoked(
 ) -> None:
     (row,) = admin.get(f"{API}/tokens").json()["items"]
     assert admin.delete(f"{API}/tokens/{row['id']}").status_code == 409
-    fresh = replace_admin_token(context)
+    fresh = replace_admin_token(context).token
     assert admin.get(f"{API}/tokens").status_code == 401
     headers = {"authorization": f"Bearer {fresh}"}
     assert admin.get(f"{API}/tokens", headers=headers).status_code == 200

@@ -1,0 +1,140 @@
+"""`python -m server admin-token`: replaces the admin token, and shows what the former one made."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Literal, TextIO
+
+from server.auth.admin import (
+    OF_MACHINES,
+    Rotation,
+    replace_admin_token,
+    revoke_made,
+    unknown_machines,
+)
+from server.context import Context
+from server.database.rows import Token
+
+Revoked = Literal["made", "all"]
+
+
+class UsageRefusedError(Exception):
+    """What was given cannot be done, and nothing was; the text names it."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument(
+        "--revoke-tokens",
+        nargs="?",
+        const="made",
+        choices=("made", "all"),
+        help="after a confirmation, end the API and join tokens that the former admin token made; "
+        "`all`: also those of earlier ones",
+    )
+    for kind in OF_MACHINES:
+        parser.add_argument(
+            f"--{kind}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"with --revoke-tokens: end the token of this {kind} too; may be repeated",
+        )
+    parser.add_argument("--yes", action="store_true", help="take the confirmation as given")
+
+
+def rotate_admin_token(
+    context: Context, given: argparse.Namespace, *, answers: TextIO | None = None
+) -> int:
+    """Replace the admin token and print the new one, alone, on standard output.
+
+    Args:
+        context: the server's context.
+        given: the parsed options.
+        answers: where a person confirms; standard input when absent.
+    """
+    answers = answers or sys.stdin
+    nodes, sources = tuple(given.node), tuple(given.source)
+    try:
+        _check(context, given, nodes, sources, answers)
+    except UsageRefusedError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    rotation = replace_admin_token(context)
+    sys.stdout.write(rotation.token + "\n")
+    sys.stdout.flush()
+    sys.stderr.write(f"{_ended(rotation)}\n{_left(rotation)}")
+    if given.revoke_tokens is None:
+        return 0
+    scope: Sequence[Token] = rotation.made
+    if given.revoke_tokens == "all":
+        scope = [*rotation.earlier, *rotation.made]
+    if not given.yes and not _confirmed(scope, nodes, sources, answers):
+        sys.stderr.write("No token was revoked.\n")
+        return 1
+    for row in revoke_made(context, scope, nodes=nodes, sources=sources):
+        sys.stderr.write(f"revoked: {_line(row)}\n")
+    return 0
+
+
+def _check(
+    context: Context,
+    given: argparse.Namespace,
+    nodes: Sequence[str],
+    sources: Sequence[str],
+    answers: TextIO,
+) -> None:
+    if given.revoke_tokens is None and (nodes or sources or given.yes):
+        raise UsageRefusedError("--node, --source and --yes need --revoke-tokens")
+    if given.revoke_tokens is not None and not given.yes and not answers.isatty():
+        raise UsageRefusedError(
+            "--revoke-tokens needs a terminal for the confirmation, or --yes; nothing was changed"
+        )
+    unknown = unknown_machines(context, nodes=nodes, sources=sources)
+    if unknown:
+        raise UsageRefusedError(
+            f"{', '.join(unknown)} has no valid token; `trainyard nodes` lists the nodes. Nothing "
+            "was changed"
+        )
+
+
+def _confirmed(
+    scope: Sequence[Token], nodes: Sequence[str], sources: Sequence[str], answers: TextIO
+) -> bool:
+    count = sum(row.kind not in OF_MACHINES for row in scope) + len(nodes) + len(sources)
+    sys.stderr.write(f"Revoke {count} of these tokens? [y/N] ")
+    sys.stderr.flush()
+    return answers.readline().strip().lower() in {"y", "yes"}
+
+
+def _ended(rotation: Rotation) -> str:
+    return (
+        f"The former admin token has ended, and with it {rotation.sessions} browser sessions, "
+        f"{rotation.codes} login codes and {rotation.commands} commands in running attempts."
+    )
+
+
+def _left(rotation: Rotation) -> str:
+    """Return what the former token leaves behind, a line for each."""
+    lines: list[str] = []
+    for title, some in (
+        ("Made since the former admin token was, and still valid:", rotation.made),
+        ("Of earlier admin tokens:", rotation.earlier),
+    ):
+        if some:
+            lines += [title, *(f"  {_line(row)}" for row in some)]
+    if rotation.requests:
+        lines.append(f"Open requests for nodes by people: {', '.join(rotation.requests)}")
+    if rotation.made:
+        lines.append(
+            "--revoke-tokens ends those of people and join tokens; those of machines with --node "
+            "NAME and --source NAME."
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _line(row: Token) -> str:
+    used = "never used" if row.last_used_at is None else f"used {row.last_used_at:%Y-%m-%d %H:%M}"
+    return f"{row.kind:<7} {row.name}  {row.id}  made {row.created_at:%Y-%m-%d %H:%M} UTC, {used}"
