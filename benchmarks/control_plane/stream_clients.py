@@ -38,6 +38,7 @@ from benchmarks.control_plane.servers import (
     user_token,
 )
 from benchmarks.report import emit, percentile
+from server.events.tail import LIMITS
 from trainyard.base.file_limit import raise_file_limit
 
 TARGET_SECONDS = 1.0
@@ -62,25 +63,29 @@ class Received:
     """Clients whose stream ended or was reset."""
 
 
-def listen(urls: Sequence[str], token: str, clients: int, sender: Pipe) -> None:
+def listen(urls: Sequence[str], tokens: Sequence[str], clients: int, sender: Pipe) -> None:
     """Hold streams open, over the processes of the API in turn, until the other end sends word.
 
     Args:
         urls: of the API's processes.
-        token: a user's.
+        tokens: of users, each for as many clients in turn.
         clients: streams.
         sender: gets None once all of them are open; then it brings None at the end, and gets what
             was received.
     """
     raise_file_limit()
-    asyncio.run(_listen_all(urls, token, clients, sender))
+    asyncio.run(_listen_all(urls, tokens, clients, sender))
 
 
-async def _listen_all(urls: Sequence[str], token: str, clients: int, sender: Pipe) -> None:
+async def _listen_all(
+    urls: Sequence[str], tokens: Sequence[str], clients: int, sender: Pipe
+) -> None:
     received, opened = Received({}, 0.0, 0), asyncio.Semaphore(0)
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(_listen(urls[n % len(urls)], token, n, opened, received))
+            group.create_task(
+                _listen(urls[n % len(urls)], tokens[n % len(tokens)], n, opened, received)
+            )
             for n in range(clients)
         ]
         for _ in tasks:
@@ -168,7 +173,8 @@ async def _report(
 def measure(opened: Store, given: argparse.Namespace) -> bool:
     """Measure on one database."""
     runnings = [add_running(opened.context, f"job-{number}") for number in range(given.jobs)]
-    token = user_token(opened)
+    users = -(-given.clients // LIMITS.per_token)
+    tokens = [user_token(opened) for _ in range(users)]
     with ExitStack() as stack:
         limit = str(given.clients + 100)
         apis = [
@@ -179,7 +185,7 @@ def measure(opened: Store, given: argparse.Namespace) -> bool:
         spawn = get_context("spawn")
         here, there = spawn.Pipe()
         urls = [api.url for api in apis]
-        listening = spawn.Process(target=listen, args=(urls, token, given.clients, there))
+        listening = spawn.Process(target=listen, args=(urls, tokens, given.clients, there))
         listening.start()
         there.close()  # so that the end of the process ends a wait for it
         here.recv()

@@ -20,6 +20,8 @@ from server.subject import SCHEDULER, SERVER, TRAINER, Actor
 from trainyard.protocol.rest.access import TokenRequest
 
 SESSION_LIFETIME = timedelta(days=30)
+MAX_SESSIONS = 200
+"""Browser sessions of a token; the oldest one ends with a further login."""
 DEFAULT_LIFETIME = {
     "api": timedelta(days=365),
     "join": timedelta(hours=1),
@@ -179,6 +181,10 @@ def open_session(context: Context, *, token: str | None, code: str | None) -> Ne
                 hash=hash_token(cookie), token_id=row.id, created_at=now, expires_at=expires_at
             )
         )
+        mine = select(sessions.c.hash).where(sessions.c.token_id == row.id)
+        oldest = mine.order_by(sessions.c.created_at.desc()).offset(MAX_SESSIONS)
+        gone = connection.scalars(oldest).all()
+        connection.execute(delete(sessions).where(sessions.c.hash.in_(gone)))
     return NewSession(principal=_principal(row), cookie=cookie, expires_at=expires_at)
 
 

@@ -7,10 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request
 from sse_starlette import EventSourceResponse
 
-from server.auth.dependencies import person
+from server.addresses import Networks, counted_as
+from server.auth.dependencies import Person
+from server.context import Context
 from server.events.stream import follow
 from server.events.tail import Tail
 from server.http.dependencies import ServerContext
+from server.http.shares import Holder
 from trainyard.base.ids import ID_PATTERN
 
 PING_SECONDS = 15
@@ -37,7 +40,7 @@ EVENT_SCHEMA = {
     },
 }
 
-router = APIRouter(prefix="/stream", tags=["events"], dependencies=[person])
+router = APIRouter(prefix="/stream", tags=["events"])
 
 
 @router.get(
@@ -56,6 +59,7 @@ router = APIRouter(prefix="/stream", tags=["events"], dependencies=[person])
 async def stream(
     request: Request,
     context: ServerContext,
+    principal: Person,
     job: Annotated[
         str | None, Query(pattern=ID_PATTERN, description="Only the events of this job.")
     ] = None,
@@ -70,7 +74,14 @@ async def stream(
     """Stream events in the order in which they happened, each once."""
     tail = request.app.state.tail
     assert isinstance(tail, Tail)
-    tail.check_room()
+    holder = Holder(principal.token_id, _counted(context, request))
+    tail.check_room(holder)
     last = int(last_event_id) if last_event_id else None
-    content = follow(context, tail, last_event_id=last, job_id=job)
+    content = follow(context, tail, last_event_id=last, job_id=job, holder=holder)
     return EventSourceResponse(content, ping=PING_SECONDS, send_timeout=SEND_SECONDS)
+
+
+def _counted(context: Context, request: Request) -> str | None:
+    """Return the address of a request as it is counted; None for that of a proxy."""
+    host = request.client.host if request.client else ""
+    return None if host in Networks(context.settings.trusted_proxies) else counted_as(host)

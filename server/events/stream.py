@@ -12,23 +12,40 @@ from starlette.concurrency import run_in_threadpool
 from server.context import Context
 from server.database.tables import events
 from server.events.notices import read_notices
-from server.events.tail import BATCH, StreamMessage, Subscription, Tail, notice_frame, read_frames
+from server.events.tail import (
+    BATCH,
+    NO_TOKEN,
+    StreamMessage,
+    Subscription,
+    Tail,
+    notice_frame,
+    read_frames,
+)
+from server.http.shares import Holder
 
 OVERLAP = timedelta(seconds=60)
 """So far clocks of servers may differ, and a transaction may last."""
+GIVEN_WAY_MILLISECONDS = 60_000
+"""Pause of a client whose stream has given way to another one."""
 MOST_REPLAYED = 10_000
 """Events that a client may have missed; after more, to read afresh costs less."""
 
 
 async def follow(
-    context: Context, tail: Tail, *, last_event_id: int | None, job_id: str | None
+    context: Context,
+    tail: Tail,
+    *,
+    last_event_id: int | None,
+    job_id: str | None,
+    holder: Holder = NO_TOKEN,
 ) -> AsyncGenerator[bytes]:
     """Yield the frames of one stream, several at a time where several wait.
 
     It begins after `last_event_id`, or now. When that event is gone or lies too far back, or the
     client is too slow for what happens, a `reset` follows: the client reads afresh what it shows.
+    One that gives way to another stream ends with a longer pause: else the two would take turns.
     """
-    with tail.subscription(job_id=job_id) as subscription:
+    with tail.subscription(job_id=job_id, holder=holder) as subscription:
         # An id alone moves the client's Last-Event-ID and shows nothing.
         yield b"retry: 1000\n\n"
         sent = subscription.position
@@ -45,6 +62,8 @@ async def follow(
         lifetime = context.settings.stream_seconds
         async for content in _live(tail, subscription, sent=sent, lifetime=lifetime):
             yield content
+        if subscription.gave_way:
+            yield b"retry: %d\n\n" % GIVEN_WAY_MILLISECONDS
 
 
 async def _missed(

@@ -21,6 +21,7 @@ from server.database.rows import TypedRow
 from server.database.tables import events
 from server.errors import UnavailableError
 from server.events.notices import NoticeCursor, StoredNotice
+from server.http.shares import Holder, Limits, NoPlaceError, gives_way
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,10 @@ BATCH = 500
 QUEUE = 1000
 """Events that may wait for one client; a slower one has to start anew. Notices do not count: of
 each key only the newest waits, so a client cannot fall behind by them."""
-MAX_CLIENTS = 1000
-"""Streams of one process; a fifth of a core where a job or several change 32 times a second."""
+LIMITS = Limits(total=1000, per_token=100, per_address=250)
+"""Streams of one process: a thousand cost a fifth of a core where a job or several change 32 times
+a second. A token has a tenth of them, an address a quarter."""
+NO_TOKEN = Holder("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,11 @@ class StreamMessage:
 class Subscription:
     """What waits for one client. Its methods run in the client's event loop."""
 
-    def __init__(self, *, position: int, job_id: str | None) -> None:
+    def __init__(self, *, position: int, job_id: str | None, holder: Holder) -> None:
+        self.holder = holder
+        """Whose it is."""
+        self.gave_way = False
+        """Whether another stream has its place."""
         self.position = position
         """Id of the newest event when it began: it brings every later one."""
         self.overflowed = False
@@ -122,6 +129,11 @@ class Subscription:
             self._waiting = {}
         self._changed.set()
 
+    def give_way(self) -> None:
+        """End it, because another stream has its place."""
+        self.gave_way = True
+        self.end()
+
     def end(self) -> None:
         """Wake the client for the last time."""
         self.ended = True
@@ -134,7 +146,7 @@ class Tail:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._subscriptions: set[Subscription] = set()
+        self._subscriptions: dict[Subscription, None] = {}  # the oldest first
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events-tail", daemon=True)
         self._notices = NoticeCursor()
@@ -160,26 +172,47 @@ class Tail:
         """Number of open streams."""
         return len(self._subscriptions)
 
-    def check_room(self) -> None:
-        """Refuse another client where too many are.
+    def check_room(self, holder: Holder) -> None:
+        """Refuse a stream that no other one can give way to.
 
         Raises:
-            UnavailableError: this process serves as many streams as it can.
+            UnavailableError: this process serves as many streams as it can, and of no token more
+                than of this one.
         """
-        if self.clients >= MAX_CLIENTS:
-            raise UnavailableError(f"{MAX_CLIENTS} streams are open; try again soon")
+        with self._lock:
+            self._place_of(holder)
 
     @contextmanager
-    def subscription(self, *, job_id: str | None) -> Iterator[Subscription]:
-        """Hand every event after this moment to the subscription, until the block ends."""
+    def subscription(
+        self, *, job_id: str | None, holder: Holder = NO_TOKEN
+    ) -> Iterator[Subscription]:
+        """Hand every event after this moment to the subscription, until the block ends.
+
+        Where its holder, or the process, has all of its streams, an older one ends.
+        """
         with self._lock:
-            subscription = Subscription(position=self.position, job_id=job_id)
-            self._subscriptions.add(subscription)
+            former = self._place_of(holder)
+            subscription = Subscription(position=self.position, job_id=job_id, holder=holder)
+            self._subscriptions[subscription] = None
+            if former is not None:
+                self._subscriptions.pop(former)
+                former.loop.call_soon_threadsafe(former.give_way)
         try:
             yield subscription
         finally:
             with self._lock:
-                self._subscriptions.discard(subscription)
+                self._subscriptions.pop(subscription, None)
+
+    def _place_of(self, holder: Holder) -> Subscription | None:
+        try:
+            place = gives_way([(s.holder, s) for s in self._subscriptions], holder, LIMITS)
+        except NoPlaceError:
+            raise UnavailableError(
+                f"{self.clients} streams are open, and no token has more than its part; try again "
+                "soon"
+            ) from None
+        assert place is None or isinstance(place, Subscription)
+        return place
 
     def _run(self) -> None:
         busy_until = 0.0

@@ -22,6 +22,8 @@ UPLOAD = timedelta(hours=1)
 """Time after which an upload that did not complete is deleted."""
 MAX_PACKS, MAX_BYTES = 500, 4 * 2**30
 """Most packs of a person, and their bytes."""
+MAX_UPLOADS = 8
+"""Most uploads of a person at once, so that their bytes exceed the limit by little."""
 
 
 class PackUpload:
@@ -31,7 +33,7 @@ class PackUpload:
         """Make room and begin.
 
         Raises:
-            ConflictError: the person has too many packs.
+            ConflictError: the person has too many packs, or too many uploads at once.
         """
         self._context, self._id = context, context.new_id()
         self._sha256, self._size, self._blocks = hashlib.sha256(), 0, 0
@@ -40,6 +42,12 @@ class PackUpload:
             mine = packs.c.token_id == actor.token_id
             query = select(func.count(), func.coalesce(func.sum(packs.c.size), 0)).where(mine)
             number, size = connection.execute(query).one()
+            begun = select(func.count()).where(mine, packs.c.digest.is_(None))
+            if (connection.scalar(begun) or 0) >= MAX_UPLOADS:
+                raise ConflictError(
+                    f"{actor.name} has {MAX_UPLOADS} uploads that have not ended, the most at "
+                    "once; send it again when one has"
+                )
             if number >= MAX_PACKS or size >= MAX_BYTES:
                 raise ConflictError(
                     f"{actor.name} has {number} packs of {size:,} bytes; legal: fewer than "

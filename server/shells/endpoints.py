@@ -16,6 +16,7 @@ from server.http.dependencies import ServerContext
 from server.http.path_params import JobId
 from server.http.request_body import JsonBody
 from server.http.responses import reply
+from server.http.shares import Waits
 from server.shells import service, worker_api
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.shell_sessions.messages import (
@@ -38,6 +39,10 @@ worker_router = APIRouter(prefix="/workers", tags=["workers"])
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.03, 0.25
 """Between two looks of a waiting request, which holds no thread and no connection meanwhile."""
+
+WAITS = Waits(16)
+"""Requests that may wait for a person, or for an attempt, in one process: each looks at the
+database again and again."""
 
 ShellId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the command.")]
 AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
@@ -78,12 +83,18 @@ async def get_output(
         Wait, Query(description="Longest wait while there is nothing new.")
     ] = 0.0,
 ) -> Response:
-    """Return output once there is some, or the command has ended, or the wait is over."""
-    output = await _first(
-        lambda: service.read_output(context, job_id, shell_id, start=start, actor=principal.actor),
-        lambda found: bool(found.content) or found.shell.ended_at is not None,
-        seconds=wait_seconds,
-    )
+    """Return output once there is some, or the command has ended, or the wait is over.
+
+    A token waits for few answers at once; a further one comes without a wait.
+    """
+    with WAITS.turn(principal.token_id) as may_wait:
+        output = await _first(
+            lambda: service.read_output(
+                context, job_id, shell_id, start=start, actor=principal.actor
+            ),
+            lambda found: bool(found.content) or found.shell.ended_at is not None,
+            seconds=wait_seconds if may_wait else 0.0,
+        )
     return reply(output)
 
 
@@ -149,11 +160,12 @@ async def poll_input(
     body: Annotated[ShellInputRequest, Depends(JsonBody(ShellInputRequest))],
 ) -> Response:
     """Return input once there is some, or the command is not wanted, or the wait is over."""
-    found = await _first(
-        lambda: worker_api.read_input(context, share, shell_id, body),
-        lambda answer: worker_api.is_news(answer, body),
-        seconds=body.wait_seconds,
-    )
+    with WAITS.turn(share.attempt_id) as may_wait:
+        found = await _first(
+            lambda: worker_api.read_input(context, share, shell_id, body),
+            lambda answer: worker_api.is_news(answer, body),
+            seconds=body.wait_seconds if may_wait else 0.0,
+        )
     return reply(found)
 
 

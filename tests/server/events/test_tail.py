@@ -13,7 +13,15 @@ from sqlalchemy import Connection
 from server.context import Context
 from server.events.notices import notify_all
 from server.events.stream import follow
-from server.events.tail import QUEUE, StreamMessage, Subscription, Tail, read_frames
+from server.events.tail import (
+    LIMITS,
+    QUEUE,
+    StreamMessage,
+    Subscription,
+    Tail,
+    read_frames,
+)
+from server.http.shares import Holder
 from server.subject import Subject
 from tests.server.api.serving import until
 from tests.server.events.appended import append_many
@@ -111,7 +119,7 @@ async def _reads_many_notices(context: Context, tail: Tail) -> None:
 
 def test_of_each_notice_the_newest_waits_after_what_it_overtook() -> None:
     async def received() -> list[bytes]:
-        subscription = Subscription(position=0, job_id="a")
+        subscription = Subscription(position=0, job_id="a", holder=holder(1))
         first = StreamMessage(None, ("a", "waiting", ""), "a", b"old")
         other = StreamMessage(None, ("b", "waiting", ""), "b", b"another job's")
         subscription.add([first, other])
@@ -157,3 +165,39 @@ def wait_for(context: Context, jobs: list[str], reason: str) -> None:
     """Commit a notice of each job."""
     with context.database.write() as connection:
         notify_all(context, connection, [(Subject(job), Waiting(reason=reason)) for job in jobs])
+
+
+def holder(number: int, address: str | None = None) -> Holder:
+    return Holder(f"token-{number}", address)
+
+
+def test_a_token_takes_no_place_of_another_and_its_oldest_stream_gives_way(
+    context: Context,
+) -> None:
+    tail = Tail(context)
+    tail.start()
+    try:
+        asyncio.run(_one_token_opens_many(context, tail))
+    finally:
+        tail.stop()
+
+
+async def _one_token_opens_many(context: Context, tail: Tail) -> None:
+    async def opened(whose: Holder) -> AsyncGenerator[bytes]:
+        stream = follow(context, tail, last_event_id=None, job_id=None, holder=whose)
+        assert await anext(stream) == b"retry: 1000\n\n"
+        assert await anext(stream) == b"id: 0\n\n"
+        return stream
+
+    streams = [await opened(holder(1)) for _ in range(LIMITS.per_token)]
+    assert tail.clients == LIMITS.per_token
+    tail.check_room(holder(1))
+    streams.append(await opened(holder(1)))
+    assert tail.clients == LIMITS.per_token
+    assert [content async for content in streams[0]] == [b"retry: 60000\n\n"]
+    tail.check_room(holder(2))
+    streams.append(await opened(holder(2)))
+    assert tail.clients == LIMITS.per_token + 1
+    for stream in streams:
+        await stream.aclose()
+    assert tail.clients == 0

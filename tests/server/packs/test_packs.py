@@ -22,8 +22,15 @@ from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.planning import plan_job
 from server.jobs.service import cancel, delete
 from server.packs import store
-from server.packs.store import BLOCK_BYTES, PackUpload, content_of, delete_unnamed, read_pack
-from tests.actors import ADA
+from server.packs.store import (
+    BLOCK_BYTES,
+    MAX_UPLOADS,
+    PackUpload,
+    content_of,
+    delete_unnamed,
+    read_pack,
+)
+from tests.actors import ADA, EVE
 from tests.server.api.in_process import TestClient
 from tests.server.api.serving import serving, until
 from tests.server.harness import FakeClock, Harness
@@ -232,3 +239,12 @@ def test_number_and_bytes_of_a_person_are_bounded(
     with pytest.raises(ConflictError, match="legal: fewer than 2 of 4 bytes"):
         upload(context, b"other")
     assert json.loads(view.model_dump_json())["size"] == 4
+
+
+def test_a_person_has_few_uploads_at_once(context: Context) -> None:
+    begun = [PackUpload(context, actor=ADA) for _ in range(MAX_UPLOADS)]
+    with pytest.raises(ConflictError, match="ada has 8 uploads that have not ended"):
+        PackUpload(context, actor=ADA)
+    PackUpload(context, actor=EVE)
+    begun[0].give_up()
+    PackUpload(context, actor=ADA)
