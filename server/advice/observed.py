@@ -97,7 +97,7 @@ def _recent(connection: Connection, records: JobRecords) -> RecentSteps | None:
     # Not the points of a report that was stored after the ledger was read.
     values = _values(connection, newest, first=first, last=last)
     seconds = _mean(values, STEP)
-    if seconds is None:
+    if not seconds:  # a step without a duration has no shares
         return None
     retries = values.get(RETRIES)
     peak, memory = _last(values, PEAK), _smallest_memory(connection, newest.attempt_id)
@@ -109,7 +109,7 @@ def _recent(connection: Connection, records: JobRecords) -> RecentSteps | None:
         own=_mean(values, OWN),
         own_most=_mean(values, OWN_MOST),
         wait=_mean(values, WAIT),
-        peak_share=peak * 2**30 / memory if peak and memory else None,
+        peak_share=_share(peak, memory),
         recompiled=_sum_from(values.get(COMPILE), newest.start_step + WARM_STEPS),
         collected=_sum_from(values.get(GC), first - 1),
         allocation_retries=_growth(retries[1]) if retries else 0.0,
@@ -145,6 +145,12 @@ def _last(values: Mapping[str, Values], name: str) -> float | None:
     numbers = values[name][1]
     amounts = numbers[(numbers >= 0) & (numbers < MOST_SUMMED)]
     return float(amounts[-1]) if len(amounts) else None
+
+
+def _share(peak: float | None, memory: int | None) -> float | None:
+    """Return the part of a memory that a peak in GiB is; None where it cannot be one."""
+    share = peak * 2**30 / memory if peak and memory else None
+    return share if share is not None and share <= 1 else None
 
 
 def _sum_from(values: Values | None, step: int) -> float:

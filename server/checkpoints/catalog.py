@@ -23,6 +23,7 @@ from trainyard.protocol.operations import OperationKind, OperationOutcome, Verif
 from trainyard.protocol.rest.event_data import CheckpointCommitted
 from trainyard.run.checkpoints.checkpoint_names import checkpoint_id, checkpoint_path
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
+from trainyard.run.figures import duration
 from trainyard.spec.layout import Layout
 
 MAX_STEP = 10**9
@@ -101,8 +102,8 @@ def _row(attempt_id: str, manifest: Manifest | ProgramManifest, root: str) -> di
         "path": checkpoint_path(manifest.job_id, manifest.attempt, step),
         "size": manifest.size,
         "files": len(manifest.files),
-        "save_seconds": manifest.save_seconds,
-        "write_seconds": manifest.write_seconds,
+        "save_seconds": duration(manifest.save_seconds) or 0.0,
+        "write_seconds": duration(manifest.write_seconds),
         "parent_id": manifest.parent,
         "metadata_digest": manifest.metadata_digest,
         "manifest": manifest,
@@ -116,7 +117,7 @@ def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) 
     entered = connection.execute(
         update(checkpoints)
         .where(table.id == settled.checkpoint_id, table.attempt_id == attempt_id)
-        .values(stall_seconds=settled.stall_seconds)
+        .values(stall_seconds=duration(settled.stall_seconds))
     )
     return entered.rowcount > 0
 

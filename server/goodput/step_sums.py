@@ -273,7 +273,7 @@ class _Adding:
         covered = row.first_step - self.previous
         self._begin(began, first, covered)
         kept = min(max(self._until - self.previous, 0), covered)
-        if abs(first) < MOST_SUMMED:
+        if 0 <= first < MOST_SUMMED:
             self._kept += first * kept
             self._lost += first * (covered - kept)
         if row.last_step <= self._until:
@@ -301,7 +301,7 @@ class _Adding:
 
     def _begin(self, time: float, seconds: float, covered: int) -> None:
         if self._began is None:
-            self._began = time - (seconds * covered if abs(seconds) < MOST_SUMMED else 0.0)
+            self._began = time - (seconds * covered if 0 <= seconds < MOST_SUMMED else 0.0)
 
     def total(self) -> StepSum | None:
         """Return the sum; None without a point after the step at which the attempt started."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +15,11 @@ from server.placement.demand import expected_time
 from server.subject import SERVER
 from trainyard.protocol.rest.event_data import ContinuityChecked, MetricsStored
 from trainyard.protocol.rest.jobs import Progress
+from trainyard.run.figures import MOST_TOKENS_PER_SECOND, duration, in_range
 from trainyard.run.records import Heartbeat, MetricRecord
 
 STEP_SECONDS = "perf/step_seconds"
+PER_DEVICE = "perf/tokens_per_second_per_device"
 PACE_STEPS = 20
 """Logged steps over which the pace is averaged."""
 
@@ -68,7 +69,11 @@ def _present(incoming: IncomingReport, step_seconds: Sequence[float]) -> Progres
     """Return the progress of a job after a report."""
     share, records, heartbeat = incoming.share, incoming.content.metrics, incoming.report.heartbeat
     reached = [record.step for record in records]
-    step = max([share.last_step, *reached, *([] if heartbeat is None else [heartbeat.step])])
+    if heartbeat is not None:
+        # As the metrics beyond it, which are left out: the pace would come from steps never done.
+        last = share.progress.last_legal_step
+        reached.append(heartbeat.step if last is None else min(heartbeat.step, last))
+    step = max([share.last_step, *reached])
     progress = share.progress.model_copy(update={"step": step})
     if heartbeat is not None:
         progress = progress.model_copy(update=_seen(incoming, progress, heartbeat))
@@ -119,9 +124,8 @@ def advanced(
         step_seconds: durations of the last steps.
     """
     values = _newest(records)
-    per_device = values.get("perf/tokens_per_second_per_device")
-    durations = [seconds for seconds in step_seconds if 0 <= seconds < math.inf]
-    left = progress.seconds_left
+    durations = [seconds for seconds in step_seconds if duration(seconds) is not None]
+    left = None if step_seconds else progress.seconds_left
     if durations and progress.steps is not None:
         pace = sum(durations) / len(durations)
         left = expected_time(max(progress.steps - progress.step, 0) * pace).total_seconds()
@@ -129,11 +133,16 @@ def advanced(
         update={
             "loss": values.get("train/loss", progress.loss),
             "tokens_per_second": progress.tokens_per_second
-            if per_device is None
-            else per_device * world_size,
+            if PER_DEVICE not in values
+            else _throughput(values[PER_DEVICE], world_size),
             "seconds_left": left,
         }
     )
+
+
+def _throughput(per_device: float, world_size: int) -> float | None:
+    tokens = in_range(per_device, below=MOST_TOKENS_PER_SECOND)
+    return None if tokens is None else tokens * world_size
 
 
 def _recent_step_seconds(

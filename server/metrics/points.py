@@ -89,8 +89,11 @@ class Points:
 
 
 def summable(values: Floats) -> Floats:
-    """Return values with zero for those that no sum takes: NaN, and `MOST_SUMMED` or more."""
-    return np.where(np.abs(values) < MOST_SUMMED, values, 0.0)
+    """Return durations with zero for what is none: NaN, negative ones, `MOST_SUMMED` or more.
+
+    A negative one would take the time of others from the sum.
+    """
+    return np.where((values >= 0) & (values < MOST_SUMMED), values, 0.0)
 
 
 def chunked(points: Points) -> tuple[list[dict[str, Any]], Points]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from trainyard.base.model_base import RecordModel, Text
 
@@ -37,6 +37,18 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 Reason = Annotated[Text, Field(max_length=1000)]
 UnusableDevices = Annotated[dict[Name, Reason], Field(max_length=MAX_ACCELERATORS)]
 """Why no rank can use some devices, by their UUID."""
+
+
+def _measured(value: object) -> object:
+    """Return a number that a sample can hold; None for what a driver reports beyond."""
+    if isinstance(value, int | float) and not -(2.0**64) < value < 2.0**64:
+        return None
+    return value
+
+
+Measured = Annotated[float | None, BeforeValidator(_measured)]
+"""A number of a device: finite and below 2^64, or absent. One that is not keeps no heartbeat from
+its server."""
 
 
 class Accelerator(RecordModel):
@@ -93,9 +105,9 @@ class AcceleratorSample(RecordModel):
     """Part of the last sampling period in which a kernel ran."""
     memory_used_bytes: Count | None = None
     """Memory in use."""
-    power_watts: float | None = None
+    power_watts: Measured = None
     """Power draw of the board."""
-    temperature_celsius: float | None = None
+    temperature_celsius: Measured = None
     """Temperature of the chip."""
     sm_clock_hertz: Count | None = None
     """Clock of the multiprocessors."""
@@ -154,7 +166,7 @@ class DiskSample(RecordModel):
 class HostSample(RecordModel):
     """How the machine, or the container of the worker, fares."""
 
-    load: Annotated[float, Field(ge=0)]
+    load: Annotated[float, Field(ge=0, lt=2.0**64, allow_inf_nan=False)]
     """Processes that run or wait for a core, as a mean over one minute; of the machine."""
     memory_bytes: Count
     """Memory: the limit of the worker's cgroup, or that of the machine."""

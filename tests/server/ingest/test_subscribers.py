@@ -51,7 +51,7 @@ def test_nan_and_infinity_survive_from_the_line_to_the_chart(
     assert [row.rsplit(",", 1)[1] for row in rows] == ["1.0", "nan", "inf", "-inf", "2.0"]
 
 
-@pytest.mark.parametrize("step_seconds", [1e300, 1.7e308, -1.0, math.nan], ids=str)
+@pytest.mark.parametrize("step_seconds", [9e8, 1e300, 1.7e308, -1.0, math.nan], ids=str)
 def test_no_reported_pace_gives_an_impossible_time(
     context: Context, launched: Launched, step_seconds: float
 ) -> None:
@@ -59,7 +59,7 @@ def test_no_reported_pace_gives_an_impossible_time(
     lines = metric_lines(1, 3, perf__step_seconds=step_seconds)
     send(context, supervisor, chunk("metrics", lines))
     left = supervisor.harness.job(job_id).progress.seconds_left
-    expected = LONGEST_EXPECTED.total_seconds() if step_seconds > 0 else None
+    expected = LONGEST_EXPECTED.total_seconds() if 0 < step_seconds < 1e9 else None
     assert left == expected
 
 

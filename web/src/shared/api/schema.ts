@@ -512,6 +512,8 @@ export interface paths {
         /**
          * Output of a command
          * @description Return output once there is some, or the command has ended, or the wait is over.
+         *
+         *     A token waits for few answers at once; a further one comes without a wait.
          */
         get: operations["shells_get_output"];
         put?: never;
