@@ -88,7 +88,7 @@ def replace_admin_token(context: Context) -> Rotation:
         ended = connection.execute(delete(sessions).where(sessions.c.token_id == ADMIN_ID))
         codes = (tokens.c.kind == TokenKind.LOGIN) & tokens.c.revoked_at.is_(None)
         spent = connection.execute(update(tokens).where(codes).values(revoked_at=now))
-        commands = end_commands_of(connection, [ADMIN_NAME])
+        commands = end_commands_of(connection, [ADMIN_ID])
         connection.execute(delete(tokens).where(tokens.c.id == ADMIN_ID))
         connection.execute(insert(tokens).values(_row(context, token)))
         lasting = tokens.c.kind.in_([*LASTING, *OF_MACHINES])
@@ -150,7 +150,7 @@ def _revoke(context: Context, connection: Connection, going: Sequence[Token]) ->
     now = context.now()
     connection.execute(revoked.values(revoked_at=func.coalesce(tokens.c.revoked_at, now)))
     connection.execute(delete(sessions).where(sessions.c.token_id.in_(ids)))
-    end_commands_of(connection, [row.name for row in going if row.kind == TokenKind.API])
+    end_commands_of(connection, [row.id for row in going if row.kind == TokenKind.API])
 
 
 def _stored_hash(context: Context) -> str | None:

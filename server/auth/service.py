@@ -250,9 +250,7 @@ def revoke_token(context: Context, token_id: str) -> None:
         ConflictError: it is the admin token, which alone can create others.
     """
     with context.database.write() as connection:
-        found = select(tokens.c.kind, tokens.c.name).where(
-            tokens.c.id == token_id, tokens.c.revoked_at.is_(None)
-        )
+        found = select(tokens.c.kind).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
         row = connection.execute(found).one_or_none()
         if row is None:
             raise NotFoundError(f"no token has the id {token_id!r}")
@@ -264,12 +262,12 @@ def revoke_token(context: Context, token_id: str) -> None:
             update(tokens).where(tokens.c.id == token_id).values(revoked_at=context.now())
         )
         if row.kind == TokenKind.API:
-            end_commands_of(connection, [row.name])
+            end_commands_of(connection, [token_id])
 
 
-def end_commands_of(connection: Connection, names: Sequence[str]) -> int:
-    """Have the commands that people of these names run in attempts ended; return how many."""
-    theirs = shells.c.created_by.in_(names) & shells.c.ended_at.is_(None)
+def end_commands_of(connection: Connection, token_ids: Sequence[str]) -> int:
+    """Have the commands of these tokens in attempts ended; return how many."""
+    theirs = shells.c.token_id.in_(token_ids) & shells.c.ended_at.is_(None)
     return connection.execute(update(shells).where(theirs).values(closed=True)).rowcount
 
 

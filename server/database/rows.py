@@ -138,7 +138,6 @@ class LaunchedJob(JobHead):
 
     stored_spec: Annotated[StoredRecord[JobSpec], tables.jobs.c.spec]
     env: dict[str, str] | None
-    """Encrypted value by value."""
     stored_pending: Annotated[StoredRecord[PendingLaunch] | None, tables.jobs.c.pending]
     queued_at: datetime | None
     attempt: int
@@ -193,7 +192,6 @@ class Job(LaunchedJob):
     progress: Progress
     created_by: str
     token_id: str | None
-    """Token that submitted it; None in a row of before."""
     created_at: datetime
     updated_at: datetime
     ended_at: datetime | None
@@ -236,7 +234,6 @@ class Attempt(TypedRow):
     last_step: int
     rendezvous_port: int
     check_network: bool
-    """Whether its ranks do an all-reduce between the nodes first."""
     preempted: str | None
     provenance: dict[str, object] | None
     continuity: Continuity | None
@@ -306,7 +303,6 @@ class Node(TypedRow):
     slots: int
     roots: dict[str, str]
     withheld: dict[str, str]
-    """Why slots are withheld, by their number as text."""
     worker_labels: dict[str, str]
     set_labels: dict[str, str]
     version: str

@@ -14,15 +14,12 @@ from server.app.factory import create_app, routes_of
 from server.auth.admin import ensure_admin_token, replace_admin_token
 from server.auth.dependencies import SESSION_COOKIE
 from server.auth.service import (
-    MAX_SESSIONS,
     SESSION_LIFETIME,
     Principal,
-    authenticate_session,
     create_token,
     find_holders,
     list_tokens,
     note_uses,
-    open_session,
 )
 from server.auth.throttle import check_logins, forget_failed_logins, note_failed_login
 from server.auth.tokens import TokenKind, hash_token, make_token
@@ -249,18 +246,6 @@ def test_a_session_survives_neither_its_time_nor_its_token(
     assert anonymous.get(f"{API}/jobs").status_code == 200
     clock.advance(1)
     assert anonymous.get(f"{API}/jobs").status_code == 401
-
-
-def test_a_token_has_a_number_of_sessions_and_the_oldest_ends(
-    context: Context, client: TestClient, api_token: str, clock: FakeClock
-) -> None:
-    first = open_session(context, token=api_token, code=None)
-    for _ in range(MAX_SESSIONS):
-        clock.advance(1)
-        last = open_session(context, token=api_token, code=None)
-    with pytest.raises(UnauthenticatedError):
-        authenticate_session(context, first.cookie)
-    authenticate_session(context, last.cookie)
 
 
 def test_a_login_code_works_once(anonymous: TestClient, admin: TestClient) -> None:

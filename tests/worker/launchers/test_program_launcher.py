@@ -19,7 +19,6 @@ import pytest
 from tests.worker.conftest import Attempt, Place, make_place, wait_for
 from tests.worker.fake_server import FakeServer
 from tests.worker.launchers.process_launcher import PROGRAM
-from tests.worker.outer_launch import OUTER
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.states import DesiredState
 from trainyard.run.directory import Phase
@@ -100,29 +99,6 @@ def test_ranks_of_torchrun_meet_and_succeed_by_their_exit_codes(place: Place) ->
     assert [end.exit_code for end in record.ranks] == [0, 0]
     assert "sum 1.0 of 2" in attempt.log(0)
     assert "sum 1.0 of 2" in attempt.log(1)
-
-
-INITIALIZE = """
-import json, os
-import trainyard
-run = trainyard.init()
-run.log({"loss": 1.0}, step=1)
-print(json.dumps({"rank": run.rank, "world": run.world_size, "env": dict(os.environ)}), flush=True)
-"""
-
-
-@pytest.mark.parametrize("launcher", ["torchrun", "command"])
-def test_a_launch_around_the_worker_reaches_no_program(
-    place: Place, launcher: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in OUTER.items():
-        monkeypatch.setenv(name, value)
-    attempt = start(place, INITIALIZE, launcher=launcher, ranks=1)
-    assert attempt.exit().outcome == "succeeded"
-    found = said(attempt)
-    assert (found["rank"], found["world"]) == (0, 1)
-    assert not OUTER.items() & found["env"].items()
-    assert b"loss" in attempt.seen.files["metrics"]
 
 
 def test_a_rank_gets_words_folder_and_run_directory(place: Place) -> None:

@@ -2569,10 +2569,10 @@ export interface components {
              */
             cache_dir: string | null;
             /**
-             * Kernel Cache
-             * @description Folder of this node's archives of compiled kernels; absent for a job that brings code.
+             * Kernel Archive
+             * @description Archive of compiled kernels that such attempts of the node share; absent where none is.
              */
-            kernel_cache: string | null;
+            kernel_archive: string | null;
         };
         /**
          * AttemptState
