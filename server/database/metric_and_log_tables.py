@@ -132,8 +132,8 @@ logs = Table(
     Column("stored_bytes", BigInteger, nullable=False, default=0),
     Column("dropped_bytes", BigInteger, nullable=False, default=0),
     Column("first_error_line", BigInteger),
-    Column("partial", LargeBinary),  # start of the last line, until its end arrives
-    Column("partial_size", BigInteger, nullable=False, default=0),  # bytes of it so far
+    Column("partial", LargeBinary),  # what is known of lines that may still change
+    Column("partial_size", BigInteger, nullable=False, default=0),  # its bytes
 )
 
 log_blocks = Table(

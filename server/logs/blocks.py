@@ -1,4 +1,4 @@
-"""Output of a rank as lines in compressed blocks: split, pack, find errors."""
+"""Lines of a rank's output in compressed blocks: pack, find errors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 BLOCK_BYTES = 64 * 1024
 """Size to which a block grows, so that only the last is smaller; a page unpacks whole blocks."""
-LINE_BYTES = 64 * 1024
-"""Longest line; the rest is cut and counted in a mark."""
 
 ERROR = re.compile(
     r"Traceback \(most recent call last\)|Error:|Exception:|CUDA error|NCCL error"
@@ -29,16 +27,6 @@ PARTS_OF_ERRORS = (
     "SIG",
 )
 """One of them is in whatever `ERROR` matches; to search for all takes a tenth of its time."""
-
-
-@dataclass(frozen=True)
-class Partial:
-    """The start of an incomplete line."""
-
-    kept: bytes = b""
-    """Its first `LINE_BYTES` bytes."""
-    size: int = 0
-    """Its bytes so far, those beyond the limit included."""
 
 
 @dataclass(frozen=True)
@@ -65,25 +53,6 @@ def unpack_lines(content: bytes) -> list[str]:
     return zlib.decompress(content).decode().split("\n")[:-1]
 
 
-def split(partial: Partial, content: bytes) -> tuple[list[str], Partial]:
-    """Return the lines that `content` completes, and the start of the next one.
-
-    Invalid UTF-8 is replaced, CRLF becomes LF, and bytes of a line beyond `LINE_BYTES` are dropped
-    and counted in its mark.
-    """
-    *ends, rest = content.split(b"\n")
-    if not ends:
-        return [], _grown(partial, rest)
-    first = _grown(partial, ends[0])
-    lines = [_text(first.kept, first.size), *(_text(raw, len(raw)) for raw in ends[1:])]
-    return lines, _grown(Partial(), rest)
-
-
-def closed(partial: Partial) -> list[str]:
-    """Return the last line of a file that ends without a line break."""
-    return [_text(partial.kept, partial.size)] if partial.size else []
-
-
 def blocks_of(first_line: int, lines: Sequence[str]) -> list[PackedBlock]:
     """Cut lines into blocks, the first of which begins at line `first_line`."""
     blocks = []
@@ -104,15 +73,3 @@ def first_error(lines: Sequence[str]) -> int | None:
     if not any(part in text for part in PARTS_OF_ERRORS):
         return None
     return next((index for index, line in enumerate(lines) if ERROR.search(line)), None)
-
-
-def _grown(partial: Partial, more: bytes) -> Partial:
-    room = LINE_BYTES - len(partial.kept)
-    return Partial(partial.kept + more[: max(room, 0)], partial.size + len(more))
-
-
-def _text(raw: bytes, size: int) -> str:
-    text = raw[:LINE_BYTES].decode(errors="replace")
-    if size > LINE_BYTES:
-        return f"{text} [cut: {size - LINE_BYTES} more bytes]"
-    return text.removesuffix("\r")

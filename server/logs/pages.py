@@ -16,6 +16,7 @@ from server.errors import InvalidRequestError, NotFoundError
 from server.lifecycle import check_job
 from server.logs.blocks import unpack_lines
 from server.logs.store import RankLog
+from trainyard.base.terminal_rows import last_rows
 from trainyard.protocol.rest.metrics_and_logs import LogLine, LogMatches, LogPage
 
 MAX_LINES = 5000
@@ -86,6 +87,7 @@ def page(
         total_lines=total,
         first_error_line=row.first_error_line if row else None,
         dropped_bytes=row.dropped_bytes if row else 0,
+        open_line=_open_line(row),
     )
 
 
@@ -119,6 +121,12 @@ def search(
     if next_line is None and len(rows) == SEARCHED_BLOCKS:
         next_line = rows[-1].first_line + rows[-1].lines
     return LogMatches(attempt=number, rank=rank, lines=found, next_line=next_line)
+
+
+def _open_line(row: RankLog | None) -> str | None:
+    """Return the last line as it is now, where it may still change."""
+    rows = last_rows((row and row.partial) or b"")
+    return rows[-1] if rows else None
 
 
 def _attempt(connection: Connection, job_id: str, number: int | None) -> tuple[str, int]:

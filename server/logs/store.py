@@ -24,13 +24,11 @@ from server.database.metric_and_log_tables import log_blocks, logs
 from server.database.rows import TypedRow
 from server.logs.blocks import (
     BLOCK_BYTES,
-    Partial,
     blocks_of,
-    closed,
     first_error,
-    split,
     unpack_lines,
 )
+from trainyard.base.terminal_rows import last_rows, split_rows
 
 DROPPED_AT_ONCE = 512
 """Most blocks that one report deletes; a report brings less than they hold."""
@@ -48,6 +46,7 @@ class RankLog(TypedRow):
     dropped_bytes: int
     first_error_line: int | None
     partial: bytes | None
+    """What is known of the lines that may still change."""
     partial_size: int
 
 
@@ -108,8 +107,8 @@ class _Growth:
 
     row: RankLog
     lines: Sequence[str]
-    partial: Partial
-    """Start of the line that follows."""
+    partial: bytes
+    """What is known of the lines that may still change."""
 
     @property
     def key(self) -> LogKey:
@@ -132,7 +131,7 @@ def store_output(
     rows = _rows(connection, list(output))
     return _append(
         connection,
-        [_Growth(row, *split(_partial(row), output[key])) for key, row in rows.items()],
+        [_Growth(row, *split_rows(row.partial or b"", output[key])) for key, row in rows.items()],
         quota=quota,
     )
 
@@ -140,12 +139,12 @@ def store_output(
 def close_output(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, quota: int
 ) -> list[Stored]:
-    """Store the last lines of ended ranks, where they lack a line break."""
+    """Store the lines of ended ranks that can change no more."""
     query = RankLog.select().where(
         logs.c.attempt_id == attempt_id, logs.c.rank.in_(list(ranks)), logs.c.partial_size > 0
     )
     rows = RankLog.all(connection, query)
-    ends = [_Growth(row, closed(_partial(row)), Partial()) for row in rows]
+    ends = [_Growth(row, last_rows(row.partial or b""), b"") for row in rows]
     return _append(connection, ends, quota=quota)
 
 
@@ -164,10 +163,6 @@ def _read_rows(connection: Connection, keys: Sequence[LogKey]) -> dict[LogKey, R
     return {(row.attempt_id, row.rank): row for row in rows}
 
 
-def _partial(row: RankLog) -> Partial:
-    return Partial(row.partial or b"", row.partial_size)
-
-
 def _append(connection: Connection, grown: Sequence[_Growth], *, quota: int) -> list[Stored]:
     if not grown:
         return []
@@ -183,8 +178,8 @@ def _append(connection: Connection, grown: Sequence[_Growth], *, quota: int) -> 
             "stored_bytes": stored - dropped,
             "dropped_bytes": row.dropped_bytes + dropped,
             "first_error_line": row.first_error_line if error is None else row.lines + error,
-            "partial": partial.kept or None,
-            "partial_size": partial.size,
+            "partial": partial or None,
+            "partial_size": len(partial),
         }
         rows.append(each.of | values)
     connection.execute(_GROW_LOG, rows)

@@ -11,10 +11,13 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import ValidationError
 
+from trainyard.base.terminal_rows import shown_text
 from trainyard.protocol.record_parser import parse_record
 
 Record = TypeVar("Record")
 
+TAIL_BYTES = 64 * 1024
+"""Read of the end of a file: a progress bar writes itself anew many times."""
 LARGEST_RECORD = 16 * 1024 * 1024
 
 
@@ -105,10 +108,11 @@ def read_beneath(base: Path, parts: Sequence[str], *, limit: int) -> bytes:
 
 
 def tail(path: Path, *, limit: int = 2000) -> str:
-    """Return the last characters of a file, for a message."""
+    """Return the last characters of output in a file as a terminal shows them, for a message."""
     try:
         with open_regular(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
-            return file.read().decode("utf-8", errors="replace").strip()
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            output = file.read(TAIL_BYTES)
     except OSError:
         return ""
+    return shown_text(output).strip()[-limit:]

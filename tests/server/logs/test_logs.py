@@ -6,8 +6,6 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from server.context import Context
 from server.database.metric_and_log_tables import log_blocks
@@ -16,12 +14,8 @@ from server.errors import InvalidRequestError, NotFoundError
 from server.logs import pages
 from server.logs.blocks import (
     ERROR,
-    LINE_BYTES,
-    Partial,
     blocks_of,
-    closed,
     first_error,
-    split,
     unpack_lines,
 )
 from server.logs.pages import page, search
@@ -52,32 +46,7 @@ def texts(
     return [line.text for line in found.lines]
 
 
-# ---- cutting -----------------------------------------------------------------------------------
-
-
-@given(content=st.binary(max_size=400), cuts=st.lists(st.integers(0, 400)))
-def test_lines_do_not_depend_on_where_reports_cut(content: bytes, cuts: list[int]) -> None:
-    content = content.replace(b"a", b"\n").replace(b"b", "ö".encode())
-    edges = sorted({0, len(content), *(cut for cut in cuts if cut < len(content))})
-    lines: list[str] = []
-    partial = Partial()
-    for start, end in pairwise(edges):
-        found, partial = split(partial, content[start:end])
-        lines += found
-    lines += closed(partial)
-    wanted = [raw.decode(errors="replace").removesuffix("\r") for raw in content.split(b"\n")]
-    assert lines == (wanted if content and not content.endswith(b"\n") else wanted[:-1])
-
-
-def test_a_very_long_line_is_cut_and_marked() -> None:
-    lines, partial = split(Partial(), b"x" * LINE_BYTES)
-    assert lines == []
-    for _ in range(3):
-        lines, partial = split(partial, b"y" * 1_000_000)
-        assert len(partial.kept) == LINE_BYTES
-    lines, partial = split(partial, b"\nshort\n")
-    assert lines == ["x" * LINE_BYTES + " [cut: 3000000 more bytes]", "short"]
-    assert partial == Partial()
+# ---- blocks ------------------------------------------------------------------------------------
 
 
 def test_blocks_hold_all_lines_in_order() -> None:
@@ -155,6 +124,35 @@ def test_a_last_line_without_an_end_waits_for_it_or_for_the_exit(
     with context.database.write() as connection:
         close_output(connection, attempt[1], [0, 1], quota=QUOTA)
     assert texts(context, attempt) == ["one", "two", "three"]
+
+
+def test_a_progress_bar_is_one_line_that_changes(context: Context, attempt: Attempt) -> None:
+    bars = b"".join(b"\rTrain: %5d/99999 [####] loss=0.1" % step for step in range(5000))
+    assert len(bars) > 150_000
+    store(context, attempt, b"before\n")
+    for start in range(0, len(bars), 300 * len(bars) // 5000):
+        store(context, attempt, bars[start : start + 10_000])
+        found = page(context, attempt[0])
+        assert [line.text for line in found.lines] == ["before"]
+        assert found.open_line is not None
+        assert found.open_line.startswith("Train:")
+    assert found.open_line == "Train:  4999/99999 [####] loss=0.1"
+    with context.database.read() as connection:
+        (row,) = connection.execute(log_table.select()).all()
+    assert row.partial_size == len(row.partial) < 100
+    assert row.stored_bytes == len(b"before\n")
+    store(context, attempt, b" RuntimeError: no\nafter\n")
+    assert texts(context, attempt)[1:] == [f"{found.open_line} RuntimeError: no", "after"]
+    found = page(context, attempt[0])
+    assert (found.open_line, found.first_error_line) == (None, 1)
+
+
+def test_the_last_bar_is_a_line_once_its_rank_has_ended(context: Context, attempt: Attempt) -> None:
+    store(context, attempt, b"\r10%\r20%")
+    with context.database.write() as connection:
+        close_output(connection, attempt[1], [0], quota=QUOTA)
+    found = page(context, attempt[0])
+    assert ([line.text for line in found.lines], found.open_line) == (["20%"], None)
 
 
 def test_any_bytes_can_be_stored(context: Context, attempt: Attempt) -> None:

@@ -73,6 +73,9 @@ def test_a_regular_file_is_served(run: WorkerRun) -> None:
     (chunk,) = Spool(run, ranks=[0]).chunks()
     assert content(chunk) == b"line\n"
     assert tail(Path(run.log(0))) == "line"
+    bars = b"".join(b"\r%4d/9999 [####]" % step for step in range(1000))
+    Path(run.log(0)).write_bytes(b"first\n" + bars + b" ValueError: no\n")
+    assert tail(Path(run.log(0))) == "first\n 999/9999 [####] ValueError: no"
 
 
 def test_a_record_has_a_largest_size(tmp_path: Path) -> None:

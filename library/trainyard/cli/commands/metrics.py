@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import typer
 
@@ -18,7 +20,7 @@ from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.event_data import LogStored
-from trainyard.protocol.rest.metrics_and_logs import LogLine
+from trainyard.protocol.rest.metrics_and_logs import LogLine, LogPage
 from trainyard.protocol.states import TERMINAL_JOB_STATES
 
 PAGE_LINES = 1000
@@ -76,20 +78,24 @@ def logs(
             for line in yard.search_logs(job_id, search, attempt=attempt, rank=rank):
                 _write(line, as_json=json)
         elif follow:
-            for line in _following(yard, job_id, attempt=attempt, rank=rank, lines=lines):
-                _write(line, as_json=json)
+            with _Follower(as_json=json) as follower:
+                for each in _following(yard, job_id, attempt=attempt, rank=rank, lines=lines):
+                    follower.write(each)
         else:
             page = yard.logs(job_id, attempt=attempt, rank=rank, limit=lines)
-            if json:
-                write_json(page)
-                return
-            for line in page.lines:
-                _write(line, as_json=False)
-            if not page.lines:
-                note(f"Rank {rank} has written nothing; `trainyard show` has what happened.")
-            elif page.lines[0].number > 0:
-                earlier = page.lines[0].number
-                note(f"{earlier:,} earlier lines; --lines shows more, --search looks in all.")
+            write_json(page) if json else _write_page(page)
+
+
+def _write_page(page: LogPage) -> None:
+    for line in page.lines:
+        _write(line, as_json=False)
+    if page.open_line is not None:
+        print(page.open_line, flush=True)
+    elif not page.lines:
+        note(f"Rank {page.rank} has written nothing; `trainyard show` has what happened.")
+    if page.lines and page.lines[0].number > 0:
+        earlier = page.lines[0].number
+        note(f"{earlier:,} earlier lines; --lines shows more, --search looks in all.")
 
 
 def artifacts(
@@ -129,10 +135,43 @@ def _write(line: LogLine, *, as_json: bool) -> None:
     write_json_line(line) if as_json else print(line.text, flush=True)
 
 
+class _Follower:
+    """Writes lines as they come; on a terminal the line that still changes stands below them."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._shows_open = sys.stdout.isatty() and not as_json
+        self._is_open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clear()
+
+    def write(self, each: LogLine | str) -> None:
+        """Write a line, or the text of the one that still changes."""
+        self._clear()
+        if isinstance(each, LogLine):
+            _write(each, as_json=self._as_json)
+        elif self._shows_open:
+            width = shutil.get_terminal_size().columns - 1
+            print(each[:width], end="", flush=True)
+            self._is_open = True
+
+    def _clear(self) -> None:
+        if self._is_open:
+            print("\r\x1b[K", end="", flush=True)
+            self._is_open = False
+
+
 def _following(
     yard: Client, job_id: str, *, attempt: int | None, rank: int, lines: int
-) -> Iterator[LogLine]:
-    """Yield the last lines and then new ones until the job has ended, over its attempts."""
+) -> Iterator[LogLine | str]:
+    """Yield the last lines and then new ones until the job has ended, over its attempts.
+
+    After them comes the text of the line that still changes, each time that there is output.
+    """
     shown: int | None = None
     next_line: int | None = None
     for item in yard.stream(job_id=job_id):
@@ -156,9 +195,13 @@ def _following(
         if shown is not None:
             for line in _rest(yard, job_id, shown, rank, next_line, lines=lines):
                 yield line
-                next_line = line.number + 1
+                next_line = _after(line, next_line)
         if ended:
             return
+
+
+def _after(each: LogLine | str, next_line: int | None) -> int | None:
+    return each.number + 1 if isinstance(each, LogLine) else next_line
 
 
 def _rest(
@@ -169,8 +212,8 @@ def _rest(
     next_line: int | None,
     *,
     lines: int = PAGE_LINES,
-) -> Iterator[LogLine]:
-    """Yield lines from `next_line` on, or the last `lines` to begin with."""
+) -> Iterator[LogLine | str]:
+    """Yield lines from `next_line` on, or the last `lines` to begin with; then the open one."""
     while True:
         try:
             limit = lines if next_line is None else PAGE_LINES
@@ -178,6 +221,8 @@ def _rest(
         except (NotFoundError, InvalidRequestError):  # this rank has written nothing yet
             return
         if not page.lines:
+            if page.open_line is not None:
+                yield page.open_line
             return
         yield from page.lines
         next_line = page.lines[-1].number + 1

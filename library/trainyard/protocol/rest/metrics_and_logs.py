@@ -116,6 +116,9 @@ class LogPage(RecordModel):
     """First line that looks like an error."""
     dropped_bytes: int
     """Bytes that the quota dropped."""
+    open_line: str | None = None
+    """The last line as it is now, such as a progress bar: its number is `total_lines`, and it may
+    still change. Absent where the output ends with a complete line."""
 
 
 class LogMatches(RecordModel):

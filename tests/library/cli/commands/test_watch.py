@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterator
 from typing import cast
 
 import pytest
 from rich.console import Console
 
-from trainyard.cli.commands.metrics import _following
+from trainyard.cli.commands.metrics import _Follower, _following
 from trainyard.cli.commands.watch import Lines, follow, panel, watch_job
 from trainyard.client.sdk import Client
 from trainyard.client.stream import ITEM, Resync
@@ -204,6 +205,7 @@ class Logbook(Script):
     def __init__(self, *scenes: tuple[AnyStreamItem | Resync, JobView], lines: list[str]) -> None:
         super().__init__(*scenes)
         self.lines = lines
+        self.open: str | None = None
 
     def logs(self, job_id: str, *, attempt: int, first_line: int | None, **_: int) -> LogPage:
         stored = [*enumerate(self.lines[attempt - 1].split())]
@@ -217,6 +219,7 @@ class Logbook(Script):
             total_lines=len(stored),
             first_error_line=None,
             dropped_bytes=0,
+            open_line=self.open,
         )
 
 
@@ -240,12 +243,42 @@ def test_following_reads_attempts_that_passed_while_the_stream_was_interrupted()
         lines=["one two", "three four", "five"],
     )
     lines = _following(cast(Client, book), "j", attempt=None, rank=0, lines=1)
-    first = next(lines).text
+    first = next(lines)
     book.lines[0] = "one two traceback"
-    assert [first, *(line.text for line in lines)] == [
+    texts = [each if isinstance(each, str) else each.text for each in (first, *lines)]
+    assert texts == [
         "two",
         "traceback",
         "three",
         "four",
         "five",
     ]
+
+
+class Terminal(io.StringIO):
+    """A stdout that is a terminal, or none."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_followed_bar_changes_in_place_on_a_terminal_alone(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = job("running").model_copy(update={"attempt": 1})
+    book = Logbook((Resync(), view), (event(EventKind.JOB_ENDED), view), lines=["one"])
+    book.open = "20%"
+    out = Terminal(is_terminal=is_terminal)
+    monkeypatch.setattr(sys, "stdout", out)
+    with _Follower(as_json=False) as follower:
+        for each in _following(cast(Client, book), "j", attempt=None, rank=0, lines=1):
+            follower.write(each)
+            if book.open == "20%" and isinstance(each, str):
+                book.open, book.lines[0] = None, "one 20%Error:"
+    clear = "\r\x1b[K"
+    assert out.getvalue() == f"one\n20%{clear}20%Error:\n" if is_terminal else "one\n20%Error:\n"

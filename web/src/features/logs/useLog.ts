@@ -12,7 +12,7 @@ import { ApiError, retryInterval } from "@/shared/api/errors";
 import { REFRESH_PAUSE, useRefresher } from "@/shared/api/refresh";
 import type { components } from "@/shared/api/schema";
 import { useStream } from "@/shared/stream/useStream";
-import { CHUNK_LINES, chunksOf } from "./window";
+import { CHUNK_LINES, chunksOf, withOpenLine } from "./window";
 
 export type LogPage = components["schemas"]["LogPage"];
 export type LogLine = components["schemas"]["LogLine"];
@@ -57,6 +57,7 @@ const tailQuery = (name: LogName) =>
   queryOptions({
     queryKey: keyOf(name, "tail"),
     queryFn: ({ signal }) => readPage(name, { limit: TAIL_LINES }, signal),
+    select: withOpenLine,
     retry: (tries, error) => tries < 3 && !(error instanceof ApiError),
   });
 

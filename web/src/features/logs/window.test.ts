@@ -7,6 +7,7 @@ import {
   ROW_HEIGHT,
   scrollTopOf,
   windowAt,
+  withOpenLine,
 } from "./window";
 
 const short = { first: 0, total: 1000, height: 360 };
@@ -69,5 +70,24 @@ describe("chunks", () => {
     expect(chunksOf({ from: 0, to: 500 })).toEqual([0]);
     expect(chunksOf({ from: 499, to: 501 })).toEqual([0, 1]);
     expect(chunksOf({ from: 10, to: 10 })).toEqual([]);
+  });
+});
+
+describe("the line that still changes", () => {
+  const page = { total_lines: 2, lines: [{ number: 1, text: "b" }], open_line: "20%" };
+
+  test("is the last one of the page", () => {
+    expect(withOpenLine(page)).toMatchObject({
+      total_lines: 3,
+      lines: [
+        { number: 1, text: "b" },
+        { number: 2, text: "20%" },
+      ],
+    });
+  });
+
+  test("is absent once the output ends with a complete line", () => {
+    const complete = { ...page, open_line: null };
+    expect(withOpenLine(complete)).toBe(complete);
   });
 });

@@ -64,6 +64,19 @@ function scale(geometry: Geometry): number {
   return (MAX_PIXELS - height) / (rows - height / ROW_HEIGHT);
 }
 
+interface Page {
+  total_lines: number;
+  lines: { number: number; text: string }[];
+  open_line?: string | null;
+}
+
+/** A page whose last line is the one that still changes, such as a progress bar. */
+export function withOpenLine<P extends Page>(page: P): P {
+  const { open_line: text, total_lines: number, lines } = page;
+  if (text == null) return page;
+  return { ...page, total_lines: number + 1, lines: [...lines, { number, text }] };
+}
+
 export const CHUNK_LINES = 500;
 
 /** Numbers of the chunks that hold lines `from` up to `to`. */

@@ -8852,6 +8852,12 @@ export interface components {
              * @description Bytes that the quota dropped.
              */
             dropped_bytes: number;
+            /**
+             * Open Line
+             * @description The last line as it is now, such as a progress bar: its number is `total_lines`, and it may
+             *     still change. Absent where the output ends with a complete line.
+             */
+            open_line: string | null;
         };
         /**
          * LogStored
