@@ -150,7 +150,7 @@ def _revoke(context: Context, connection: Connection, going: Sequence[Token]) ->
     now = context.now()
     connection.execute(revoked.values(revoked_at=func.coalesce(tokens.c.revoked_at, now)))
     connection.execute(delete(sessions).where(sessions.c.token_id.in_(ids)))
-    end_commands_of(connection, [row.id for row in going if row.kind == TokenKind.API])
+    end_commands_of(connection, ids)
 
 
 def _stored_hash(context: Context) -> str | None:
