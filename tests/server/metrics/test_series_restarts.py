@@ -71,11 +71,13 @@ def writer(context: Context, harness: Harness) -> Writer:
 def test_the_points_from_a_step_on_are_replaced(
     context: Context, writer: Writer, before: int, step: int, together: bool
 ) -> None:
-    reports = [points(0, before, 1.0), [restart(step)], points(step + 5, step + 20, 2.0)]
+    first, second = points(0, before, 1.0), points(step + 5, step + 20, 2.0)
     if together:
-        reports = [[line for report in reports for line in report]]
-    for report in reports:
-        writer.send(*report)
+        writer.send(*first, restart(step), *second)
+    else:
+        writer.send(*first)
+        writer.send(restart(step))
+        writer.send(*second)
     kept = min(before, step)
     # A restart after the end takes nothing back; of a step that is there the first value counts.
     assert stored(context) == (

@@ -14,7 +14,7 @@ from tests.event_files import event, framed, varint
 from tests.worker.fake_server import content
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.metric_names import legal_name
-from trainyard.run.other_tools.event_files import read_events
+from trainyard.run.other_tools.event_files import Scalar, read_events
 from trainyard.run.records import MetricRecord
 from worker.node.node_store import WorkerRun
 from worker.supervisor import event_tail
@@ -192,7 +192,8 @@ def test_what_tensorboard_wrote_is_read(tmp_path: Path) -> None:
     for path in sorted(tmp_path.rglob("*tfevents*")):
         with path.open("rb") as file:
             found.append(read_events(file, start=0, limit=2**20))
-    scalars = {(s.tag, s.step): s.value for one in found for s in one.scalars}
+    rows = (each for one in found for each in one.scalars if isinstance(each, Scalar))
+    scalars = {(row.tag, row.step): row.value for row in rows}
     assert [scalars["new", step] for step in range(3)] == [0.0, 1.0, 2.0]
     assert scalars["a/loss", 1] == 0.5
     assert "text" not in {tag for tag, _ in scalars}
