@@ -9,6 +9,7 @@ import pytest
 
 from tests.worker.conftest import Attempt, Place, wait_for
 from tests.worker.launchers import test_program_launcher as programs
+from tests.worker.outer_launch import OUTER
 from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import PendingRequest
@@ -55,6 +56,13 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 while True:
     run.progress(1)
     time.sleep(0.05)
+"""
+INITIALIZE = """
+import json, os
+import trainyard
+run = trainyard.init()
+run.log({"loss": 1.0}, step=1)
+print(json.dumps({"rank": run.rank, "world": run.world_size, "env": dict(os.environ)}), flush=True)
 """
 
 
@@ -131,3 +139,17 @@ def test_the_last_records_reach_the_server(place: Place, ending: str) -> None:
     attempt = programs.start(place, script)
     attempt.exit()
     assert [one.values for one in records(attempt, "metrics")] == [{"loss": 1.0}]
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "command"])
+def test_a_launch_around_the_worker_reaches_no_program(
+    place: Place, launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in OUTER.items():
+        monkeypatch.setenv(name, value)
+    attempt = programs.start(place, INITIALIZE, launcher=launcher, ranks=1)
+    assert attempt.exit().outcome == "succeeded"
+    found = programs.said(attempt)
+    assert (found["rank"], found["world"]) == (0, 1)
+    assert not OUTER.items() & found["env"].items()
+    assert b"loss" in attempt.seen.files["metrics"]
