@@ -72,6 +72,7 @@ DEEP = {
     "tests/trainer/parallel/test_pipeline.py": "every schedule of a pipeline on its ranks",
     "tests/trainer/parallel/test_quantize.py": "each recipe of float8 on every layout, in runs",
     "tests/trainer/parallel/test_tp.py": "tensor parallelism on its ranks",
+    "tests/trainer/test_by_hand.py": "the documented commands of runs by hand",
     "tests/trainer/test_layout_chain.py": "one job through every kind of layout",
     "tests/trainer/test_presets.py": "a small twin of each preset, in a run",
     "tests/trainer/test_sample.py": "a model that has learned enough to write",
