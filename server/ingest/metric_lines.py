@@ -43,6 +43,8 @@ def event_file_line(text: bytes) -> MetricRecord:
     if restart is None:
         return metric_line(text)
     check_moment(restart.step, restart.time)
+    for name in restart.names:
+        _check_name(name)
     return restart
 
 

@@ -121,6 +121,14 @@ def test_a_restart_is_a_line_of_event_files_alone(context: Context, harness: Har
     assert len(kept_events(context, "line_skipped")) == 1
 
 
+def test_a_restart_of_a_name_that_no_series_has_is_skipped(
+    context: Context, writer: Writer
+) -> None:
+    for name in ("a,b", "a\0"):
+        writer.send(restart(0, name))
+    assert len(kept_events(context, "line_skipped")) == 2
+
+
 def test_a_metric_may_have_the_name_of_its_field(context: Context, writer: Writer) -> None:
     writer.send(*points(0, 3, 1.0, "names"))
     assert stored(context, "names")[0] == [0, 1, 2]

@@ -57,7 +57,7 @@ READ: Mapping[str, frozenset[str]] = {
 """Columns that are read of each table."""
 
 # MLflow writes texts of 8,000 characters at most.
-_EXPERIMENTS = "SELECT experiment_id, substr(name, 1, 8192) FROM experiments"
+_EXPERIMENT = "SELECT substr(name, 1, 8192) FROM experiments WHERE experiment_id = ?"
 _ROWS = "SELECT rowid FROM runs"
 _RUN = (
     "SELECT run_uuid, substr(name, 1, 8192), substr(source_name, 1, 8192), status, "
@@ -84,10 +84,9 @@ def read_database(path: Path) -> Iterator[PastRun | UnreadRun]:
     try:
         with closing(_opened(path)) as connection:
             store = _Store(connection, path.stat().st_size)
-            experiments = dict(store.select(_EXPERIMENTS).fetchmany(MOST_RUNS))
             for (row,) in store.select(_ROWS).fetchmany(MOST_RUNS):
                 try:
-                    run = _run_of(store, row, experiments)
+                    run = _run_of(store, row)
                 except (*DAMAGE, sqlite3.Error) as error:
                     yield UnreadRun(f"row {row} of {path}", str(error))
                     continue
@@ -153,7 +152,7 @@ def _authorized(
     return sqlite3.SQLITE_OK if legal else sqlite3.SQLITE_DENY
 
 
-def _run_of(store: _Store, row: int, experiments: Mapping[object, object]) -> PastRun | None:
+def _run_of(store: _Store, row: int) -> PastRun | None:
     """Return the run of a row; None for a deleted one."""
     values = store.select(_RUN, (row,)).fetchone()
     if values is None or values[-1] != "active":
@@ -165,9 +164,9 @@ def _run_of(store: _Store, row: int, experiments: Mapping[object, object]) -> Pa
         run.command = (str(source),)
     run.config |= {key: typed(value) for key, value in _texts(store, _PARAMS, run_uuid).items()}
     _add_tags(run, _texts(store, _TAGS, run_uuid))
-    experiment = experiments.get(experiment_id)
+    experiment = store.select(_EXPERIMENT, (experiment_id,)).fetchone()
     if experiment is not None:
-        run.tags = (f"experiment:{experiment}", *run.tags)
+        run.tags = (f"experiment:{experiment[0]}", *run.tags)
     for key, step, timestamp, value, is_nan in store.select(_METRICS, (run_uuid,)):
         try:
             number = math.nan if is_nan else _finite(float(value))

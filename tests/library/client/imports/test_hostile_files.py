@@ -189,6 +189,17 @@ def test_a_huge_value_is_not_read(tmp_path: Path, table: str) -> None:
     assert "too big" in unread.reason
 
 
+def test_a_huge_name_of_an_experiment_keeps_no_run_of_another(tmp_path: Path) -> None:
+    path = changed_store(
+        tmp_path,
+        "INSERT INTO experiments (experiment_id, name) VALUES (777, zeroblob(90000000))",
+        "UPDATE runs SET experiment_id = 777 WHERE name = 'calm-river'",
+    )
+    runs, (unread,) = found("mlflow", path)
+    assert [(run.name, run.tags[0]) for run in runs] == [("rough-sea", "experiment:rivers")]
+    assert "too big" in unread.reason
+
+
 def test_a_query_ends_after_the_work_that_the_file_explains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
