@@ -9,7 +9,7 @@ from typing import Literal, TextIO
 
 from server.auth.admin import (
     OF_MACHINES,
-    Rotation,
+    AdminRotation,
     replace_admin_token,
     revoke_made,
     unknown_machines,
@@ -109,14 +109,14 @@ def _confirmed(
     return answers.readline().strip().lower() in {"y", "yes"}
 
 
-def _ended(rotation: Rotation) -> str:
+def _ended(rotation: AdminRotation) -> str:
     return (
         f"The former admin token has ended, and with it {rotation.sessions} browser sessions, "
         f"{rotation.codes} login codes and {rotation.commands} commands in running attempts."
     )
 
 
-def _left(rotation: Rotation) -> str:
+def _left(rotation: AdminRotation) -> str:
     """Return what the former token leaves behind, a line for each."""
     lines: list[str] = []
     for title, some in (

@@ -31,7 +31,7 @@ OF_MACHINES = (TokenKind.NODE, TokenKind.SOURCE)
 
 
 @dataclass(frozen=True)
-class Rotation:
+class AdminRotation:
     """The end of an admin token: what ended with it, and what it leaves behind."""
 
     token: str
@@ -76,7 +76,7 @@ def ensure_admin_token(context: Context) -> Path | None:
     return path
 
 
-def replace_admin_token(context: Context) -> Rotation:
+def replace_admin_token(context: Context) -> AdminRotation:
     """Replace the admin token, and end what the former one opened.
 
     Its sessions end, all login codes, which no other token makes, and its commands in running
@@ -98,7 +98,7 @@ def replace_admin_token(context: Context) -> Rotation:
         by_hand = select(asked.id).where(asked.by_person, asked.ended_at.is_(None))
         requests = connection.scalars(by_hand.order_by(asked.id)).all()
     made = [row for row in left if former is None or row.created_at >= former - CLOCKS]
-    return Rotation(
+    return AdminRotation(
         token=token,
         sessions=ended.rowcount,
         codes=spent.rowcount,

@@ -21,7 +21,7 @@ from server.database.rows import TypedRow
 from server.database.tables import events
 from server.errors import UnavailableError
 from server.events.notices import NoticeCursor, StoredNotice
-from server.http.shares import Holder, Limits, NoPlaceError, gives_way
+from server.http.shares import Holder, NoPlaceError, ShareLimits, gives_way
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ BATCH = 500
 QUEUE = 1000
 """Events that may wait for one client; a slower one has to start anew. Notices do not count: of
 each key only the newest waits, so a client cannot fall behind by them."""
-LIMITS = Limits(total=1000, per_token=100, per_address=250)
+LIMITS = ShareLimits(total=1000, per_token=100, per_address=250)
 """Streams of one process: a thousand cost a fifth of a core where a job or several change 32 times
 a second. A token has a tenth of them, an address a quarter."""
 NO_TOKEN = Holder("")

@@ -18,7 +18,7 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ShareLimits:
     """Most places of each kind."""
 
     total: int
@@ -31,7 +31,7 @@ class NoPlaceError(Exception):
 
 
 def gives_way(
-    open_now: Sequence[tuple[Holder, object]], new: Holder, limits: Limits
+    open_now: Sequence[tuple[Holder, object]], new: Holder, limits: ShareLimits
 ) -> object | None:
     """Return which place a new one takes; None where there is room.
 
@@ -41,7 +41,7 @@ def gives_way(
 
     Args:
         open_now: holders and their places, the oldest first.
-        new: who wants one more.
+        new: the holder of one more.
         limits: most places.
 
     Raises:

@@ -22,10 +22,10 @@ from server.operations.queries import open_operations
 from server.operations.waiting_job import end_waiting_job
 from server.protocol_2 import check_reply
 from server.subject import SCHEDULER, Actor, Subject
+from trainyard.base.backoff import Backoff
 from trainyard.protocol.operations import (
     LOOKS,
     REPEATED,
-    REPEATS,
     FailedTries,
     OperationKind,
     OperationOutcome,
@@ -46,6 +46,8 @@ from trainyard.protocol.worker_messages import (
     WorkerIdentity,
 )
 
+REPEATS = Backoff(first=30.0, longest=21_600.0)
+"""Pauses before an operation that is repeated is tried again."""
 REPORT_SECONDS = 1.0
 """Shortest pause between two reports of an operation: a view shows no more."""
 

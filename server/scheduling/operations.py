@@ -26,6 +26,7 @@ from server.liveness import hearing
 from server.nodes.capacity import POLLS, read_offers
 from server.operations.queries import ARE_OPEN
 from server.operations.service import (
+    REPEATS,
     describe,
     end_operation,
     identity,
@@ -40,7 +41,6 @@ from server.subject import SCHEDULER, SCRUBBING, Subject
 from trainyard.protocol.operations import (
     MAX_TRIES,
     REPEATED,
-    REPEATS,
     OperationKind,
     OperationTask,
 )

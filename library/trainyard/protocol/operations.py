@@ -16,7 +16,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.base.backoff import Backoff
 from trainyard.base.model_base import RecordModel, Seed, SpecModel, Text
 from trainyard.base.names import NAME
 from trainyard.protocol.attempt import ResumePoint
@@ -59,8 +58,6 @@ REPEATED = frozenset({OperationKind.DELETE, OperationKind.SCRUB, OperationKind.R
 """Kinds that no person waits for, or whose effect cannot be taken back: one that fails is queued
 again until it succeeds or is cancelled. The others end with their failure, which a person or a job
 sees."""
-REPEATS = Backoff(first=30.0, longest=21_600.0)
-"""Pauses before an operation of these kinds is tried again."""
 
 EXPORTS = "exports"
 """Folder of a storage root beneath which exports are written."""

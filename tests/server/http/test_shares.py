@@ -1,12 +1,12 @@
-"""Shares of what a process serves: a token that asks for all gets its part, the others theirs."""
+"""Shares of what a process serves: a token that takes all gets its part, the others theirs."""
 
 from __future__ import annotations
 
 import pytest
 
-from server.http.shares import Holder, Limits, NoPlaceError, Waits, gives_way
+from server.http.shares import Holder, NoPlaceError, ShareLimits, Waits, gives_way
 
-LIMITS = Limits(total=8, per_token=4, per_address=6)
+LIMITS = ShareLimits(total=8, per_token=4, per_address=6)
 
 
 def places(*tokens: str, address: str | None = None) -> list[tuple[Holder, object]]:
