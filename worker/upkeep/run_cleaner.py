@@ -1,4 +1,7 @@
-"""Removes run directories whose attempts are over on this node, and whose jobs have ended."""
+"""Removes run directories whose attempts are over on this node, and whose jobs have ended.
+
+Folders of operations go too: those of failed tries stay to be read, for as many days.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +83,10 @@ class RunCleaner(threading.Thread):
             OSError: the system refuses.
         """
         for path in _entries(self._store.runs):
-            if path.name.startswith(REMOVED):  # of a round that was cut off
-                remove_tree(path)
+            # Of a round that was cut off, or could not do it.
+            if path.name.startswith(REMOVED) and not remove_tree(path):
+                logger.warning("%s is not removed; tried again in %g s", path, PAUSE_SECONDS)
+        self._remove_operations()
         old = [run for run in self._runs() if self._is_old(run)]
         ended = self._ended({run.root.parent.name for run in old})
         removed = 0
@@ -91,6 +96,19 @@ class RunCleaner(threading.Thread):
             if run.root.parent.name in ended:
                 removed += self._remove(run)
         return removed
+
+    def _remove_operations(self) -> None:
+        """Remove folders of operations in which nothing was written for the days.
+
+        A command writes its progress, and a supervisor whose server is away gives up much sooner.
+        """
+        for operation in _entries(self._store.data_dir / "operations"):
+            for path in _entries(operation):
+                written = [_changed_at(each) for each in (path, *path.glob("*"))]
+                if time.time() - max(written) >= self._seconds and remove_tree(path):
+                    logger.info("%s is removed", path)
+            with suppress(OSError):  # it has other tries
+                operation.rmdir()
 
     def _runs(self) -> Iterator[WorkerRun]:
         for job in _entries(self._store.runs):

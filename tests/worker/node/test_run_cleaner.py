@@ -125,6 +125,38 @@ def test_nothing_goes_without_an_answer_of_the_server(store: NodeStore, error: E
     assert run.root.exists()
 
 
+def test_folders_of_operations_that_failed_go_after_the_days(store: NodeStore) -> None:
+    of_one = store.data_dir / "operations" / ATTEMPT
+    for fence, days in (("1", 8.0), ("2", 6.0)):
+        folder = of_one / fence
+        folder.mkdir(parents=True)
+        file = folder / "operation.log"
+        file.write_text("permission denied\n")
+        for path in (file, folder):
+            at = path.stat().st_mtime - days * DAY_SECONDS
+            os.utime(path, (at, at))
+    add_run(store)
+    away = cleaner(store, EndedJobs(error=ServerAway("away")))
+    with pytest.raises(ServerAway):  # which is not needed for these
+        away.clean()
+    assert [path.name for path in of_one.iterdir()] == ["2"]
+    cleaner(store, EndedJobs(), days=5.0).clean()
+    assert not of_one.exists()
+
+
+def test_what_could_not_be_removed_is_named_and_tried_again(
+    store: NodeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = store.runs / f"{run_cleaner.REMOVED}1"
+    left.mkdir(parents=True)
+    monkeypatch.setattr(run_cleaner, "remove_tree", lambda path: False)
+    cleaner(store, EndedJobs()).clean()
+    assert f"{left} is not removed; tried again in 600 s" in caplog.text
+    monkeypatch.undo()
+    cleaner(store, EndedJobs()).clean()
+    assert not left.exists()
+
+
 @pytest.mark.parametrize("name", ["notes", "x" * 120, os.fsdecode(b"bad\xff"), "Ⅷ", ".hidden"])
 def test_a_folder_that_is_no_job_stays_and_stops_no_other(store: NodeStore, name: str) -> None:
     run, other = add_run(store), add_run(store, name)
