@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import subprocess
 import time
@@ -13,6 +15,10 @@ from embedded.record import ProcessRecord, identify
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 STEADY_SECONDS = 60.0
 """Lifetime after which the next restart begins with the shortest pause again."""
+MOST_LOG_BYTES = 16 * 2**20
+"""Size of a log at which a new one begins."""
+FORMER_LOGS = 3
+"""Logs before that one which are kept: `server.log.1` is the newest."""
 TAIL_BYTES = 4000
 TAIL_LINES = 15
 PORTS_TRIED = 200
@@ -61,11 +67,12 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def tend(self) -> str | None:
-        """Start the process again when it has ended and its pause is over.
+        """Start the process again when it has ended and its pause is over; keep its log short.
 
         Returns:
             A message for the user: that it ended, or that it runs again.
         """
+        rotate(self.log)
         if self._process is None:
             if self._now() < self._start_at:
                 return None
@@ -96,6 +103,26 @@ class Child:
         except OSError:
             return ""
         return "\n".join(text.splitlines()[-TAIL_LINES:])
+
+
+def rotate(log: Path) -> bool:
+    """Begin a new log where this one is large; return whether that was done.
+
+    Its content is copied and the file is emptied, since the process keeps it open (to append). What
+    is written between the two is lost. A disk that is full keeps the log as it is.
+    """
+    try:
+        if log.stat().st_size < MOST_LOG_BYTES:
+            return False
+        for number in range(FORMER_LOGS - 1, 0, -1):
+            former = log.with_name(f"{log.name}.{number}")
+            if former.exists():
+                former.replace(log.with_name(f"{log.name}.{number + 1}"))
+        shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+        os.truncate(log, 0)
+    except OSError:
+        return False
+    return True
 
 
 def _words(code: int) -> str:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import httpx
 
 from embedded.broker import Broker, answers, choose_broker
-from embedded.child import Child
+from embedded.child import Child, rotate
 from embedded.folders import Folders
 from embedded.record import ProcessRecord, end
 from trainyard.base.loopback import is_loopback
@@ -199,6 +199,7 @@ class Stack:
 
     def _migrate(self) -> None:
         log = self.folders.log("migrate")
+        rotate(log)
         with log.open("ab") as output:
             done = subprocess.run(
                 (sys.executable, "-m", "server", "migrate"),

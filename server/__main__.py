@@ -95,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not is_migration:  # Alembic would report on each look at the schema's version
         logging.getLogger("alembic").setLevel(logging.WARNING)
     settings = Settings()
+    logging.getLogger("server").setLevel(settings.log_level)
     context = Context(
         settings=settings, database=Database(settings.database_url), clock=SystemClock()
     )

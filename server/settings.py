@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -15,6 +15,10 @@ from trainyard.run.artifacts.artifact_records import MAX_FILE_BYTES
 
 FORMER_NAMES = {"TRAINYARD_CHORES_KEPT_DAYS": "TRAINYARD_OPERATIONS_KEPT_DAYS"}
 """Environment variables of the former version, and what they are called now."""
+
+
+DAYS_OF_MONTH = 32
+"""Days for which at least is kept what is counted by calendar month."""
 
 
 class Settings(BaseSettings):
@@ -78,6 +82,9 @@ class Settings(BaseSettings):
     """Bytes of images and files that are kept for each job; what exceeds them is dropped."""
     artifact_file_bytes: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES)] = MAX_FILE_BYTES
     """Bytes of the largest file among them, at most 256 MiB."""
+    log_level: Literal["DEBUG", "INFO", "WARNING"] = "INFO"
+    """Least level of the lines that the server logs. Accepted reports and heartbeats, and looks at
+    its health, are DEBUG; all other requests INFO."""
     device_gauges: bool = False
     """Whether `/metrics` has gauges of each GPU, in place of one for those of a node: 15 gauges a
     GPU, 120,000 for a thousand nodes of eight."""
@@ -86,6 +93,24 @@ class Settings(BaseSettings):
     when 0."""
     operations_kept_days: Annotated[float, Field(ge=0)] = 30.0
     """Days after which operations that have ended are forgotten; never when 0."""
+    jobs_kept_days: Annotated[float, Field(ge=0)] = 180.0
+    """Days after its end for which a job is kept that nothing needs: it has no checkpoint, none was
+    forked from it, and it has no tag `keep`. With it go its series, logs, events and artifacts;
+    never when 0."""
+    imports_kept_days: Annotated[float, Field(ge=0)] = 730.0
+    """Days for which an imported run is kept, on the same conditions; never deleted when 0."""
+    logs_kept_days: Annotated[float, Field(ge=0)] = 180.0
+    """Days after the end of an attempt for which its output is kept, also where its job stays, but
+    for one with the tag `keep`; never deleted when 0."""
+    events_kept_days: Annotated[float, Field(ge=0)] = 365.0
+    """Days for which events are kept that belong to no job, or to a deleted one; never deleted when
+    0. Those of a job are kept as long as the job."""
+    goodput_kept_days: Annotated[float, Field(ge=0)] = 400.0
+    """Days for which the slot-time of ended attempts and of nodes is kept; never deleted when 0,
+    else at least 32: quotas count the calendar month."""
+    requests_kept_days: Annotated[float, Field(ge=0)] = 90.0
+    """Days for which requests for nodes are kept that have ended; never deleted when 0, else at
+    least 32: the limits of a source count the calendar month."""
     max_slots: Annotated[int, Field(ge=1)] = 16_384
     """Most slots that a job may ask for. A job that is larger than all nodes waits for more of
     them; a larger number is a mistake and is refused."""
@@ -118,6 +143,13 @@ class Settings(BaseSettings):
         for former, name in FORMER_NAMES.items():
             if former in os.environ:
                 raise ValueError(f"{former} is now {name}: rename it")
+        return given
+
+    @field_validator("goodput_kept_days", "requests_kept_days")
+    @classmethod
+    def _check_month(cls, given: float) -> float:
+        if 0 < given < DAYS_OF_MONTH:
+            raise ValueError(f"{given:g} days: 0 (never) or at least {DAYS_OF_MONTH} are legal")
         return given
 
     @field_validator("trusted_proxies", mode="before")

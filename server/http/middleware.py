@@ -7,6 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,6 +21,8 @@ logger = logging.getLogger("server.requests")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 API_PREFIX = "/api/"
+ROUTINE = (f"{API_PREFIX}v1/workers/", "/healthz", "/readyz", "/metrics")
+"""Paths that programs call again and again."""
 
 # The dashboard loads nothing from elsewhere, and no page may put it into a frame.
 SECURITY_HEADERS = {
@@ -77,7 +80,8 @@ class RequestMiddleware:
         finally:
             seconds = time.perf_counter() - begin
             self.observe(scope, status, seconds)
-            logger.info(
+            logger.log(
+                _level(scope["path"], status),
                 "%s %s %s %d %.1f ms",
                 request_id,
                 scope["method"],
@@ -93,6 +97,12 @@ class RequestMiddleware:
             headers.setdefault(name, value)
         if scope["path"].startswith(API_PREFIX):
             headers.setdefault("cache-control", "no-store")
+
+
+def _level(path: str, status: int) -> int:
+    """Return the level of a request's line: an attempt that runs sends two reports a second."""
+    routine = path.startswith(ROUTINE) and 0 < status < HTTPStatus.BAD_REQUEST
+    return logging.DEBUG if routine else logging.INFO
 
 
 def _request_id(scope: Scope) -> str:

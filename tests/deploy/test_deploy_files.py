@@ -102,6 +102,29 @@ def test_our_services_drop_capabilities_and_gain_no_privileges(name: str) -> Non
     assert SERVICES[name]["security_opt"] == ["no-new-privileges:true"]
 
 
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_the_output_of_a_container_is_bounded(name: str) -> None:
+    options = COMPOSE["services"][name]["logging"]["options"]
+    assert options == {"max-size": "20m", "max-file": "5"}
+
+
+def test_no_key_of_a_file_is_given_twice() -> None:
+    """PyYAML takes the last one in silence; Compose refuses the file."""
+
+    class Strict(yaml.SafeLoader):
+        pass
+
+    def once(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        assert len(names) == len(set(names)), names
+        loader.flatten_mapping(node)
+        return loader.construct_mapping(node, deep=True)
+
+    Strict.add_constructor("tag:yaml.org,2002:map", once)
+    for path in (ROOT / "docker-compose.yml", *(ROOT / "deploy").glob("*.yml")):
+        yaml.load(path.read_text(), Loader=Strict)
+
+
 def test_volumes_and_dependencies_are_declared() -> None:
     for service in SERVICES.values():
         for mount in service.get("volumes", []):

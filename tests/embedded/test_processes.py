@@ -162,6 +162,40 @@ def test_what_crashes_is_started_again_after_growing_pauses(tmp_path: Path) -> N
     ended(child)
 
 
+def test_a_log_that_grows_begins_anew_and_few_former_ones_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedded.child.MOST_LOG_BYTES", 100_000)
+    log, go_on = tmp_path / "server.log", tmp_path / "more"
+    writes = (
+        "import pathlib, sys, time\n"
+        f"more = pathlib.Path({str(go_on)!r})\n"
+        "while True:\n"
+        "    if more.exists():\n"
+        "        more.unlink()\n"
+        "        print('x' * 120_000, flush=True)\n"
+        "    time.sleep(0.01)\n"
+    )
+    child = Child("server", (sys.executable, "-c", writes), environment={}, log=log)
+    child.start()
+    try:
+        for _ in range(6):
+            go_on.touch()
+            deadline = time.monotonic() + 30
+            while log.stat().st_size < 120_001:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert child.tend() is None
+            assert log.stat().st_size == 0, "the process appends to the same file"
+    finally:
+        assert child.record is not None
+        end([child.record], grace_seconds=5)
+        child.reap()
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    kept = [f"server.log.{number}" for number in (1, 2, 3)]
+    assert sizes == {"server.log": 0} | dict.fromkeys(kept, 120_001)
+
+
 def test_a_child_hears_no_ctrl_c_of_the_terminal(tmp_path: Path) -> None:
     child = Child("x", SLEEP, environment={}, log=tmp_path / "x.log")
     child.start()
