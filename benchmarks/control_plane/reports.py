@@ -12,9 +12,10 @@ from itertools import count
 from typing import Any
 
 from benchmarks.control_plane.servers import Running
+from trainyard.protocol.record_parser import check_record
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Identity, Report
 from trainyard.run.directory import Phase
-from trainyard.run.records import Heartbeat
+from trainyard.run.records import ExitRecord, Heartbeat
 
 SERIES = 10
 NAMES = ("train/loss", *(f"bench/series_{number}" for number in range(1, SERIES)))
@@ -59,6 +60,19 @@ class ReportMaker:
             identity=self._identity,
             heartbeat=Heartbeat(phase=Phase.TRAINING, step=self._step, time=time.time()),
             chunks=tuple(self.chunk(file, new) for file, new in contents.items() if new),
+        )
+        return report.model_dump_json().encode()
+
+    def last(self) -> bytes:
+        """Return the body of the report that brings the end."""
+        now = time.time()
+        end = {"outcome": "succeeded", "failure": None, "ranks": (), "time": now}
+        report = Report(
+            protocol=PROTOCOL,
+            node=self._running.node,
+            identity=self._identity,
+            heartbeat=Heartbeat(phase=Phase.TRAINING, step=self._step, time=now),
+            exit=check_record(ExitRecord, end),
         )
         return report.model_dump_json().encode()
 

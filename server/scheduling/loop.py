@@ -18,6 +18,7 @@ from server.elastic.waiting import SizeFitter
 from server.goodput.capacity import CapacityKeeper
 from server.goodput.holdings import Settler
 from server.projects.usage import RecentUsage
+from server.retention.rounds import Upkeep
 from server.scheduling.cordon import NodeWatch
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
 from server.scheduling.drain import run_drain, run_slot_hours
@@ -26,7 +27,6 @@ from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
 from server.scheduling.spares import SpareKeeper
-from server.scheduling.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 

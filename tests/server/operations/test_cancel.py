@@ -10,7 +10,7 @@ from server.errors import ConflictError
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from server.operations.cancel import cancel, prune_ended
-from server.scheduling.upkeep import Upkeep
+from server.retention.rounds import Upkeep
 from tests.actors import ADA, EVE
 from tests.server.yard import Yard
 from trainyard.protocol.operations import OperationOutcome

@@ -18,13 +18,13 @@ from server.jobs.submission import submit
 from server.liveness import beat
 from server.nodes.drain import set_drain
 from server.queue.groups import enter_groups
+from server.retention.rounds import Upkeep
 from server.scheduling.drain import run_drain
 from server.scheduling.leader import Leader, leading
 from server.scheduling.loop import Scheduler
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
-from server.scheduling.upkeep import Upkeep
 from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.scheduling.test_leader import expire, row_of

@@ -10,7 +10,7 @@ from sqlalchemy import insert, select
 from server.context import Context
 from server.database.engine import LeadLostError
 from server.database.metric_and_log_tables import pack_blocks, packs
-from server.scheduling.upkeep import Upkeep
+from server.retention.rounds import Upkeep
 from tests.server.harness import Harness
 
 

@@ -14,6 +14,13 @@ from server.metrics.rank_steps import fold_ended
 from server.operations.cancel import prune_ended
 from server.packs.store import delete_unnamed
 from server.queue.groups import forget_groups
+from server.retention.ended_jobs import JobPruner, LogPruner
+from server.retention.history import (
+    EventPruner,
+    forget_access,
+    forget_requests,
+    forget_slot_time,
+)
 from server.shells.service import forget_shells
 
 EVERY = timedelta(minutes=1)
@@ -60,7 +67,8 @@ class Upkeep:
 
 
 def _tasks(context: Context) -> Sequence[Callable[[], object]]:
-    contents = ContentCleaner(context)
+    contents, ended = ContentCleaner(context), JobPruner(context)
+    logs, events = LogPruner(context), EventPruner(context)
     return (
         lambda: forget_old_keys(context),
         lambda: forget_failed_logins(context),
@@ -70,4 +78,10 @@ def _tasks(context: Context) -> Sequence[Callable[[], object]]:
         contents.clean,
         lambda: delete_unnamed(context),
         lambda: forget_shells(context),
+        ended.prune,
+        logs.prune,
+        events.prune,
+        lambda: forget_slot_time(context),
+        lambda: forget_requests(context),
+        lambda: forget_access(context),
     )
