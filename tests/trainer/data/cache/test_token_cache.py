@@ -19,7 +19,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from trainer.data.cache.producer import TokenPiece
-from trainer.data.cache.token_cache import BLOCK_BYTES, CHECKED_BLOCKS, TokenCache, open_token_cache
+from trainer.data.cache.token_cache import (
+    BLOCK_BYTES,
+    CHECKED_BLOCKS,
+    FORMAT_VERSION,
+    TokenCache,
+    open_token_cache,
+)
 from trainer.errors import DataError
 
 DTYPE = np.dtype("<u2")
@@ -144,7 +150,9 @@ def change_digest(folder: Path) -> None:
 
 def other_version(folder: Path) -> None:
     text = (folder / "k.json").read_text()
-    (folder / "k.json").write_text(text.replace('"format_version": 2', '"format_version": 1'))
+    (folder / "k.json").write_text(
+        text.replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 1')
+    )
 
 
 def move_a_document(folder: Path) -> None:
