@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import select, update
 
 from server.app.admin_command import add_options, rotate_admin_token
+from server.auth.admin import ADMIN_ID
 from server.auth.service import open_session, replace_token_of
 from server.auth.tokens import TokenKind
 from server.context import Context
 from server.database.metric_and_log_tables import shells
-from server.database.tables import tokens
+from server.database.tables import jobs, tokens
 from server.errors import UnauthenticatedError
 from server.shells.service import open_shell
 from server.subject import Actor
@@ -170,9 +171,12 @@ def test_commands_of_a_token_end_with_it(
 ) -> None:
     harness.add_node()
     job_id, _ = harness.running()
-    for name in ("admin", "ada"):
-        open_shell(context, job_id, ShellRequest(argv=("sleep", "900")), actor=Actor(name))
     reply = admin.post(f"{API}/tokens", json={"name": "ada"}).json()
+    with context.database.write() as connection:
+        connection.execute(update(jobs).values(token_id=reply["id"]))
+    ada = Actor("ada", reply["id"])
+    for actor in (Actor("admin", ADMIN_ID, is_admin=True), ada):
+        open_shell(context, job_id, ShellRequest(argv=("sleep", "900")), actor=actor)
     admin.delete(f"{API}/tokens/{reply['id']}")
     closed = select(shells.c.created_by).where(shells.c.closed)
     with context.database.read() as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
@@ -32,9 +33,7 @@ OF_JOBS = (
 )
 
 
-def ended(
-    harness: Harness, *, outcome: str = "succeeded", steps: int = 3, **sections: object
-) -> str:
+def ended(harness: Harness, *, outcome: str = "succeeded", steps: int = 3, **sections: Any) -> str:
     """Return a job that trained, logged and ended."""
     job_id, (supervisor,) = harness.running(**sections)
     output = b"".join(b"line %d\n" % number for number in range(500))
