@@ -30,7 +30,7 @@ With `TRAINYARD_ALLOW_CODE=true` for the server and its workers any variable is 
 the launcher sets itself (`RANK`, `CUDA_VISIBLE_DEVICES`, `PYTHONPATH`, `LD_PRELOAD`, `TRAINYARD_*`,
 `AWS_*`, ...). Variables of the worker's own environment are inherited by ranks, so whoever runs a
 node can set the others for all of its jobs. What belongs to another launch is left out, so that a
-worker may run beside the ranks of an outer job or in an allocation: `RANK`, `WORLD_SIZE`,
+worker may run next to the ranks of an outer job or in an allocation: `RANK`, `WORLD_SIZE`,
 `NODE_RANK`, `NNODES`, `NUM_NODES`, `NPROC_PER_NODE`, `CROSS_*`, `LOCAL_*`, `GROUP_*`, `ROLE_*`,
 `MASTER_*`, `TORCHELASTIC_*`, `PET_*`, `ACCELERATE_*`, `FSDP_*`, the variables of Slurm, LSF, PBS,
 Flux, MPI, Horovod, SageMaker and Azure Batch, `TF_CONFIG`, `NCCL_COMM_ID`, and those with which JAX

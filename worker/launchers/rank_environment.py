@@ -57,7 +57,7 @@ def inherited_environment() -> dict[str, str]:
     """Return the variables of this process without the worker's own: no token, no password.
 
     Nor do those of another launch pass, in which the worker may run: as a pilot in the allocation
-    of an engine, or beside the ranks of an outer job. Whoever runs a node may set any other for all
+    of an engine, or next to the ranks of an outer job. Whoever runs a node may set any other for all
     of its jobs, so that no list could name what passes.
     """
     return {
