@@ -217,7 +217,7 @@ UNREADABLE = {
     "a step too far": b'{"step": 99999999999999999999, "time": 1, "values": {}}',
     "no time": b'{"step": 1, "time": "NaN", "values": {}}',
     "a name with a NUL": b'{"step": 1, "time": 1, "values": {"a\\u0000": 1}}',
-    "a long name": json.dumps({"step": 1, "time": 1, "values": {"x" * 101: 1.0}}).encode(),
+    "a long name": json.dumps({"step": 1, "time": 1, "values": {"x" * 269: 1.0}}).encode(),
     "no digest": b'{"step": 1, "time": 1, "values": {}, "data_digest": "\\u0000"}',
     "no UTF-8": b'{"step": 1, "time": 1, "values": {"\xff": 1}}',
 }

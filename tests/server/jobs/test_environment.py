@@ -72,7 +72,7 @@ def test_a_fork_is_refused_whether_it_brings_or_inherits_it(
     assert pointers(refusal) == ["/changes/env/CC"]
     store_env(harness, job_id, EXPLOIT)
     with pytest.raises(InvalidRequestError) as refusal:
-        fork.fork(context, checkpoint, ForkRequest(), actor=EVE)
+        fork.fork(context, checkpoint, ForkRequest(), actor=ADA)
     assert pointers(refusal) == [f"/changes{pointer}" for pointer in NAMED]
 
 

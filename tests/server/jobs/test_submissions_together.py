@@ -75,7 +75,7 @@ def test_what_the_database_refuses_keeps_no_other_job_from_being_stored(
     assert names(context) == ["a", "b", "c"]
     with context.database.read() as connection:
         keys = connection.execute(select(idempotency_keys.c.actor, idempotency_keys.c.key)).all()
-    assert sorted(map(tuple, keys)) == [("ada", "key-a"), ("bob", "key-a")]
+    assert sorted(map(tuple, keys)) == [(ADA.identity, "key-a"), (BOB.identity, "key-a")]
 
 
 def test_a_repeat_in_a_group_returns_the_first_job(context: Context) -> None:
