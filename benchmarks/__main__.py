@@ -20,7 +20,7 @@ PROGRAMS = (
     "control_plane.ingest.growth",
     "control_plane.jobs_list",
     "control_plane.charts",
-    "control_plane.month",
+    "retention.month",
     "control_plane.goodput",
     "control_plane.capacity",
     "control_plane.cluster_goodput",

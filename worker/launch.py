@@ -19,7 +19,7 @@ from worker.api import CLAIM_SECONDS, WorkerApi, claimed, persist
 from worker.launchers.base import put_back
 from worker.launchers.rank_environment import code_of, inherited_environment
 from worker.node.hardware.samples import sample_disk
-from worker.node.kernel_key import kernel_key
+from worker.node.kernel_store import kernel_key
 from worker.node.node_store import AttemptLock, LaunchRecord, LocalNode, WorkerRun
 from worker.node.process_identity import own_identity
 from worker.node.users import RankUser
@@ -122,7 +122,7 @@ def prepare_run(
         update={
             "roots": dict(node.roots),
             "cache_dir": str(node.store.cache_dir),
-            "kernel_archive": _kernel_archive(node, claim),
+            "kernel_cache": _kernel_archive(node, claim),
             "device": _device(node, claim),
         }
     )
@@ -153,10 +153,11 @@ def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
     """Return the archive of compiled kernels that the attempt shares with others; None for none.
 
     torch loads kernels as code, so none is shared where code of a job could have written it: the
-    code of this one, or on a node without users of attempts that of any other one.
+    code of this one, or on a node without users of attempts that of any other one. Nor by an
+    attempt of several nodes: on another one a person may run a command, and ranks trust each other.
     """
     others_write = node.allow_code and node.run_as is None
-    if others_write or code_of(claim.spec) is not None:
+    if others_write or len(claim.attempt.allocation) > 1 or code_of(claim.spec) is not None:
         return None
     spec = claim.attempt.overrides.apply_but_schedule(claim.spec)
     threads = spec.env.get("OMP_NUM_THREADS", str(node.devices.threads_per_slot))

@@ -68,7 +68,7 @@ def start(folder: Path, document: dict[str, Any], *, kernels: Path, tokens: Path
         layout=Layout(),
         roots={"checkpoints": str(folder / "checkpoints")},
         cache_dir=str(tokens),
-        kernel_archive=str(kernels / ARCHIVE),
+        kernel_cache=str(kernels / ARCHIVE),
     )
     run.spec.write_text(json.dumps(document), encoding="utf-8")
     run.attempt.write_text(attempt.model_dump_json(), encoding="utf-8")

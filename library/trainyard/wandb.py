@@ -140,7 +140,7 @@ class TrackedRun:
     def _reach(self, step: SupportsIndex) -> bool:
         """Begin a later step; return whether values of the step are still taken."""
         try:
-            number = legal_step(step)
+            number = legal_step(int(step) if _is_whole(step) else step)
         except ValueError as error:
             _warn("log(step=...)", f"is left out: {error}")
             return False
@@ -298,6 +298,11 @@ def _finish(ended: TrackedRun) -> None:
     ended.finish()
     if run is ended:
         run = None
+
+
+def _is_whole(step: object) -> bool:
+    """Return whether a step is a float without a fraction, as a script may compute it."""
+    return isinstance(step, float) and step.is_integer()
 
 
 def _present(name: str) -> TrackedRun:

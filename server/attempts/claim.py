@@ -24,7 +24,7 @@ from trainyard.protocol.rest.event_data import Claimed
 from trainyard.protocol.resume_parts import ALL_PARTS
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState
 from trainyard.protocol.worker_messages import PROTOCOL, Claim, ClaimReply, WorkerIdentity
-from trainyard.spec.brought_code import fields_with_code
+from trainyard.spec.rules import fields_with_code
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from server.errors import InvalidRequestError, NotFoundError
 from server.lifecycle import check_job
 from server.logs.blocks import unpack_lines
 from server.logs.store import RankLog
-from trainyard.base.terminal_rows import last_rows
+from trainyard.outside.terminal_rows import last_rows
 from trainyard.protocol.rest.metrics_and_logs import LogLine, LogMatches, LogPage
 
 MAX_LINES = 5000

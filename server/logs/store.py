@@ -28,7 +28,7 @@ from server.logs.blocks import (
     first_error,
     unpack_lines,
 )
-from trainyard.base.terminal_rows import last_rows, split_rows
+from trainyard.outside.terminal_rows import last_rows, split_rows
 
 DROPPED_AT_ONCE = 512
 """Most blocks that one report deletes; a report brings less than they hold."""

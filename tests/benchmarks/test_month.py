@@ -7,8 +7,8 @@ from argparse import Namespace
 
 import pytest
 
-from benchmarks.control_plane.month import measure
 from benchmarks.control_plane.servers import store
+from benchmarks.retention.month import measure
 
 
 def test_each_kind_grows_with_the_jobs_and_is_pruned(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ MIRRORS = {
     "tests/e2e/own_planes/test_up_and_down.py": ("embedded/*",),
     "tests/e2e/own_planes/test_users.py": ("worker/node/*", "worker/launchers/*"),
     "tests/e2e/test_artifacts.py": ("worker/artifacts/*", "server/artifacts/*"),
+    "tests/e2e/test_checkpoints.py": ("server/checkpoints/*", "server/operations/*"),
     "tests/e2e/test_event_files.py": ("worker/supervisor/*", "library/trainyard/run/other_tools/*"),
     "tests/e2e/test_example_programs.py": ("examples/*",),
     "tests/e2e/test_parts_die.py": ("embedded/*", "worker/supervisor/*", "server/liveness.py"),

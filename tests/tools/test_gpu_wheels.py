@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 # Imported only for Parquet files, object stores, TensorBoard files or downloads.
 NEVER_IMPORTED = {"pyarrow", "s3fs", "botocore", "tensorboard", "huggingface-hub"}
+NEVER_IMPORTED |= {"httpx", "pyyaml"}  # of what reads files of people and calls servers
 
 
 def wheels() -> set[str]:

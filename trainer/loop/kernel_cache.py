@@ -36,8 +36,8 @@ def first_compilation(run: TrainerRun, ranks: Ranks, mesh: DeviceMesh) -> Iterat
     compilation.
     """
     cache = None
-    if run.attempt.kernel_archive is not None and _compiles(run, ranks):
-        cache = KernelCache(run, Path(run.attempt.kernel_archive))
+    if run.attempt.kernel_cache is not None and _compiles(run, ranks):
+        cache = KernelCache(run, Path(run.attempt.kernel_cache))
         _on_each_node(cache.fetch, ranks)
     with waiting_for_compilers(run.spec, mesh, ranks.cpu_group):
         yield

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from trainyard.outside.proxies import without_login
-from trainyard.spec.brought_code import fields_with_code
 from trainyard.spec.environment import environment_problems
 from trainyard.spec.job import JobSpec
+from trainyard.spec.rules import fields_with_code
 from worker.node.process_tree import WRAPPER
 from worker.node.users import RankUser
 
@@ -57,8 +57,8 @@ def inherited_environment() -> dict[str, str]:
     """Return the variables of this process without the worker's own: no token, no password.
 
     Nor do those of another launch pass, in which the worker may run: as a pilot in the allocation
-    of an engine, or next to the ranks of an outer job. Whoever runs a node may set any other for all
-    of its jobs, so that no list could name what passes.
+    of an engine, or next to the ranks of an outer job. Whoever runs a node may set any other for
+    all of its jobs, so that no list could name what passes.
     """
     return {
         name: value

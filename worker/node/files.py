@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import ValidationError
 
-from trainyard.base.terminal_rows import shown_text
+from trainyard.outside.terminal_rows import shown_text
 from trainyard.protocol.record_parser import parse_record
 
 Record = TypeVar("Record")

@@ -84,7 +84,7 @@ class Supervisor:
             leads=share.launch.node_rank == 0,
             deadline=NodeStore(Path(share.launch.data_dir)).deadline,
         )
-        self._kernels = KernelStore(run, share.attempt.kernel_archive)
+        self._kernels = KernelStore(run, share.attempt.kernel_cache)
         self._shells = ShellRuns(share, before_start=self._kernels.keep_none)
         grace = share.stop_grace_seconds
         self._artifacts = ArtifactUploader(share, lambda: self._orders.uploads_until(grace))

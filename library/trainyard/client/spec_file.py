@@ -66,7 +66,7 @@ def read_spec_file(path: Path) -> dict[str, Any]:
     if reader is None:
         raise UsageError(f"{path}: a spec file ends with {', '.join(READERS)}")
     try:
-        document = reader(path.read_text(encoding="utf-8"))
+        document = reader(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

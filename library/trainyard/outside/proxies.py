@@ -17,6 +17,10 @@ from urllib.parse import SplitResult, urlsplit
 
 HOSTS = Path("/etc/hosts")
 LOCAL_NAME = "localhost"
+LOCAL_NAMES = re.compile(r"(.+\.)?localhost[46]?(\.localdomain[46]?)?|ip6-(localhost|loopback)")
+"""Names that resolvers give loopback addresses: RFC 6761, nss-myhostname, Debian's hosts."""
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+"""RFC 3986. A part of a password may lie before `://` as well."""
 HTTP_SCHEMES, SOCKS_SCHEMES = ("http", "https"), ("socks5", "socks5h")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
@@ -100,7 +104,7 @@ def without_login(proxy: str) -> str:
     if not at:
         return proxy
     scheme, separator, _ = login.partition("://")
-    return f"{scheme}{separator}{host}" if separator else host
+    return f"{scheme}{separator}{host}" if separator and SCHEME.fullmatch(scheme) else host
 
 
 def is_this_machine(host: str) -> bool:
@@ -111,7 +115,7 @@ def is_this_machine(host: str) -> bool:
     and each of an interface, in every form that connects there, such as `127.1`.
     """
     name = host.strip("[]").rstrip(".").lower()
-    if name == LOCAL_NAME or name.endswith(f".{LOCAL_NAME}"):
+    if LOCAL_NAMES.fullmatch(name):
         return True
     address = _address(name)
     if address is not None:
@@ -145,7 +149,8 @@ def _checked(proxy: _Variable, *, socks: bool) -> str:
     if scheme in SOCKS_SCHEMES and not socks:
         raise proxy.error(f"{scheme} needs support for SOCKS, which is not installed here", legal)
     if scheme not in schemes:
-        raise proxy.error(f"no kind of proxy is named {scheme[:20]!r}", legal)
+        named = scheme[:20] if SCHEME.fullmatch(scheme) else ""
+        raise proxy.error(f"no kind of proxy is named {named!r}", legal)
     if any(not " " < character < "\x7f" for character in url):
         raise proxy.error("a space, or a character that is not of ASCII", legal)
     try:
@@ -205,9 +210,8 @@ def _entry(word: str, variable: _Variable) -> _Entry:
     name = host.removeprefix("*").strip(".")
     if host == "*" or _network(host) or HOST_NAME.fullmatch(name):
         return _Entry(host if host == "*" or _network(host) else name, port)
-    raise variable.error(
-        f"{word!r} is no host", "hosts, addresses and networks (10.0.0.0/8) by commas, or *"
-    )
+    legal = "hosts, addresses and networks (10.0.0.0/8) by commas, or *"
+    raise variable.error(f"{without_login(word)!r} is no host", legal)
 
 
 def _bare(entry: _Entry) -> str:

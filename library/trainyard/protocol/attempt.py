@@ -162,7 +162,7 @@ class AttemptSpec(SpecModel):
     """Absolute path of each named root on this node."""
     cache_dir: str | None = None
     """Folder of this node's token caches; `<run>/cache` when absent."""
-    kernel_archive: str | None = None
+    kernel_cache: str | None = None
     """Archive of compiled kernels that such attempts of the node share; absent where none is."""
 
     def node_of(self, rank: int) -> str | None:

@@ -10,6 +10,7 @@ from trainyard.axes.base import Axis, LayoutFacts, problem
 from trainyard.base.problems import Problem, SpecError, around, divisors, multiples, named, nearest
 from trainyard.spec.auto import expected_device, resolved
 from trainyard.spec.checkpoint_rules import CHECKPOINT_RULES, accelerator
+from trainyard.spec.environment import environment_problems
 from trainyard.spec.ignored_fields import NEW_JOB_RULES
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout, data_parallel_layouts
@@ -50,6 +51,19 @@ def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
         SpecError: naming every problem found.
     """
     _check(spec, (*RULES, _axes, _ends_of_range, *NEW_JOB_RULES), slots, given_sections)
+
+
+def fields_with_code(spec: JobSpec) -> tuple[str, ...]:
+    """Return the fields of a spec that run code of the job, or could: none where the trainer runs.
+
+    Such a job is not trusted by others: nothing that it leaves on a node or measures is shared.
+    """
+    fields = [p.pointer[1:].replace("/", ".") for p in environment_problems(spec.env)]
+    if spec.model.factory is not None:
+        fields.append(f"model.factory={spec.model.factory!r}")
+    if spec.program is not None:
+        fields.append("program")
+    return tuple(fields)
 
 
 def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:

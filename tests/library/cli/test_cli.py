@@ -283,7 +283,7 @@ def test_stop_cancel_kill_and_delete(yard: Yard, run: Run) -> None:
 
 
 def test_cancel_says_what_is_lost(yard: Yard, run: Run) -> None:
-    job_id, _ = yard.harness.running(name="lossy", step=340)
+    job_id, _ = yard.harness.running(name="lossy", step=340, training={"steps": 400})
     yard.harness.commit_checkpoint(job_id, 100)
     assert "240 steps since the last checkpoint" in run("cancel", "lossy").stderr
     assert "240 steps since step-100" in run("kill", "lossy").stdout

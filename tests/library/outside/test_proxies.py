@@ -27,6 +27,7 @@ ALL = {"HTTP_PROXY": PROXY, "HTTPS_PROXY": PROXY, "ALL_PROXY": PROXY}
 @pytest.mark.parametrize(
     "host",
     [
+        *("localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback"),
         *("localhost", "LocalHost", "localhost.", "a.localhost", "127.0.0.1", "127.0.0.2", "127.1"),
         *("127.255.255.254", "0x7f.1", "2130706433", "0.0.0.0", "0", "[::1]", "[::]"),
         *("[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]", socket.gethostname()),
@@ -91,6 +92,7 @@ def test_hosts_that_no_proxy_excepts(
         ("socks5://ada:secret@127.0.0.1:1080", "socks5 needs support for SOCKS"),
         ("socks4://ada:secret@127.0.0.1:1080", "no kind of proxy is named 'socks4'"),
         ("http://ada:secret@", "no host, or no port"),
+        ("ada:secret://more@proxy", "no kind of proxy is named ''"),
         ("http://ada:secret@proxy:port", "no host, or no port"),
         ("http://ada:secret@proxy:70000", "no host, or no port"),
         ("http://ada:sec/ret@proxy:3128", "no host, or no port"),

@@ -147,6 +147,8 @@ def test_values_of_a_step_are_collected_until_the_next(
     assert "step 4 is before 5" in caplog.text
     run.log({"a": 9}, step=cast(Any, 5.5))
     run.log({"a": 3}, step=np.int64(5))
+    run.log({"a": 9}, step=cast(Any, 4.0))
+    run.log({"a": 3}, step=cast(Any, 5.0))
     run.log({"c": True}, commit=True)
     assert run.step == 6
     wandb.finish()

@@ -28,7 +28,7 @@ def _prepare(job: SmallJob, attempt: int, store: Path) -> Path:
     run = job.prepare(attempt, Layout())
     path = run / "attempt.json"
     described = AttemptSpec.model_validate_json(path.read_text())
-    path.write_text(described.model_copy(update={"kernel_archive": str(store)}).model_dump_json())
+    path.write_text(described.model_copy(update={"kernel_cache": str(store)}).model_dump_json())
     return run
 
 
@@ -68,7 +68,7 @@ def run(tmp_path: Path) -> TrainerRun:
 
 
 def _stored(run: TrainerRun) -> Path:
-    return Path(str(run.attempt.kernel_archive))
+    return Path(str(run.attempt.kernel_cache))
 
 
 def _cache(run: TrainerRun) -> KernelCache:

@@ -8,8 +8,8 @@ import pytest
 
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from worker.node import kernel_key as module
-from worker.node.kernel_key import kernel_key
+from worker.node import kernel_store
+from worker.node.kernel_store import kernel_key
 
 SPEC = JobSpec()
 
@@ -21,7 +21,7 @@ def key(spec: JobSpec = SPEC, *, threads: str = "1") -> str:
 def test_another_cpu_has_other_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch compiles for the instructions of this one; another may not have them."""
     info = tmp_path / "cpuinfo"
-    monkeypatch.setattr(module, "CPU_INFO", info)
+    monkeypatch.setattr(kernel_store, "CPU_INFO", info)
     core = "processor : {}\nmodel : 2\ncpu MHz : {}\nflags : fpu {}\n\n"
     info.write_text(core.format(0, 2596, "avx512f") + core.format(1, 2597, "avx512f"))
     own = key()

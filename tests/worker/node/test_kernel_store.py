@@ -174,7 +174,7 @@ def prepared(place: Place, *, user: RankUser | None = None, **granted: Any) -> S
 
 def test_ranks_without_code_get_the_archives_and_caches_of_their_own(place: Place) -> None:
     share = prepared(place)
-    archive = Path(str(share.attempt.kernel_archive))
+    archive = Path(str(share.attempt.kernel_cache))
     assert archive.parent == place.node.kernels
     assert re.fullmatch(r"[0-9a-f]{64}\.zip", archive.name)
     names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -193,7 +193,7 @@ def test_ranks_without_code_get_the_archives_and_caches_of_their_own(place: Plac
 )
 def test_a_job_that_brings_code_gets_no_archive(place: Place, spec: dict[str, Any]) -> None:
     share = prepared(place, spec=spec)
-    assert share.attempt.kernel_archive is None
+    assert share.attempt.kernel_cache is None
     own = str(share.run.kernels)
     assert share.environment["TRITON_CACHE_DIR"] == f"{own}/triton"
     assert share.environment["TORCHINDUCTOR_CACHE_DIR"] in (own, "/tmp")
@@ -206,7 +206,7 @@ def test_a_node_with_code_shares_archives_where_attempts_have_users(
     """Without users any program could write the archives themselves."""
     users = None if run_as is None else RunAs.parse(run_as)
     place.local = replace(place.local, allow_code=True, run_as=users)
-    assert (prepared(place).attempt.kernel_archive is not None) == (users is not None)
+    assert (prepared(place).attempt.kernel_cache is not None) == (users is not None)
 
 
 def test_a_program_keeps_the_caches_that_it_chooses(
@@ -214,7 +214,7 @@ def test_a_program_keeps_the_caches_that_it_chooses(
 ) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it in this process
     share = prepared(place, program={"command": ["python", "train.py"]})
-    assert share.attempt.kernel_archive is None
+    assert share.attempt.kernel_cache is None
     assert "TORCHINDUCTOR_CACHE_DIR" not in share.environment
 
 
@@ -223,6 +223,6 @@ def test_no_rank_writes_among_the_archives(place: Place) -> None:
     share = prepared(place, user=RankUser(uid=61_920, groups=(61_900,)))
     attempt = read_record(share.run.attempt, AttemptSpec)
     assert attempt is not None
-    assert attempt.kernel_archive is not None
-    found = Path(attempt.kernel_archive).parent.stat()
+    assert attempt.kernel_cache is not None
+    found = Path(attempt.kernel_cache).parent.stat()
     assert (found.st_uid, found.st_mode & 0o777) == (os.geteuid(), 0o755)

@@ -141,7 +141,7 @@ def test_a_command_of_a_person_is_the_user_of_its_attempt_and_ends_with_it(
     attempt, user = launched.attempt, launched.user
     described = read_record(attempt.run.attempt, AttemptSpec)
     assert described is not None
-    assert described.kernel_archive is not None, "the attempt itself may share its kernels"
+    assert described.kernel_cache is not None, "the attempt itself may share its kernels"
     piped = FakeShell(_order(0, "sh", "-c", LOOK), given=b"what is piped\n")
     typed = FakeShell(_order(1, "sh", "-c", "echo opened > $(tty)", terminal=Terminal()))
     launched.supervise(python, "sleep")

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from trainer.data.files.places import cause, shown
 from trainer.errors import DataError
-from trainyard.base.git_lfs import LONGEST_POINTER, SHORTEST_POINTER, pointer_problem
+from trainyard.outside.git_lfs import LONGEST_POINTER, SHORTEST_POINTER, pointer_problem
 
 
 @dataclass(frozen=True)

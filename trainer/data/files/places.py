@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainer.errors import DataError
-from trainyard.base.git_lfs import LONGEST_POINTER, pointer_problem
+from trainyard.outside.git_lfs import LONGEST_POINTER, pointer_problem
 from trainyard.spec.storage_uri import is_object_store, split_place
 
 

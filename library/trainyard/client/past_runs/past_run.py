@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from trainyard.base.git_lfs import LONGEST_POINTER, pointer_problem
 from trainyard.base.names import NAME, TAG
+from trainyard.outside.git_lfs import LONGEST_POINTER, pointer_problem
 from trainyard.protocol.past_runs.views import (
     MAX_IMPORT_POINTS,
     MAX_RENAMED,
@@ -317,7 +317,7 @@ def digest_of(run: PastRun) -> str:
     sha256.update(json.dumps([run.state, run.started, run.ended]).encode())
     for name in sorted(run.series):
         columns = run.series[name]
-        sha256.update(f"\n{name} {len(columns)}\n".encode())
+        sha256.update(f"\n{name} {len(columns)}\n".encode("utf-8", "surrogatepass"))
         for column in (columns.steps, columns.times, columns.values):
             sha256.update(column.tobytes())
     return f"sha256:{sha256.hexdigest()}"

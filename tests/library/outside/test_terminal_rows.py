@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.base.terminal_rows import ROW_BYTES, last_rows, shown_text, split_rows
+from trainyard.outside.terminal_rows import ROW_BYTES, last_rows, shown_text, split_rows
 
 
 def rows_of(*parts: bytes) -> tuple[list[str], list[str]]:

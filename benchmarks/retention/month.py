@@ -5,7 +5,7 @@ short training does: 200 steps of ten series, 400 lines of output, an end. Then 
 retention is set half a year ahead, and everything is forgotten. One line for each database; `month`
 extrapolates to 30 days of 1,000 jobs.
 
-    python -m benchmarks.control_plane.month [--jobs 500] [--databases sqlite postgresql]
+    python -m benchmarks.retention.month [--jobs 500] [--databases sqlite postgresql]
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def _postgresql_sizes(opened: Store) -> dict[str, int]:
 
 def main() -> int:
     """Measure, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.control_plane.month")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.retention.month")
     parser.add_argument("--jobs", type=int, default=500)
     return run_on_databases(parser, measure)
 

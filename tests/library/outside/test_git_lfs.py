@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.base.git_lfs import pointer_problem
+from trainyard.outside.git_lfs import pointer_problem
 
 DIGEST = "4d" * 32
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{DIGEST}\nsize 12345\n"

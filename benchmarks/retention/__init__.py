@@ -1,0 +1,1 @@
+"""What a month of jobs leaves behind, and what forgetting them frees."""
