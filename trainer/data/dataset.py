@@ -124,6 +124,8 @@ def open_dataset(
         "part_bytes": reader.PART_BYTES,
         "tokenizer": tokenizer.name,
         "max_tokens": data.max_tokens,
+        # Tokens of before may begin with the byte order mark of a text; other formats had none.
+        **({"marks": "left out"} if data.source == "text" else {}),
     }
     cache = token_cache.open_token_cache(
         cache_dir, _digest(key), producer, on_progress=on_progress, processes=processes

@@ -24,7 +24,7 @@ from trainer.errors import DataError
 from trainyard.base.model_base import RecordModel
 from trainyard.run.atomic import replacing
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 2
 POLL_SECONDS = 0.1
 CHECKED_BLOCKS, BLOCK_BYTES = 1024, 1 << 20
 """Blocks of a file that every opening reads: up to a GiB, seconds from a disk."""
