@@ -119,13 +119,15 @@ def _proxies() -> dict[str, dict[str, str]]:
     Raises:
         OSError: a variable that names a proxy for the store cannot be used.
     """
-    if not names_proxy(os.environ):
+    # As botocore: `all_proxy`, such as a SOCKS proxy for a person's tools, is not for the store.
+    environment = {name: os.environ[name] for name in os.environ if name.lower() != "all_proxy"}
+    if not names_proxy(environment):
         return {}
     import botocore.session
 
     endpoint = botocore.session.Session().create_client("s3").meta.endpoint_url
     try:
-        proxy = proxy_of(endpoint, os.environ, socks=False)
+        proxy = proxy_of(endpoint, environment, socks=False)
     except ProxyError as error:
         raise OSError(errno.EINVAL, str(error), endpoint) from None
     return {"proxies": {urlsplit(endpoint).scheme: proxy} if proxy else {}}

@@ -148,12 +148,14 @@ def _give(path: Path, group: int, mode: int) -> None:
 def main() -> int:
     """Unpack within the bounds of the process; return how it ended, and print why."""
     seconds, archive, folder, *group = sys.argv[1:]
-    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
+    # By SIGXCPU, unlike what the system ends for its own reasons.
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 10))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try:
         read_pack(Path(archive), Path(folder), group=int(group[0]) if group else None)
     except OSError as error:
-        sys.stdout.write(str(error.strerror or error))
+        named = f"{error.strerror}: {Path(error.filename).name}" if error.filename else str(error)
+        sys.stdout.write(named if error.errno not in FULL else str(error.strerror))
         return NO_SPACE if error.errno in FULL else REFUSED
     except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
         sys.stdout.write(str(error))

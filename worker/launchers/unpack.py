@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from worker.launchers.pack_cache import no_space
-from worker.launchers.pack_reader import DONE, MEMORY_BYTES, NO_SPACE, REFUSED
+from worker.launchers.pack_cache import PutBackError, no_space
+from worker.launchers.pack_reader import DONE, NO_SPACE, REFUSED
 from worker.launchers.rank_environment import inherited_environment
 from worker.node.users import RankUser
 
@@ -26,7 +27,7 @@ def unpack(archive: Path, folder: Path, *, user: RankUser | None) -> None:
         user: who gets the right to read the files, and to create others in the folders.
 
     Raises:
-        PutBackError: the disk is full.
+        PutBackError: the disk is full, or the node did not let the process end.
         ValueError: the archive is damaged, holds what is not legal, or costs too much to read.
     """
     reader = [sys.executable, "-P", "-m", "worker.launchers.pack_reader", str(PROCESSOR_SECONDS)]
@@ -43,16 +44,23 @@ def unpack(archive: Path, folder: Path, *, user: RankUser | None) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ValueError(f"code.pack: it is not unpacked after {LONGEST_SECONDS:.0f} s") from None
+        raise _put_back(f"it is not unpacked after {LONGEST_SECONDS:.0f} s") from None
+    except OSError as error:
+        raise _put_back(f"no process could be started: {error.strerror or error}") from None
     reason = done.stdout.strip()[:1000]
     if done.returncode == DONE:
         return
     if done.returncode == NO_SPACE:
         raise no_space(folder, OSError(reason))
-    if done.returncode != REFUSED:  # ended by a bound, or by what no bound foresees
-        last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-        reason = (
-            f"it takes more than {PROCESSOR_SECONDS} s of a processor or "
-            f"{MEMORY_BYTES // 2**20:,} MiB to read: {last[:500]}"
-        )
+    if done.returncode == -signal.SIGXCPU:
+        reason = f"it takes more than {PROCESSOR_SECONDS} s of a processor to read"
+    elif done.returncode < 0:  # as the system does without memory
+        raise _put_back(f"its reader was ended by signal {-done.returncode}")
+    elif done.returncode != REFUSED:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        reason = f"it cannot be read: {last[:500]}"
     raise ValueError(f"code.pack: {reason}")
+
+
+def _put_back(why: str) -> PutBackError:
+    return PutBackError(f"code.pack: {why}", remedy="The next attempt unpacks it again.")

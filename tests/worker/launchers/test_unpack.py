@@ -8,6 +8,7 @@ import io
 import os
 import resource
 import signal
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,7 +106,7 @@ def test_no_file_is_written_through_a_link(archive: Archive) -> None:
 def test_a_name_given_twice_is_refused(archive: Archive) -> None:
     archive.add("train.py", b"1")
     archive.add("train.py", b"2")
-    with pytest.raises(ValueError, match="exists"):
+    with pytest.raises(ValueError, match=r"exists: train\.py"):
         archive.unpack()
 
 
@@ -189,6 +190,26 @@ def header(kind: str) -> bytes:
     content = b"13 comment=x\n" if kind == "pax" else b"name\0"
     member.size = len(content)
     return member.tobuf(tarfile.USTAR_FORMAT) + content.ljust(512, b"\0")
+
+
+def test_a_node_that_gives_its_reader_no_time_puts_the_launch_back(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.add("train.py", b"print(1)")
+    monkeypatch.setattr(unpacking, "LONGEST_SECONDS", 0.001)
+    with pytest.raises(PutBackError, match="not unpacked after"):
+        archive.unpack()
+
+
+def test_a_reader_that_the_system_ends_puts_the_launch_back(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*args: object, **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(args, -signal.SIGKILL, "", "")
+
+    monkeypatch.setattr(subprocess, "run", killed)
+    with pytest.raises(PutBackError, match="ended by signal 9"):
+        archive.unpack()
 
 
 def test_an_archive_that_takes_too_long_to_read_is_refused(
