@@ -204,8 +204,8 @@ def test_a_node_that_gives_its_reader_no_time_puts_the_launch_back(
 def test_a_reader_that_the_system_ends_puts_the_launch_back(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*args: object, **_: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(args, -signal.SIGKILL, "", "")
+    def killed(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, -signal.SIGKILL, "", "")
 
     monkeypatch.setattr(subprocess, "run", killed)
     with pytest.raises(PutBackError, match="ended by signal 9"):
