@@ -93,13 +93,13 @@ class Settings(BaseSettings):
     when 0."""
     operations_kept_days: Annotated[float, Field(ge=0)] = 30.0
     """Days after which operations that have ended are forgotten; never when 0."""
-    jobs_kept_days: Annotated[float, Field(ge=0)] = 180.0
+    jobs_kept_days: Annotated[float, Field(ge=0)] = 730.0
     """Days after its end for which a job is kept that nothing needs: it has no checkpoint, none was
     forked from it, and it has no tag `keep`. With it go its series, logs, events and artifacts;
     never when 0."""
     imports_kept_days: Annotated[float, Field(ge=0)] = 730.0
     """Days for which an imported run is kept, on the same conditions; never deleted when 0."""
-    logs_kept_days: Annotated[float, Field(ge=0)] = 180.0
+    logs_kept_days: Annotated[float, Field(ge=0)] = 365.0
     """Days after the end of an attempt for which its output is kept, also where its job stays, but
     for one with the tag `keep`; never deleted when 0."""
     events_kept_days: Annotated[float, Field(ge=0)] = 365.0

@@ -125,7 +125,8 @@ def bounded(newest: Sequence[StoredRun]) -> list[StoredRun]:
     """Return the rows that are kept of all, the newest first: few of one job, person or node."""
     kept: list[StoredRun] = []
     counts: Counter[tuple[str, str]] = Counter()
-    alone = {name for name in MOST_OF if len({getattr(each, name) for each in newest}) == 1}
+    of_all = {name: {getattr(each, name) for each in newest} - {None} for name in MOST_OF}
+    alone = {name for name, found in of_all.items() if len(found) == 1}
     for row in newest:
         of = [(name, whose) for name in MOST_OF if (whose := getattr(row, name)) is not None]
         if len(kept) < MOST_RUNS and all(

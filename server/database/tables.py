@@ -265,7 +265,9 @@ checkpoints = Table(
     metadata,
     Column("id", String(200), primary_key=True),
     Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False),
+    Column(
+        "attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False, index=True
+    ),
     Column("attempt", Integer, nullable=False),
     Column("step", Integer, nullable=False),
     Column("kind", String(16), nullable=False),

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from server.attempts.service import ReportedShare
 from server.checkpoints.catalog import check_manifest, check_moment
 from server.errors import InvalidRequestError
-from server.ingest.metric_lines import event_file_line, metric_line
+from server.ingest.metric_lines import NAMES, event_file_line, metric_line
 from trainyard.base.ids import is_id
 from trainyard.base.problems import UNKNOWN_FIELD
 from trainyard.protocol.manifest import (
@@ -58,8 +58,9 @@ MAX_CONTENT_BYTES = 4 * MAX_CHUNK_BYTES
 MAX_OFFSET = 2**62
 METRICS = frozenset({"metrics", EVENT_FILES})
 """Files of metrics."""
-EVENT_LINES = 500
-"""Lines of `events.jsonl` that one report stores; the sender continues after them."""
+EVENT_LINES, RESTART_LINES = 500, 5
+"""Lines of `events.jsonl`, and restarts in event files, that one report stores; the sender
+continues after them. A restart reads and writes the tails of up to 500 series."""
 Comparison = StragglerFound | StragglerGone | RankTimes
 """What the trainer finds by comparing its ranks."""
 TrainerEvent = PhaseEntered | WeightsLoaded | Resumed | StopAgreed | Comparison
@@ -298,10 +299,24 @@ def _rank(file: str) -> int:
 
 def _first_lines(chunk: UnpackedChunk) -> UnpackedChunk:
     """Return the chunk, or of many events the first ones: each is a row, some change a catalog."""
+    if chunk.file == EVENT_FILES:
+        return _to_restart(chunk)
     if chunk.file != "events" or chunk.content.count(b"\n") <= EVENT_LINES:
         return chunk
     content = b"\n".join([*chunk.content.split(b"\n", EVENT_LINES)[:EVENT_LINES], b""])
     return replace(chunk, content=content)
+
+
+def _to_restart(chunk: UnpackedChunk) -> UnpackedChunk:
+    """Return the chunk up to the last restart that a report may have."""
+    end = 0
+    for _ in range(RESTART_LINES):
+        if (at := chunk.content.find(NAMES, end)) < 0:
+            return chunk
+        end = chunk.content.find(b"\n", at) + 1
+        if not end:
+            return chunk
+    return replace(chunk, content=chunk.content[:end])
 
 
 def _fresh(chunks: Iterable[UnpackedChunk], offsets: Mapping[str, int]) -> list[UnpackedChunk]:

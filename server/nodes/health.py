@@ -122,7 +122,9 @@ def repeated_failures(
     nodes_of: dict[FailureReason, set[str]] = defaultdict(set)
     for each in known:
         nodes_of_job[each.job_id, each.reason].add(each.node)
-        nodes_of[each.reason].add(each.node)
+    for each in known:  # a job that fails wherever it goes shows nothing of any node
+        if len(nodes_of_job[each.job_id, each.reason]) == 1:
+            nodes_of[each.reason].add(each.node)
     own = [
         each
         for each in known

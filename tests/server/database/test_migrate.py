@@ -20,7 +20,7 @@ from server.database.metric_and_log_tables import metric_chunks
 from server.database.migrate import alembic_config, is_current, upgrade
 from server.database.queue_tables import demands
 from server.database.schema import metadata
-from server.database.tables import attempt_nodes, attempts, events, jobs, nodes
+from server.database.tables import attempt_nodes, attempts, events, jobs, nodes, tokens
 from server.goodput.step_sums import RecordedSteps, read_trainings
 from server.jobs.service import set_priority
 from server.metrics.points import CHUNK_POINTS, Points
@@ -372,3 +372,25 @@ def shown(row: Any) -> str:
     """Return what was found as text; SQLite's condition of an index is an object without one."""
     options = {name: str(value) for name, value in row.get("dialect_options", {}).items()}
     return repr({**row, "dialect_options": options})
+
+
+def test_jobs_from_before_have_the_token_of_their_name_where_one_had_it(
+    database: Database, context: Context, harness: Harness
+) -> None:
+    job_ids = [harness.submit(name=name) for name in ("once", "twice", "never")]
+    rows = (("token-1", "ada", "api"), ("token-2", "eve", "api"), ("token-3", "eve", "api"))
+    with database.write() as connection:
+        for token_id, name, kind in rows:
+            values = {"id": token_id, "name": name, "kind": kind, "hash": token_id}
+            connection.execute(sa.insert(tokens).values(**values, created_at=context.now()))
+        for job_id, name in zip(job_ids, ("ada", "eve", "bob"), strict=True):
+            connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(created_by=name))
+    with database.write() as connection:
+        command.downgrade(alembic_config(connection), "0053")
+    upgrade(database)
+    with database.read() as connection:
+        found = {
+            row.id: row.token_id
+            for row in connection.execute(sa.select(jobs.c.id, jobs.c.token_id))
+        }
+    assert [found[job_id] for job_id in job_ids] == ["token-1", None, None]

@@ -132,3 +132,20 @@ def test_a_restart_of_a_name_that_no_series_has_is_skipped(
 def test_a_metric_may_have_the_name_of_its_field(context: Context, writer: Writer) -> None:
     writer.send(*points(0, 3, 1.0, "names"))
     assert stored(context, "names")[0] == [0, 1, 2]
+
+
+def test_a_report_has_few_restarts_and_the_sender_continues(
+    context: Context, harness: Harness
+) -> None:
+    """Each reads and writes the tails of its series: a report of thousands would take minutes."""
+    harness.add_node()
+    _, (supervisor,) = harness.launched()
+    lines = [one for number in range(9) for one in (*points(1, 4, number), restart(1))]
+    lines += points(1, 3, 7.0)
+    content = [to_json(line).encode() + b"\n" for line in lines]
+    reply = send(context, supervisor, chunk(FILE, b"".join(content), start=0))
+    assert reply.acknowledged[FILE] == sum(map(len, content[: 5 * 4]))
+    rest = b"".join(content[5 * 4 :])
+    reply = send(context, supervisor, chunk(FILE, rest, start=reply.acknowledged[FILE]))
+    assert reply.acknowledged[FILE] == sum(map(len, content))
+    assert stored(context) == ([1, 2], [7.0, 7.0])

@@ -2569,10 +2569,10 @@ export interface components {
              */
             cache_dir: string | null;
             /**
-             * Kernel Archive
+             * Kernel Cache
              * @description Archive of compiled kernels that such attempts of the node share; absent where none is.
              */
-            kernel_archive: string | null;
+            kernel_cache: string | null;
         };
         /**
          * AttemptState
