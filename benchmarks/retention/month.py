@@ -2,7 +2,7 @@
 
 Tiny jobs are submitted over HTTP, placed by the scheduler's own round, and report over HTTP what a
 short training does: 200 steps of ten series, 400 lines of output, an end. Then the clock of the
-retention is set half a year ahead, and everything is forgotten. One line for each database; `month`
+retention is set two years ahead, and everything is forgotten. One line for each database; `month`
 extrapolates to 30 days of 1,000 jobs.
 
     python -m benchmarks.retention.month [--jobs 500] [--databases sqlite postgresql]
@@ -51,7 +51,7 @@ from trainyard.protocol.worker_messages import WorkerIdentity
 REPORTS, STEPS_A_REPORT, LINES_A_REPORT = 4, 50, 100
 JOBS_A_MONTH = 30_000
 WORKER = WorkerIdentity(folder="0" * 32, boot_id="b007-0000")
-LATER = timedelta(days=200)
+LATER = timedelta(days=800)
 """By how much the clock of the retention is set ahead."""
 KINDS: Mapping[str, tuple[str, ...]] = {
     "series": ("metric_series", "metric_tails", "metric_chunks", "rank_steps", "rank_progress"),
