@@ -128,18 +128,26 @@ def _answer(
         refuse_other_worker(claim.node, claim.worker, registered=workers[claim.node])
     token_hash = hash_token(token)
     repeats = share.state in NODE_LEASES.held and share.token_hash == token_hash
-    taken = [] if repeats else [_take(context, launch, share, claim, token_hash=token_hash)]
+    if not repeats and launch.attempt.desired != DesiredState.RUN:
+        state = launch.attempt.state
+        raise ConflictError(f"attempt {launch.attempt.id} is {state} and must not run")
     reply = _reply(context, connection, launch, node_rank=share.node_rank, token=token)
     check_reply(reply, claim.protocol)  # before the share is taken
-    return reply, taken
+    if repeats:
+        return reply, []
+    return reply, [_take(context, launch, share, claim, reply, token_hash=token_hash)]
 
 
 def _take(
-    context: Context, launch: Launch, share: AttemptNode, claim: Claim, *, token_hash: str
+    context: Context,
+    launch: Launch,
+    share: AttemptNode,
+    claim: Claim,
+    reply: ClaimReply,
+    *,
+    token_hash: str,
 ) -> _Taken:
     attempt, node = launch.attempt, share.node
-    if attempt.desired != DesiredState.RUN:
-        raise ConflictError(f"attempt {attempt.id} is {attempt.state} and must not run")
     to_claimed = node_to(
         attempt.id,
         node,
@@ -156,9 +164,10 @@ def _take(
         launch.subject.on(node),
         f"{node} took on {len(share.slots)} slot{'s' * (len(share.slots) != 1)}",
     )
-    tainted = bool(fields_with_code(context.secrets.restore(launch.job.spec, launch.job.env)))
-    start = attempt_to(attempt.id, AttemptState.STARTING, tainted=tainted)
-    starting = [start] if first else []
+    starting = []
+    if first:
+        tainted = bool(fields_with_code(reply.spec))
+        starting = [attempt_to(attempt.id, AttemptState.STARTING, tainted=tainted)]
     return _Taken([to_claimed, *starting], event)
 
 
