@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.library.client.imports import read_runs
+from tests.library.client.imports.read_runs import points
 from trainyard.client.errors import UsageError
 from trainyard.client.past_runs.past_run import (
     PastRun,
@@ -21,7 +23,6 @@ from trainyard.client.past_runs.past_run import (
     ordered,
     times_of,
 )
-from trainyard.client.past_runs.runs import find_runs
 from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.run.metric_names import legal_name
 
@@ -30,18 +31,8 @@ LOSS = [1.0, 0.5, 1 / 3, math.nan, 0.2]
 
 
 def runs(tool: ImportTool, path: Path | None = None) -> dict[str, PastRun]:
-    """Return the runs of a tool by their names, ordered."""
-    found = {}
-    for run in find_runs(tool, path or RECORDED / tool):
-        assert isinstance(run, PastRun), run
-        ordered(run)
-        found[run.name] = run
-    return found
-
-
-def points(run: PastRun, name: str) -> list[tuple[int, float]]:
-    columns = run.series[name]
-    return list(zip(columns.steps, columns.values, strict=True))
+    """Return the runs of a tool by their names."""
+    return {run.name: run for run in read_runs.runs(tool, path or RECORDED / tool)}
 
 
 def same(found: list[float], expected: list[float]) -> bool:

@@ -8,22 +8,12 @@ import zlib
 from pathlib import Path
 
 from tests.event_files import varint
-from trainyard.client.past_runs.past_run import PastRun, ordered
-from trainyard.client.past_runs.runs import find_runs
+from tests.library.client.imports.read_runs import Point, points, runs
+from trainyard.client.past_runs.past_run import PastRun
 
 
-def runs(path: Path) -> list[PastRun]:
-    found = []
-    for run in find_runs("wandb", path):
-        assert isinstance(run, PastRun), run
-        ordered(run)
-        found.append(run)
-    return found
-
-
-def losses(run: PastRun) -> list[tuple[int, float]]:
-    columns = run.series["loss"]
-    return list(zip(columns.steps, columns.values, strict=True))
+def losses(run: PastRun) -> list[Point]:
+    return points(run, "loss")
 
 
 def field(number: int, content: bytes | str) -> bytes:
@@ -77,7 +67,7 @@ def test_folders_of_one_run_are_one_run_in_the_order_of_their_start(tmp_path: Pa
     offline(tmp_path, "20250101_000000", "abcd1234", started=2000, steps=range(4, 9), lr=0.2)
     offline(tmp_path, "20250103_000000", "abcd1234", started=3000, steps=range(9, 11), end=EXIT)
     offline(tmp_path, "20250103_000001", "other123", started=1500, steps=range(2))
-    found = {run.run_id: run for run in runs(tmp_path)}
+    found = {run.run_id: run for run in runs("wandb", tmp_path)}
     assert {*found} == {"abcd1234", "other123"}
     run = found["abcd1234"]
     assert losses(run) == [
@@ -94,11 +84,11 @@ def test_folders_of_one_run_are_one_run_in_the_order_of_their_start(tmp_path: Pa
 def test_a_last_part_without_an_end_is_no_success(tmp_path: Path) -> None:
     offline(tmp_path, "1", "abcd1234", started=1000, steps=range(3), end=EXIT)
     offline(tmp_path, "2", "abcd1234", started=2000, steps=range(3, 5))
-    (run,) = runs(tmp_path)
+    (run,) = runs("wandb", tmp_path)
     assert (run.state, run.reason) == ("stopped", "no end is recorded")
 
 
 def test_one_id_in_two_projects_is_two_runs(tmp_path: Path) -> None:
     offline(tmp_path, "1", "baseline", started=1000, steps=range(3), project="a")
     offline(tmp_path, "2", "baseline", started=2000, steps=range(3), project="b")
-    assert [run.points for run in runs(tmp_path)] == [3, 3]
+    assert [run.points for run in runs("wandb", tmp_path)] == [3, 3]
