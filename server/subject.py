@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,8 @@ class Actor:
     """Token of a person, by which the person is known: another token may have the same name."""
     is_admin: bool = False
     """Whether it is the admin token."""
+    token_hash: str | None = field(default=None, compare=False, repr=False)
+    """Hash of the token of a request: the admin token keeps its id when it is replaced."""
 
     @property
     def identity(self) -> str:

@@ -84,7 +84,8 @@ def replace_admin_token(context: Context) -> AdminRotation:
     """
     token, now = make_token(TokenKind.ADMIN), context.now()
     with context.database.write() as connection:
-        former = connection.scalar(select(tokens.c.created_at).where(tokens.c.id == ADMIN_ID))
+        query = select(tokens.c.created_at).where(tokens.c.id == ADMIN_ID)
+        former = connection.scalar(query.with_for_update())  # before all that it may be making
         ended = connection.execute(delete(sessions).where(sessions.c.token_id == ADMIN_ID))
         codes = (tokens.c.kind == TokenKind.LOGIN) & tokens.c.revoked_at.is_(None)
         spent = connection.execute(update(tokens).where(codes).values(revoked_at=now))

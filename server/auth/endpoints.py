@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from server.auth import service
-from server.auth.dependencies import Cookie, Person, admin, check_origin, cookie_name, person
+from server.auth.dependencies import Admin, Cookie, Person, admin, check_origin, cookie_name, person
 from server.auth.throttle import check_logins, note_failed_login
 from server.auth.tokens import TokenKind
 from server.database.rows import Token
@@ -80,12 +80,11 @@ def log_out(context: ServerContext, cookie: Cookie) -> Response:
     "/tokens",
     status_code=201,
     response_model=TokenView,
-    dependencies=[admin],
     summary="Create a token",
 )
-def create(context: ServerContext, body: TokenBody) -> Response:
+def create(context: ServerContext, principal: Admin, body: TokenBody) -> Response:
     """Create a token; only this reply has its secret."""
-    row, token = service.create_token(context, body)
+    row, token = service.create_token(context, body, actor=principal.actor)
     return reply(_token_view(row, secret=token), status=201)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -42,6 +42,8 @@ class Principal:
     name: str
     kind: TokenKind
     token_id: str
+    token_hash: str = field(default="", repr=False)
+    """Hash of the token, also that of a browser session's."""
     node: str | None = None
     source: str | None = None
     pilot: tuple[str, int] | None = None
@@ -52,21 +54,22 @@ class Principal:
     @property
     def actor(self) -> Actor:
         """The actor of the request's changes."""
-        return Actor(self.name, self.token_id, is_admin=self.kind is TokenKind.ADMIN)
-
-
-@dataclass(frozen=True, slots=True)
-class SessionToken(Token):
-    """The token by which a browser session was opened."""
-
-    session_expires_at: Annotated[datetime, sessions.c.expires_at]
+        is_admin = self.kind is TokenKind.ADMIN
+        return Actor(self.name, self.token_id, is_admin=is_admin, token_hash=self.token_hash)
 
 
 @dataclass(frozen=True, slots=True)
 class GivenToken(Token):
-    """A token that is looked up with others."""
+    """A token with the hash by which it is found."""
 
     hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionToken(GivenToken):
+    """The token by which a browser session was opened."""
+
+    session_expires_at: Annotated[datetime, sessions.c.expires_at]
 
 
 @dataclass(frozen=True)
@@ -194,10 +197,13 @@ def close_session(context: Context, cookie: str) -> None:
         connection.execute(delete(sessions).where(sessions.c.hash == hash_token(cookie)))
 
 
-def create_token(context: Context, request: TokenRequest) -> tuple[Token, str]:
+def create_token(
+    context: Context, request: TokenRequest, *, actor: Actor = SERVER
+) -> tuple[Token, str]:
     """Store a new token and return its row and, once, the token itself.
 
     Raises:
+        UnauthenticatedError: the token of the actor has ended meanwhile.
         InvalidRequestError: the name is reserved, or a login code would live too long.
         ConflictError: another API token has this name.
     """
@@ -224,6 +230,7 @@ def create_token(context: Context, request: TokenRequest) -> tuple[Token, str]:
         "expires_at": now + lifetime,
     }
     with context.database.write() as connection:
+        hold_token(connection, actor, now)
         if request.kind == "api" and _name_is_taken(connection, request.name, now):
             raise ConflictError(
                 f"an API token is already named {request.name!r}: revoke it or take another name"
@@ -231,6 +238,22 @@ def create_token(context: Context, request: TokenRequest) -> tuple[Token, str]:
         connection.execute(insert(tokens).values(values))
         row = Token.one(connection, Token.select().where(tokens.c.id == values["id"]))
     return row, token
+
+
+def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
+    """Keep the token of a request valid until the transaction ends.
+
+    For what lasts longer than the request: its end, which comes before or after this transaction,
+    then finds all that the token has made.
+
+    Raises:
+        UnauthenticatedError: it has ended since the request was authenticated.
+    """
+    if actor.token_hash is None:  # a part of the system
+        return
+    held = select(tokens.c.id).where(tokens.c.hash == actor.token_hash, is_valid(now))
+    if connection.execute(held.with_for_update(read=True)).one_or_none() is None:
+        raise UnauthenticatedError("the token has ended since the request began")
 
 
 def list_tokens(context: Context, *, after: str | None, limit: int) -> Sequence[Token]:
@@ -251,7 +274,7 @@ def revoke_token(context: Context, token_id: str) -> None:
     """
     with context.database.write() as connection:
         found = select(tokens.c.kind).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
-        row = connection.execute(found).one_or_none()
+        row = connection.execute(found.with_for_update()).one_or_none()
         if row is None:
             raise NotFoundError(f"no token has the id {token_id!r}")
         if row.kind == TokenKind.ADMIN:
@@ -320,18 +343,22 @@ def _is_unnoted(row: Token, now: datetime) -> bool:
     return row.last_used_at is None or now - row.last_used_at >= LAST_USED_PRECISION
 
 
-def _principal(row: Token) -> Principal:
+def _principal(row: GivenToken) -> Principal:
     return Principal(
         name=row.name,
         kind=TokenKind(row.kind),
         token_id=row.id,
+        token_hash=row.hash,
         node=row.node,
         source=row.source,
     )
 
 
-def _use_up_login_code(connection: Connection, code: str, now: datetime) -> Token:
+def _use_up_login_code(connection: Connection, code: str, now: datetime) -> GivenToken:
     """Revoke the code and return the admin token, which alone can create login codes."""
+    is_admin = and_(tokens.c.kind == TokenKind.ADMIN, is_valid(now))
+    held = GivenToken.select().where(is_admin).with_for_update(read=True)
+    admin = GivenToken.one_or_none(connection, held)  # first, as a rotation locks it
     used = connection.execute(
         update(tokens)
         .where(
@@ -342,18 +369,17 @@ def _use_up_login_code(connection: Connection, code: str, now: datetime) -> Toke
         )
         .values(revoked_at=now, last_used_at=now)
     )
-    if used.rowcount != 1:
+    if admin is None or used.rowcount != 1:
         raise UnauthenticatedError("the login code is unknown, expired or used up")
-    is_admin = and_(tokens.c.kind == TokenKind.ADMIN, is_valid(now))
-    return Token.one(connection, Token.select().where(is_admin))
+    return admin
 
 
-def _person_row(connection: Connection, token: str | None, now: datetime) -> Token:
+def _person_row(connection: Connection, token: str | None, now: datetime) -> GivenToken:
     if token is None:
         raise UnauthenticatedError("give a token, or the code of a login link")
     is_person = tokens.c.kind.in_([TokenKind.ADMIN, TokenKind.API])
-    query = Token.select().where(tokens.c.hash == hash_token(token), is_person, is_valid(now))
-    row = Token.one_or_none(connection, query)
+    query = GivenToken.select().where(tokens.c.hash == hash_token(token), is_person, is_valid(now))
+    row = GivenToken.one_or_none(connection, query.with_for_update(read=True))
     if row is None:
         raise UnauthenticatedError("the token is unknown, expired or revoked")
     return row

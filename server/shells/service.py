@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from server.attempts.launch import newest_launch
+from server.auth.service import hold_token
 from server.context import Context
 from server.database.metric_and_log_tables import shells
 from server.database.rows import AttemptNode, Job
@@ -52,6 +53,7 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
 
     Raises:
         NotFoundError: there is no such job.
+        UnauthenticatedError: the token of the actor has ended meanwhile.
         ForbiddenError: the actor neither submitted the job nor is an admin.
         InvalidRequestError: this server runs no code of people, or the attempt lacks the node or
             the rank.
@@ -60,6 +62,7 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
     shell_id, now = context.new_id(), context.now()
     with context.database.write() as connection:
         lock_job(connection, job_id)
+        hold_token(connection, actor, now)
         if not context.settings.allow_code:
             raise InvalidRequestError.at("/argv", NO_CODE)
         launch = newest_launch(connection, job_id)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import argparse
 import io
+import threading
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
 from server.app.admin_command import add_options, rotate_admin_token
 from server.auth.admin import ADMIN_ID
-from server.auth.service import open_session, replace_token_of
+from server.auth.service import (
+    authenticate_token,
+    create_token,
+    hold_token,
+    open_session,
+    replace_token_of,
+)
 from server.auth.tokens import TokenKind
 from server.context import Context
 from server.database.metric_and_log_tables import shells
@@ -21,6 +28,7 @@ from server.shells.service import open_shell
 from server.subject import Actor
 from tests.server.api.in_process import TestClient
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness
+from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.shell_sessions.views import ShellRequest
 
 API, SESSION = "/api/v1", "/api/v1/auth/session"
@@ -184,3 +192,40 @@ def test_commands_of_a_token_end_with_it(
     rotate(context)
     with context.database.read() as connection:
         assert sorted(connection.scalars(closed)) == ["ada", "admin"]
+
+
+@BRINGS_CODE
+def test_what_outlives_a_request_is_refused_where_its_token_has_ended_meanwhile(
+    admin_token: str, context: Context, harness: Harness
+) -> None:
+    harness.add_node()
+    job_id, _ = harness.running()
+    held = authenticate_token(context, admin_token).actor
+    link = create_token(context, TokenRequest(name="link", kind="login"), actor=held)[1]
+    opened = open_session(context, token=None, code=link).principal.actor
+    assert opened.token_hash == held.token_hash, "a session holds the token that opened it"
+    rotate(context)
+    for actor in (held, opened):
+        with pytest.raises(UnauthenticatedError, match="has ended since the request began"):
+            create_token(context, TokenRequest(name="late"), actor=actor)
+        with pytest.raises(UnauthenticatedError, match="has ended since the request began"):
+            open_shell(context, job_id, ShellRequest(argv=("ls",)), actor=actor)
+    with context.database.read() as connection:
+        assert connection.scalars(select(shells.c.id)).all() == []
+
+
+def test_a_rotation_waits_for_what_its_token_is_making(
+    admin_token: str, context: Context, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = authenticate_token(context, admin_token).actor
+    thread = threading.Thread(target=rotate, args=(context,))
+    with context.database.write() as connection:
+        hold_token(connection, held, context.now())
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        # Made by the same transaction, which the rotation then finds.
+        row = {"id": context.new_id(), "name": "late", "kind": TokenKind.API, "hash": "late"}
+        connection.execute(insert(tokens).values(row | {"created_at": context.now()}))
+    thread.join(60)
+    assert "  api     late  " in capsys.readouterr().err
