@@ -62,6 +62,7 @@ DEEP = {
     "tests/trainer/models/own/test_data_dependence.py": "branches of own models on every layout",
     "tests/trainer/models/own/test_own_model.py": "own models, in runs",
     "tests/trainer/models/own/test_parallel_plans.py": "own models on every layout",
+    "tests/trainer/models/own/test_shared_buffers.py": "changed buffers of own models on layouts",
     "tests/trainer/models/test_ties.py": "tied embeddings on every layout",
     "tests/trainer/numerics": "the numbers of every layout, against one rank",
     "tests/trainer/operations/test_export_and_sample.py": "exports and samples of a checkpoint",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import FSDPModule
 
@@ -14,6 +15,7 @@ from trainer.data.batches import MicroBatch
 from trainer.data.digest import sequence_hash
 from trainer.loop.clipping import clip_grad_norm
 from trainer.loop.optimizer import ShardAdamW
+from trainer.loop.shared_buffers import SharedBuffers
 from trainer.loop.used_parameters import SameParameters, UsedParameters
 from trainer.metrics.metrics_logger import StepMetrics
 from trainer.models.base import DataDependence, Model
@@ -55,6 +57,9 @@ class MicroBatchLoop:
         self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
         self._used: UsedParameters | None = None
         self._same: SameParameters | None = None
+        self._buffers: SharedBuffers | None = None
+        if isinstance(model, OwnModel) and dist.get_world_size() > 1:
+            self._buffers = SharedBuffers(model)
         if isinstance(model, OwnModel) and isinstance(model, FSDPModule):
             if model.data_dependence == DataDependence.NOWHERE:
                 self._same = SameParameters(model, model.used_parameters)
@@ -81,6 +86,8 @@ class MicroBatchLoop:
             total += loss.detach()
         if self._used is not None:
             self._used.drop_others()
+        if self._buffers is not None:
+            self._buffers.share()
         return total
 
     @torch.no_grad()

@@ -7,6 +7,7 @@ from importlib import import_module
 
 from torch.distributed.device_mesh import DeviceMesh
 
+from trainer.errors import LaunchError
 from trainer.models.base import DataDependence, Model
 from trainer.models.own.data_dependence import BlockOrder, Trial, find_data_dependence
 from trainer.models.own.own_model import OwnModel
@@ -76,6 +77,12 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
         for stage in stages.values():
             shard(stage, mesh, spec, layout)
     if own is not None:
+        if layout.pp > 1 and layout.dp > 1 and trial.changed:
+            raise LaunchError(
+                f"parallelism.pp={layout.pp} on {layout.dp} data-parallel ranks, but forward of "
+                f"model.factory changes the buffer {min(trial.changed)}; legal: pp=1, or one such "
+                "rank"
+            )
         _watch(own, stages, spec, trial, sharded=sharded)
     return stages
 
@@ -86,6 +93,8 @@ def _watch(
     """Have an own model refuse, while it runs, what other ranks would not follow."""
     if trial.used is not None:
         own.used_parameters = frozenset(f"net.{name}" for name in trial.used)
+    if trial.changed is not None:
+        own.changed_buffers = frozenset(f"net.{name}" for name in trial.changed)
     for stage in stages.values():
         refuse_changed_requirements(stage)
         assert isinstance(stage, OwnModel), "a part of an own model is one"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from trainer.errors import LaunchError
 from trainer.models.base import DataDependence
 from trainer.models.own.child_process import in_child
 from trainer.models.own.own_model import OwnModel, blocks_of
+from trainer.models.own.saved_buffers import SavedBuffers
 from trainer.models.stateless_rng import Noise
 from trainyard.spec.job import JobSpec
 
@@ -42,6 +44,8 @@ class Trial:
     """The order of the blocks in training, and that in evaluation; empty where it failed."""
     used: frozenset[str] | None = None
     """Parameters of the user's module that backward reached; None where that is not known."""
+    changed: frozenset[str] | None = None
+    """Buffers of checkpoints that forward changed in training; None where it failed."""
     reason: str | None = None
     """Why it failed."""
     reads_values: bool = False
@@ -115,9 +119,8 @@ def _trial(model: OwnModel, spec: JobSpec) -> Trial:
 
     def run() -> dict[str, Any]:
         try:
-            evaluation, _ = _run(model, spec, training=False)
-            training, used = _run(model, spec, training=True)
-            return {"evaluation": evaluation, "training": training, "used": used}
+            evaluation, training = (_run(model, spec, training=each) for each in (False, True))
+            return {**training, "evaluation": evaluation["order"]}
         except Exception as error:  # noqa: BLE001 -- user code may raise anything
             words, _, _ = f"{type(error).__name__}: {error}".partition("\n")
             return {"reason": words[:300], "reads_values": reads_values(error)}
@@ -127,8 +130,11 @@ def _trial(model: OwnModel, spec: JobSpec) -> Trial:
         return Trial(reason="the process that ran it has ended without a result")
     if "reason" in found:
         return Trial(reason=found["reason"], reads_values=found["reads_values"])
-    orders = {True: tuple(found["training"]), False: tuple(found["evaluation"])}
-    return Trial(orders, used=None if found["used"] is None else frozenset(found["used"]))
+    return Trial(
+        orders={True: tuple(found["order"]), False: tuple(found["evaluation"])},
+        used=None if found["used"] is None else frozenset(found["used"]),
+        changed=frozenset(found["changed"]),
+    )
 
 
 def reads_values(error: Exception) -> bool:
@@ -139,10 +145,12 @@ def reads_values(error: Exception) -> bool:
     return any(part in text for part in ("meta tensor", "register_meta", "meta device type"))
 
 
-def _run(model: OwnModel, spec: JobSpec, *, training: bool) -> tuple[list[str], list[str] | None]:
-    """Run a new instance on the meta device; return its blocks in the order in which they run.
+def _run(model: OwnModel, spec: JobSpec, *, training: bool) -> dict[str, Any]:
+    """Run a new instance on the meta device, in training with backward.
 
-    And the parameters that backward reaches, where it runs there.
+    Returns:
+        `order`: its blocks in the order in which they ran; `changed`: the buffers that forward has
+        changed; `used`: the parameters that backward has reached, None where it did not run.
     """
     order: list[str] = []
     with torch.device("meta"), torch.set_grad_enabled(training):
@@ -155,15 +163,16 @@ def _run(model: OwnModel, spec: JobSpec, *, training: bool) -> tuple[list[str], 
         if training and "noise" in inspect.signature(net.forward).parameters:
             keys_B = torch.zeros(1, dtype=torch.int64)
             options["noise"] = Noise(keys_B, torch.arange(spec.training.seq_len))
+        buffers = SavedBuffers(net)
+        before = buffers.versions()
         result = net(tokens_BS, **options)
-        if not training:
-            return order, None
         ran = list(order)  # backward may run blocks again
-        try:
-            result.sum().backward()
-        except Exception:  # noqa: BLE001 -- user code may raise anything
-            return ran, None
-        return ran, [name for name, p in net.named_parameters() if p.grad is not None]
+        found = {"order": ran, "changed": buffers.changed(before), "used": None}
+        if training:
+            with suppress(Exception):  # user code may raise anything
+                result.sum().backward()
+                found["used"] = [n for n, p in net.named_parameters() if p.grad is not None]
+        return found
 
 
 def _append(order: list[str], name: str, *_: object) -> None:

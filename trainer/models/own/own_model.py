@@ -56,6 +56,8 @@ class OwnModel(Model):
         """Builds the user's module on torch's default device."""
         self.used_parameters: frozenset[str] | None = None
         """Names of the parameters that backward reaches for all tokens, where they are known."""
+        self.changed_buffers: frozenset[str] | None = None
+        """Names of the buffers that forward changes while training, where they are known."""
         self._stream_dtype: torch.dtype = getattr(torch, spec.training.param_dtype)
         self.net = self.build()
         check_parameters(self.net)

@@ -164,6 +164,44 @@ class Plain(Net):
         return x
 
 
+class Averaging(Plain):
+    """Keeps a mean of what it has seen, and how often, outside of the blocks and in them."""
+
+    mean: Tensor
+    seen: Tensor
+    odd: Tensor
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("seen", torch.zeros(2, dtype=torch.int64))
+        self.register_buffer("odd", torch.zeros(3, dtype=torch.bool))
+        self.blocks[0].register_buffer("last", torch.zeros(1))
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * tokens.float().mean()
+            self.seen += tokens.shape[0]
+            self.odd.copy_(tokens[0, :3] % 2 == 1)
+            self.blocks[0].get_buffer("last").copy_(tokens[0, :1])
+        return super().middle(tokens, x)
+
+
+class Surprising(Plain):
+    """Changes a buffer, but not on the meta device."""
+
+    seen: Tensor
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        if not tokens.is_meta:
+            self.seen += 1
+        return super().middle(tokens, x)
+
+
 class Recomputing(Plain):
     """Recomputes its blocks by itself, so backward runs them again."""
 
@@ -284,6 +322,7 @@ class Freezing(Plain):
 
 
 KINDS = (Experts, Skipping, EarlyExit, Thawing, Router, InBlocks)
+OF_BUFFERS = (Averaging, Surprising)
 PLAIN = (Plain, Recomputing, Caching, Logging, Masking, Foreign)
 REFUSED = (
     *(Claims, Drawn, Shuffled, Reordered, Picking),
@@ -293,6 +332,6 @@ REFUSED = (
 
 def build(vocab_size: int, seq_len: int, kind: str, width: int = 16, depth: int = 3) -> Any:
     del seq_len
-    return {each.__name__: each for each in (*KINDS, *PLAIN, *REFUSED)}[kind](
+    return {each.__name__: each for each in (*KINDS, *PLAIN, *OF_BUFFERS, *REFUSED)}[kind](
         vocab_size, width, depth
     )

@@ -355,3 +355,25 @@ def test_what_only_shows_on_ranks_is_refused_by_all(
     with pytest.raises(RankError, match=message):
         run_ranks(2, train_rank, str(run), Meddling(), initialize=False)
     assert Attempt(run).error.reason == "launch_error"
+
+
+def test_a_changed_buffer_is_refused_where_stages_have_replicas(tmp_path: Path) -> None:
+    source = f"""
+        import torch
+
+        class Model(Cut):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("seen", torch.zeros(()))
+
+            def forward(self, x):
+                self.seen += 1
+                return super().forward(x)
+
+            {PIECES}
+                return {ENDS}
+        """
+    run = asking(tmp_path, source, Layout(pp=2, dp_shard=2))
+    with pytest.raises(RankError, match="parallelism.pp=2 on 2 data-parallel ranks, but forward"):
+        run_ranks(4, train_rank, str(run), Meddling(), initialize=False)
+    assert "changes the buffer seen; legal: pp=1" in Attempt(run).error.message

@@ -1,0 +1,74 @@
+"""Buffers that forward of an own model changes: those of the first rank count on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from trainer.errors import LaunchError
+from trainer.models.own.own_model import OwnModel
+from trainer.models.own.saved_buffers import SavedBuffers
+
+
+class SharedBuffers:
+    """Copies the changed buffers of rank 0 to the others, by one broadcast a step.
+
+    Each rank changes them by its own sequences, and a checkpoint has one of them. So a resume would
+    give the ranks other values than those with which they would have gone on. DDP of torch does the
+    same (`broadcast_buffers`).
+    """
+
+    def __init__(self, model: OwnModel) -> None:
+        """Copy nothing yet.
+
+        Args:
+            model: an own model. Its `changed_buffers` are copied, or all that checkpoints hold
+                where these are not known.
+        """
+        known = model.changed_buffers
+        self._buffers = SavedBuffers(model)
+        self._shapes = {
+            name: buffer.shape
+            for name, buffer in self._buffers.tensors().items()
+            if (known is None or name in known) and not isinstance(buffer, DTensor)
+        }
+        self._before = self._buffers.versions()
+
+    def share(self) -> None:
+        """Give this rank the buffers of rank 0. A collective if any are copied.
+
+        Raises:
+            LaunchError: forward has changed a buffer that is not copied, or the shape of one.
+        """
+        for name in self._buffers.changed(self._before):
+            if name not in self._shapes:
+                raise LaunchError(
+                    f"model.factory: forward changes the buffer {name}, which it did not on the "
+                    "meta device; legal on several ranks: one that each forward changes, or one "
+                    "that is the same on all ranks, with persistent=False"
+                )
+        if self._shapes:
+            held = self._buffers.tensors()
+            self._copy([(name, held[name]) for name in self._shapes])
+        self._before = self._buffers.versions()
+
+    @torch.no_grad()
+    def _copy(self, buffers: Sequence[tuple[str, Tensor]]) -> None:
+        for name, buffer in buffers:
+            if buffer.shape != self._shapes[name]:
+                raise LaunchError(
+                    f"model.factory: forward gives the buffer {name} the shape "
+                    f"{list(buffer.shape)}; legal on several ranks: its first one, "
+                    f"{list(self._shapes[name])}"
+                )
+        # The widest elements first: each tensor then begins at a multiple of its elements' size.
+        ordered = sorted((each for _, each in buffers), key=Tensor.element_size, reverse=True)
+        bytes_of_all = torch.cat([each.reshape(-1).view(torch.uint8) for each in ordered])
+        dist.broadcast(bytes_of_all, src=0)
+        parts = bytes_of_all.split([each.nbytes for each in ordered])
+        for each, part in zip(ordered, parts, strict=True):
+            each.copy_(part.view(each.dtype).view(each.shape))
