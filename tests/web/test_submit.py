@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from playwright.sync_api import Locator, Page, expect
 
@@ -100,7 +101,7 @@ def test_what_is_left_to_the_device_can_be_chosen(theatre: Theatre, visit: Visit
     fill(page, "training-log_every_steps", "5")
     expect(command).to_have_text("$ trainyard submit --set training.log_every_steps=5")
     fill(page, "training-log_every_steps", "auto")
-    expect(command).to_have_text("$ trainyard submit")
+    expect(command).to_have_text("$ trainyard submit --set name=job")
 
 
 def test_form_and_text_are_one_draft(theatre: Theatre, visit: Visit) -> None:
@@ -157,3 +158,21 @@ def fill(page: Page, field: str, value: str) -> None:
 
 def said(page: Page, field: str) -> Locator:
     return page.locator(f"#field-{field}-said")
+
+
+def test_what_cannot_fit_is_confirmed(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/jobs/new").page
+    fill(page, "name", "large")
+    fill(page, "model-size", "405B")
+    plan = page.get_by_role("complementary", name="Plan")
+    expect(plan.locator(".badge", has_text="does not fit")).to_be_visible()
+    button = plan.get_by_role("button", name="Submit job")
+    button.click()
+    dialog = page.get_by_role("dialog", name="Submit a job that does not fit?")
+    expect(dialog).to_contain_text("the fullest rank needs about")
+    dialog.get_by_role("button", name="Back").click()
+    expect(dialog).to_have_count(0)
+    expect(page).to_have_url(re.compile("/jobs/new$"))
+    button.click()
+    dialog.get_by_role("button", name="Submit it").click()
+    expect(page.get_by_role("heading", name="large")).to_be_visible()

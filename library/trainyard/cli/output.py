@@ -51,6 +51,11 @@ def write_text(*parts: RenderableType) -> None:
     out.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
+def has_terminal() -> bool:
+    """Return whether a person can answer a question."""
+    return sys.stdin.isatty()
+
+
 def note(text: str) -> None:
     """Write to stderr, apart from the output."""
     console(stderr=True).print(Text(text, style="dim"))

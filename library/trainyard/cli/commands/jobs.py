@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any
@@ -16,7 +15,7 @@ from trainyard.cli.commands.watch import end_code, watch_job
 from trainyard.cli.errors import FAILED, explained
 from trainyard.cli.listings import draw_options
 from trainyard.cli.options import Follow, JobReference, Json, Reason, Set, Wait, Yes
-from trainyard.cli.output import emit, write_json, write_text
+from trainyard.cli.output import emit, has_terminal, write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_preview
 from trainyard.client import spec_file
@@ -212,7 +211,7 @@ def delete(
 
 def confirm(question: str, *, flag: str) -> None:
     """Prompt for confirmation; without a terminal fail and name the option that replaces it."""
-    if not sys.stdin.isatty():
+    if not has_terminal():
         raise UsageError(question, remedy=f"There is no terminal for an answer: use {flag}.")
     if not typer.confirm(question, err=True):
         raise typer.Exit(FAILED)

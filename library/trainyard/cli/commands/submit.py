@@ -13,8 +13,8 @@ import typer
 from trainyard.base.problems import Problem
 from trainyard.cli.commands.watch import end_code, watch_job
 from trainyard.cli.errors import FAILED, explained
-from trainyard.cli.options import Follow, Json, Set, SpecFile
-from trainyard.cli.output import emit, note, write_json, write_text
+from trainyard.cli.options import Follow, Json, Set, SpecFile, Yes
+from trainyard.cli.output import emit, has_terminal, note, write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_plan, warning_lines
 from trainyard.client import packing, spec_file
@@ -24,6 +24,7 @@ from trainyard.client.past_runs.past_run import UnreadRun
 from trainyard.client.past_runs.runs import ImportResult, find_runs, import_runs
 from trainyard.client.sdk import Client
 from trainyard.client.template import program_template, spec_template
+from trainyard.planner.results import AnyPlan
 from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.spec.job import DEFAULT_PROJECT
 
@@ -69,14 +70,26 @@ def submit(
         str | None,
         typer.Option("--idempotency-key", help="The same key submits one job, however often."),
     ] = None,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Submit a job."""
+    """Submit a job; what its plan warns of is shown, and confirmed where it cannot fit."""
+    if file is None and not settings:
+        there = Path("job.toml").is_file()
+        raise UsageError(
+            "submit needs a spec file",
+            remedy="trainyard submit job.toml"
+            if there
+            else "`trainyard init` writes one. "
+            "--set fields alone, such as --set name=tiny, submit the default job with them.",
+        )
     with Client() as yard:
         with _document(yard, file, settings) as document:
-            if "program" in document:  # what cannot be known of it shows only as it runs
-                for line in warning_lines(yard.plan(document).warnings):
-                    note(f"Warning: {line}")
+            planned = yard.plan(document)
+            for line in warning_lines(planned.warnings):
+                note(f"Warning: {line}")
+            if planned.fits is False and not yes:
+                _confirm_misfit(planned)
             job = yard.submit(document, idempotency_key=key)
         if wait:
             note(f"Submitted {job.name} ({job.id}).")
@@ -87,6 +100,13 @@ def submit(
             write_text(job_line(job), f"\nNext: trainyard watch {job.id}")
         if wait:
             raise typer.Exit(end_code(job.state))
+
+
+def _confirm_misfit(plan: AnyPlan) -> None:
+    """Have a person decide about a job that does not fit; without a terminal it is submitted."""
+    question = f"The job does not fit into the memory of {plan.name}. Submit it?"
+    if has_terminal() and not typer.confirm(question, err=True):
+        raise typer.Exit(FAILED)
 
 
 def import_(

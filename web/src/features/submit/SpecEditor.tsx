@@ -9,8 +9,10 @@ import { InlineError } from "@/shared/ui/Notice";
 import { type Tab, Tabs } from "@/shared/ui/Tabs";
 import { SUBMIT } from "@/shared/url/pages";
 import { usePageParams, type ValuesOf } from "@/shared/url/params";
+import { submitCommand } from "./commandLine";
 import { type Edit, SpecForm } from "./form/SpecForm";
 import { SpecText } from "./form/SpecText";
+import { MisfitDialog } from "./plan/MisfitDialog";
 import { PlanPanel } from "./plan/PlanPanel";
 import { usePlan } from "./plan/usePlan";
 import { NO_PROBLEMS, placeProblems } from "./problems";
@@ -58,8 +60,11 @@ export function SpecEditor({ sections: all, start, from }: SpecEditorProps) {
   const planned = plan.plan?.kind === "trainer" ? plan.plan.batch.micro_batch_size : 1;
   const chooseLayout = (option: RankedLayout) =>
     edit((draft) => withLayout(draft, option, planned));
+  const [isMisfitAsked, setIsMisfitAsked] = useState(false);
+  const isMisfit = !plan.isOld && plan.plan?.kind === "trainer" && plan.plan.fits === false;
+  const send = () => (isMisfit ? setIsMisfitAsked(true) : submit.mutate());
   const button = (
-    <Button look="primary" busy={submit.isPending} onClick={() => submit.mutate()}>
+    <Button look="primary" busy={submit.isPending} onClick={send}>
       Submit job
     </Button>
   );
@@ -97,6 +102,14 @@ export function SpecEditor({ sections: all, start, from }: SpecEditorProps) {
           elsewhere={problems.elsewhere}
           onLayout={chooseLayout}
         >
+          {isMisfitAsked && plan.plan && (
+            <MisfitDialog
+              plan={plan.plan}
+              command={submitCommand(spec)}
+              submit={submit}
+              onClose={() => setIsMisfitAsked(false)}
+            />
+          )}
           {submit.isError && !(submit.error instanceof ApiError && submit.error.errors.length) && (
             <InlineError error={submit.error} />
           )}

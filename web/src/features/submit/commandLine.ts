@@ -11,6 +11,8 @@ const NEEDS_QUOTES = /^$|^\s|\s$|^["'[{]/;
 export function submitCommand(spec: JsonObject): string {
   const settings = settingsOf(spec, "");
   if (settings === null) return "trainyard submit job.json";
+  // Without any the command shows its usage: the default job has a name to give.
+  if (settings.length === 0) settings.push("name=job");
   const options = settings.map((setting) => `--set ${quoted(setting)}`);
   const separator = options.length > ONE_LINE ? " \\\n  " : " ";
   return ["trainyard submit", ...options].join(separator);

@@ -166,7 +166,7 @@ describe("the command line", () => {
         `--set 'env.NOTE=it'\\''s'`,
       ].join(" \\\n  "),
     );
-    expect(submitCommand({})).toBe("trainyard submit");
+    expect(submitCommand({})).toBe("trainyard submit --set name=job");
     expect(submitCommand({ name: "b" })).toBe("trainyard submit --set name=b");
   });
 
