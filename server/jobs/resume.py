@@ -209,6 +209,8 @@ def _prepare(
         raise InvalidRequestError.at(
             "/steps", f"steps={steps}, but {parent.id} stands at step {parent.step} already"
         )
+    if request.checkpoint_id is None and not request.allow_code_change:
+        _refuse_what_runs(job, baseline, following)
     check_spec(context, context.secrets.restore(following.effective, job.env))
     _check_root(baseline, following, parent)
     check_world_size(context, following.plan.world_size, pointer="/world_size")
@@ -226,6 +228,18 @@ def _refuse_imported(job: Job) -> None:
         raise ConflictError(
             f"{job.name} was imported from {job.imported_from}: it ran elsewhere, and cannot be "
             "resumed here"
+        )
+
+
+def _refuse_what_runs(job: Job, baseline: Baseline, following: NextAttempt) -> None:
+    """Refuse a resize of a running job to what it runs with already."""
+    ordered = job.spec.layout() if job.chosen is None else job.chosen.layout
+    same = following.overrides == baseline.overrides and following.plan.layout == baseline.layout
+    # Of an elastic job that has shrunk it is a change: it would not grow back.
+    if job.state == JobState.RUNNING and same and ordered == baseline.layout:
+        raise ConflictError(
+            f"{job.name} runs on {following.plan.name} with these settings already; name what "
+            "changes, an older checkpoint, or stop it first"
         )
 
 
