@@ -96,7 +96,7 @@ def _created(context: Context, job: Job) -> Response:
     return reply(view_of(context, job), status=201, headers=headers)
 
 
-JOB_KEY = r"^[01][0-9a-hjkmnp-tv-z]{26}$"
+JOB_KEY = r"^[012][0-9a-hjkmnp-tv-z]{26}-?[0-9]{1,3}$"
 """Rank of the group and id, as `job_key` writes them."""
 
 
@@ -116,9 +116,10 @@ async def job_filter(
     search: Annotated[
         str | None,
         Query(
-            pattern=r"^[A-Za-z0-9._-]+$",
+            pattern=r"^[A-Za-z0-9._ -]+$",
             max_length=80,
-            description="With this text in the name, or with an id that begins with it.",
+            description="Words in any order, each in the name, in a tag, or at the beginning of "
+            "the id; case does not matter.",
         ),
     ] = None,
     imported: Annotated[
@@ -139,7 +140,10 @@ def list_(
     wanted: Wanted,
     order: Annotated[
         JobOrder,
-        Query(description="`newest` first, or those that have not ended first (`active`)."),
+        Query(
+            description="`newest` first; or those that run, those that wait by priority, and those "
+            "that have ended (`active`)."
+        ),
     ] = JobOrder.NEWEST,
 ) -> Response:
     """List jobs by the time of submission, the newest first, or the active ones before the rest.

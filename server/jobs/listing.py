@@ -15,6 +15,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    case,
     func,
     literal_column,
     or_,
@@ -35,8 +36,14 @@ from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 _ESCAPED = re.compile(r"[/%_]")
 
 
-RANKS = {state: int(state in TERMINAL_JOB_STATES) for state in JobState}
-"""Place of each state where active jobs come first: 0 before 1."""
+GROUPS = (
+    tuple(s for s in JobState if s not in {JobState.QUEUED, *TERMINAL_JOB_STATES}),
+    (JobState.QUEUED,),
+    tuple(s for s in JobState if s in TERMINAL_JOB_STATES),
+)
+"""States of the jobs that run, wait, and have ended: in this order where active jobs come first."""
+QUEUED = 1
+"""Place of those that wait: by priority, then the first one first. All others: the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class ListedJob(TypedRow):
     @property
     def key(self) -> str:
         """The key after which the next page begins."""
-        return f"{self.rank}{self.id}"
+        return f"{self.rank}{self.id}{self.priority}"
 
     @property
     def summary(self) -> dict[str, object]:
@@ -94,7 +101,7 @@ class JobFilter:
     project: str | None = None
     """Of this project."""
     search: str | None = None
-    """With this text in the name, or an id that begins with it."""
+    """Words, each in the name or in a tag, or at the beginning of the id."""
     imported: bool | None = None
     """Recorded by another tool, or not."""
 
@@ -107,32 +114,81 @@ def list_jobs(
     Raises:
         InvalidRequestError: the key comes from the other order.
     """
-    rank, last = (0, None) if after is None else (int(after[0]), after[1:])
+    last = None if after is None else _Last.of(after)
     states = tuple(wanted.states or JobState)
     groups = [states]
     if order == JobOrder.ACTIVE:
-        groups = [tuple(s for s in states if RANKS[s] == each) for each in (0, 1)]
-    if rank >= len(groups):
+        groups = [tuple(s for s in states if s in group) for group in GROUPS]
+    if last is not None and last.rank >= len(groups):
         raise InvalidRequestError.at("query/page_token", "comes from a list in another order")
-    # Groups before that of the last row are complete; later ones begin with their newest row.
+    # Groups before that of the last row are complete; later ones begin with their first row.
+    begun = 0 if last is None else last.rank
     pages = [
-        _group(wanted, group, place, after=last if place == rank else None, limit=limit)
-        for place, group in enumerate(groups)
-        if group and place >= rank
+        _group(
+            wanted,
+            group,
+            _Page(
+                rank,
+                last if rank == begun else None,
+                is_queue=order == JobOrder.ACTIVE and rank == QUEUED,
+                limit=limit,
+            ),
+        )
+        for rank, group in enumerate(groups)
+        if group and rank >= begun
     ]
     if not pages:
         return ()
     query = pages[0]
     if len(pages) > 1:
-        union = union_all(*(page.subquery().select() for page in pages)).subquery()
-        query = union.select().order_by(union.c.rank, union.c.id.desc()).limit(limit)
+        of = union_all(*(page.subquery().select() for page in pages)).subquery()
+        waits = of.c.rank == QUEUED
+        in_queue = (case((waits, -of.c.priority)), case((waits, of.c.id)))
+        query = of.select().order_by(of.c.rank, *in_queue, of.c.id.desc()).limit(limit)
     with context.database.read() as connection:
         return ListedJob.all(connection, query)
 
 
+@dataclass(frozen=True)
+class _Last:
+    """The last row of the page before."""
+
+    rank: int
+    id: str
+    priority: int
+
+    @classmethod
+    def of(cls, key: str) -> _Last:
+        """Return the row of a `ListedJob.key`."""
+        return cls(int(key[0]), key[1:27], int(key[27:]))
+
+
+@dataclass(frozen=True)
+class _Page:
+    """A part of a group, in its order."""
+
+    rank: int
+    after: _Last | None
+    is_queue: bool
+    limit: int
+
+    @property
+    def order(self) -> tuple[ColumnElement[Any], ...]:
+        return (jobs.c.priority.desc(), jobs.c.id) if self.is_queue else (jobs.c.id.desc(),)
+
+    @property
+    def conditions(self) -> list[ColumnElement[bool]]:
+        if self.after is None:
+            return []
+        if not self.is_queue:
+            return [jobs.c.id < self.after.id]
+        behind = (jobs.c.priority == self.after.priority) & (jobs.c.id > self.after.id)
+        return [or_(jobs.c.priority < self.after.priority, behind)]
+
+
 def count_jobs(context: Context, wanted: JobFilter) -> dict[JobState, int]:
     """Return the number of matching jobs in each state, 0 included."""
-    query = select(jobs.c.state, func.count()).where(*_conditions(wanted, None))
+    query = select(jobs.c.state, func.count()).where(*_conditions(wanted))
     if wanted.states:
         query = query.where(jobs.c.state.in_(wanted.states))
     with context.database.read() as connection:
@@ -140,10 +196,8 @@ def count_jobs(context: Context, wanted: JobFilter) -> dict[JobState, int]:
     return {state: found.get(state.value, 0) for state in JobState}
 
 
-def _conditions(wanted: JobFilter, after: str | None) -> list[ColumnElement[bool]]:
+def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
-    if after is not None:
-        conditions.append(jobs.c.id < after)
     if wanted.name is not None:
         conditions.append(jobs.c.name == wanted.name)
     if wanted.project is not None:
@@ -151,12 +205,12 @@ def _conditions(wanted: JobFilter, after: str | None) -> list[ColumnElement[bool
     if wanted.imported is not None:
         tool = jobs.c.imported_from
         conditions.append(tool.is_not(None) if wanted.imported else tool.is_(None))
-    if wanted.search is not None:
-        # Whole patterns: `contains` would concatenate them anew for each row.
-        text = _ESCAPED.sub(r"/\g<0>", wanted.search)
-        in_name = func.lower(jobs.c.name).like(f"%{text.lower()}%", escape="/")
-        conditions.append(or_(in_name, jobs.c.id.like(f"{text}%", escape="/")))
     tags = type_coerce(jobs.c.tags, Text)
+    for word in wanted.search.lower().split() if wanted.search is not None else ():
+        # Whole patterns: `contains` would concatenate them anew for each row.
+        text = _ESCAPED.sub(r"/\g<0>", word)
+        within = [func.lower(each).like(f"%{text}%", escape="/") for each in (jobs.c.name, tags)]
+        conditions.append(or_(*within, jobs.c.id.like(f"{text}%", escape="/")))
     for word in (f'"{tag}"' for tag in wanted.tags):
         # LIKE finds the few rows fast, but ignores case on SQLite.
         exactly = func.replace(tags, word, "") != tags
@@ -164,43 +218,38 @@ def _conditions(wanted: JobFilter, after: str | None) -> list[ColumnElement[bool
     return conditions
 
 
-def _group(
-    wanted: JobFilter, states: tuple[JobState, ...], rank: int, *, after: str | None, limit: int
-) -> Select[Any]:
-    conditions = _conditions(wanted, after)
+def _group(wanted: JobFilter, states: tuple[JobState, ...], page: _Page) -> Select[Any]:
+    conditions = [*_conditions(wanted), *page.conditions]
     if wanted.search is None and not wanted.tags:
-        return _newest(conditions, states, limit, rank)
-    return _found(conditions, states, limit, rank)
+        return _newest(conditions, states, page)
+    return _found(conditions, states, page)
 
 
 def _found(
-    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], limit: int, rank: int
+    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], page: _Page
 ) -> Select[Any]:
     """Return the query of a search: the ids from its covering index, then the rows of the page."""
     if len(states) < len(JobState):
         conditions = [*conditions, jobs.c.state.in_(states)]
-    ids = select(jobs.c.id).where(*conditions).order_by(jobs.c.id.desc()).limit(limit)
-    return _columns(rank).where(jobs.c.id.in_(ids)).order_by(jobs.c.id.desc()).limit(limit)
+    ids = select(jobs.c.id).where(*conditions).order_by(*page.order).limit(page.limit)
+    return _page([jobs.c.id.in_(ids)], page)
 
 
 def _newest(
-    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], limit: int, rank: int
+    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], page: _Page
 ) -> Select[Any]:
-    """Return the query of the newest jobs: each state walks its index, and none is sorted."""
+    """Return the query of the first jobs: each state walks its index; only the queue is sorted."""
     if len(states) == len(JobState):
-        return _page(conditions, limit, rank)
+        return _page(conditions, page)
     by_state = [
-        _page([*conditions, jobs.c.state == state], limit, rank) for state in dict.fromkeys(states)
+        _page([*conditions, jobs.c.state == state], page) for state in dict.fromkeys(states)
     ]
     if len(by_state) == 1:
         return by_state[0]
-    union = union_all(*(page.subquery().select() for page in by_state)).subquery()
-    return union.select().order_by(union.c.id.desc()).limit(limit)
+    union = union_all(*(each.subquery().select() for each in by_state)).subquery()
+    return union.select().order_by(union.c.id.desc()).limit(page.limit)
 
 
-def _page(conditions: list[ColumnElement[bool]], limit: int, rank: int) -> Select[Any]:
-    return _columns(rank).where(*conditions).order_by(jobs.c.id.desc()).limit(limit)
-
-
-def _columns(rank: int) -> Select[Any]:
-    return select(*ListedJob.columns()[:-1], literal_column(str(rank), Integer).label("rank"))
+def _page(conditions: list[ColumnElement[bool]], page: _Page) -> Select[Any]:
+    query = select(*ListedJob.columns()[:-1], literal_column(str(page.rank), Integer).label("rank"))
+    return query.where(*conditions).order_by(*page.order).limit(page.limit)

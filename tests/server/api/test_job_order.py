@@ -1,4 +1,4 @@
-"""Jobs that have not ended come first, each once over all pages, and are counted by state."""
+"""Jobs that run come first, then those that wait, each once over all pages; counts by state."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ def listed(client: TestClient, **query: Any) -> list[str]:
 
 
 def active_first(rows: list[tuple[str, JobState]]) -> list[str]:
-    return [name for name, _ in sorted(rows, key=lambda row: row[1] in TERMINAL_JOB_STATES)]
+    """Return the names of rows that are the newest first."""
+    waits = [name for name, state in rows if state == JobState.QUEUED][::-1]
+    ended = [name for name, state in rows if state in TERMINAL_JOB_STATES]
+    names = [name for name, _ in rows]
+    return [name for name in names if name not in {*waits, *ended}] + waits + ended
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 8, 16, 200])
@@ -68,6 +72,18 @@ def test_active_jobs_come_first_and_each_once(
         [row for row in stored if row[1] in some]
     )
     assert listed(client, page_size=page_size) == [name for name, _ in stored]
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 200])
+def test_those_that_wait_are_in_the_order_of_their_priority(
+    client: TestClient, clock: FakeClock, page_size: int
+) -> None:
+    for name, priority in (("a", -7), ("b", 100), ("c", 0), ("d", 100), ("e", -100)):
+        clock.advance(1)
+        client.post(JOBS, json={"name": name, "resources": {"priority": priority}})
+    assert listed(client, order="active", page_size=page_size) == ["b", "d", "c", "a", "e"]
+    some = listed(client, order="active", page_size=page_size, state="queued", search="b")
+    assert some == ["b"]
 
 
 def test_a_page_token_of_another_order_is_refused(

@@ -187,6 +187,10 @@ def test_filters(client: TestClient, context: Context, clock: FakeClock) -> None
     assert listed(client, name="b", page_size=1) == ["b", "b"]
     assert listed(client, search="a") == ["A-long", "a"]
     assert listed(client, search="_") == []
+    assert listed(client, search="LONG a") == ["A-long"]
+    assert listed(client, search="y b ") == ["b", "b"], "y is in tags"
+    assert listed(client, search=f"x {ids['a'][:24]}") == ["a"]
+    assert listed(client, search=" ") == ["b", "A-long", "b", "a"]
     assert listed(client, search=ids["a"][:24]) == ["a"]
     assert listed(client, state="queued") == ["b", "b"]
     assert listed(client, state=["cancelled", "stopped"], page_size=1) == ["A-long", "a"]

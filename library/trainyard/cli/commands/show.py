@@ -37,19 +37,19 @@ def ps(
     ] = None,
     project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
     search: Annotated[
-        str | None, typer.Option("--search", help="Only with this text in the name.")
+        str | None, typer.Option("--search", help="Only with these words in name and tags, or an id.")
     ] = None,
     imported: Annotated[
         bool | None,
         typer.Option("--imported/--own", help="Only what another tool recorded, or what ran here."),
     ] = None,
     order: Annotated[
-        JobOrder, typer.Option("--order", help="Those that have not ended first, or the newest.")
+        JobOrder, typer.Option("--order", help="Those that run or wait first, or the newest.")
     ] = JobOrder.ACTIVE,
     limit: Limit = 20,
     json: Json = False,
 ) -> None:
-    """List jobs, those that have not ended first, and count them by state."""
+    """List jobs, those that run first and then those that wait, and count them by state."""
     with Client() as yard:
         wanted: dict[str, Any] = {
             "states": states or (),

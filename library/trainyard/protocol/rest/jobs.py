@@ -119,7 +119,8 @@ class JobOrder(StrEnum):
     NEWEST = "newest"
     """By the time of submission, the newest first."""
     ACTIVE = "active"
-    """Those that have not ended first; within both groups the newest first."""
+    """Those that run, then those that wait, then those that have ended. Those that wait are in the
+    order of their priority, the first one first; of the others the newest comes first."""
 
 
 class JobCounts(RecordModel):

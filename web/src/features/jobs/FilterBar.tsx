@@ -87,8 +87,8 @@ function Search({ filter, onChange }: FilterBarProps) {
         id={SEARCH_ID}
         className="input"
         type="search"
-        placeholder="Name or id"
-        aria-label="Search by a part of the name, or the beginning of an id"
+        placeholder="Name, tag or id"
+        aria-label="Search by words of names and tags, or the beginning of an id"
         aria-keyshortcuts="/"
         autoComplete="off"
         spellCheck={false}

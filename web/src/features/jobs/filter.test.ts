@@ -27,7 +27,7 @@ describe("the filter in the URL", () => {
       states: ["running"],
       tags: ["ok"],
       project: "",
-      search: "ab",
+      search: "a b",
     });
     expect(legalSearch("x".repeat(200))).toHaveLength(80);
   });

@@ -19,9 +19,12 @@ export interface JobFilter {
   search: string;
 }
 
-/** Names and ids hold letters, digits, dots, lines and underscores: nothing else can be found. */
+/** Words: names, tags and ids hold letters, digits, dots, lines and underscores alone. */
 export function legalSearch(text: string): string {
-  return text.replaceAll(/[^A-Za-z0-9._-]/g, "").slice(0, 80);
+  return text
+    .replaceAll(/[^A-Za-z0-9._ -]/g, "")
+    .replaceAll(/^ +/g, "")
+    .slice(0, 80);
 }
 
 export const keys = {

@@ -16116,7 +16116,7 @@ export interface operations {
     jobs_list: {
         parameters: {
             query?: {
-                /** @description `newest` first, or those that have not ended first (`active`). */
+                /** @description `newest` first; or those that run, those that wait by priority, and those that have ended (`active`). */
                 order?: components["schemas"]["JobOrder"];
                 /** @description `next_page_token` of the page before; the first page when absent. */
                 page_token?: string | null;
@@ -16130,7 +16130,7 @@ export interface operations {
                 name?: string | null;
                 /** @description Of this project. */
                 project?: string | null;
-                /** @description With this text in the name, or with an id that begins with it. */
+                /** @description Words in any order, each in the name, in a tag, or at the beginning of the id; case does not matter. */
                 search?: string | null;
                 /** @description Recorded by another tool (`true`), or run here (`false`). */
                 imported?: boolean | null;
@@ -16289,7 +16289,7 @@ export interface operations {
                 name?: string | null;
                 /** @description Of this project. */
                 project?: string | null;
-                /** @description With this text in the name, or with an id that begins with it. */
+                /** @description Words in any order, each in the name, in a tag, or at the beginning of the id; case does not matter. */
                 search?: string | null;
                 /** @description Recorded by another tool (`true`), or run here (`false`). */
                 imported?: boolean | null;

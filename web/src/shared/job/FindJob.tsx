@@ -51,8 +51,8 @@ export function FindJob({ verb, chosen = [], full = null, onFind }: FindJobProps
         className="input"
         type="text"
         role="combobox"
-        placeholder={full ?? `${verb}: name or id`}
-        aria-label={`${verb} by a part of its name, or the beginning of its id`}
+        placeholder={full ?? `${verb}: name, tag or id`}
+        aria-label={`${verb} by words of its name and tags, or the beginning of its id`}
         aria-expanded={isOpen}
         aria-controls={list}
         aria-autocomplete="list"

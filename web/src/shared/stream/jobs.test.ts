@@ -91,6 +91,8 @@ describe("the filter", () => {
     [{ search: "OB-A" }, true],
     [{ search: "b-a" }, true],
     [{ search: "nope" }, false],
+    [{ search: "a  JOB " }, true],
+    [{ search: "job nope" }, false],
   ])("%j shows the job: %s", (filter, shown) => {
     expect(matches(job("a", { tags: ["x", "y"] }), { ...ALL, ...filter })).toBe(shown);
   });

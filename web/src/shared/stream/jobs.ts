@@ -67,14 +67,18 @@ export function reduceJob<Row extends JobSummary>(job: Row, events: readonly Str
   return row;
 }
 
+const isFound = (job: JobSummary, word: string) =>
+  job.id.startsWith(word) ||
+  [job.name, ...job.tags].some((text) => text.toLowerCase().includes(word));
+
 /** Whether a table with this filter shows the job, as the server decides it. */
 export function matches(job: JobSummary, filter: JobFilter): boolean {
-  const search = filter.search.toLowerCase();
+  const words = filter.search.toLowerCase().split(" ");
   return (
     (filter.states.length === 0 || filter.states.includes(job.state)) &&
     filter.tags.every((tag) => job.tags.includes(tag)) &&
     (filter.project === "" || job.project === filter.project) &&
-    (job.name.toLowerCase().includes(search) || job.id.startsWith(search))
+    words.every((word) => isFound(job, word))
   );
 }
 
@@ -128,10 +132,19 @@ export function placeJob(
 
 const hasEnded = (job: JobSummary) => job.ended_at !== null;
 
-/** Those that have not ended first, the newest first: the server's order `active`. */
+/** Those that run, those that wait, those that have ended: the server's order `active`. */
 function byPlace(one: JobSummary, other: JobSummary): number {
-  const [a, b] = [Number(hasEnded(one)), Number(hasEnded(other))];
-  return a - b || (one.id < other.id ? 1 : one.id > other.id ? -1 : 0);
+  const [a, b] = [placeOf(one), placeOf(other)];
+  const newestFirst = one.id < other.id ? 1 : one.id > other.id ? -1 : 0;
+  if (a !== b || a !== QUEUED) return a - b || newestFirst;
+  return other.priority - one.priority || -newestFirst;
+}
+
+const QUEUED = 1;
+
+function placeOf(job: JobSummary): number {
+  if (hasEnded(job)) return 2;
+  return job.state === "queued" ? QUEUED : 0;
 }
 
 /** Return the pages without a job. */
