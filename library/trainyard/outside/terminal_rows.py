@@ -1,30 +1,39 @@
 """Output of a process as rows of text, as a terminal would show it (docs/metrics-and-logs.md).
 
-A progress bar returns to the start of its row (`\\r`) or takes characters back (`\\b`), and bars
-below each other move the cursor up. Only what is in sight at last becomes text.
+A progress bar returns to the start of its row (`\\r`), moves within it, and several bars move the
+cursor between their rows. Only what is in sight at last becomes text.
 """
 
 from __future__ import annotations
 
 import re
+from unicodedata import category, east_asian_width
 
 ROW_BYTES = 64 * 1024
 """Longest row; a longer one continues on the next, as it does in a terminal."""
-MOST_ROWS_UP = 100
+MOST_ROWS = 100
+"""Rows that may still change, at most."""
+MOST_COLUMNS = 1000
+"""Where the cursor stops that moves to the right of all text."""
 LONGEST_ESCAPE = 256
+LONGEST_CELL = 8
+"""Characters in one place: a letter and its marks."""
 
-_MOVE = re.compile(rb"\n|\x1b\[(\d{0,4})([ABEF])")
-_UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*\x1b?)?\Z")
-"""The start of an escape sequence at the end of what has come."""
-_NO_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*)?(?=\x1b)")
-_TO_START = re.compile(rb"\x1b\[[01]?G")
-_CLEARED = re.compile(rb"\x1b\[[12][JK]|\r\x1b\[0?[JK]")
-_OTHER = re.compile(
-    rb"\x1b(?:\[[0-?]*[ -/]*[@-FHIL-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[(-/][0-~]|[0-Z\\^-~])"
+_TOKEN = re.compile(
+    r"(?P<text>[^\n\r\b\x1b]+)"
+    r"|\x1b\[(?P<counts>[0-9;]{0,12})(?P<kind>[A-HJKXdfsu`])"
+    r"|\x1b(?P<saved>[78])"
+    r"|\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[(-/][0-~]|[0-Z\\^-~])"
+    r"|(?P<control>[\n\r\b])"
+    r"|\x1b(?:\[[0-?]*[ -/]*)?"
 )
-"""Colours, titles and whatever else leaves no text; not what clears a row or moves in it."""
-_REST = re.compile(rb"\x1b(?:\[0?[JK])?")
-_BACKSPACES = re.compile(rb"(\x08+)")
+"""Text, moves, and whatever else leaves no text, as colours and titles; last, a cut sequence."""
+_COLOURS = re.compile(rb"\x1b\[[0-9;:]*m")
+_HELD = re.compile(
+    rb"(?:\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*\x1b?|[(-/])?"
+    rb"|[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z"
+)
+"""The start of an escape sequence, or of a character, at the end of what has come."""
 
 
 def split_rows(former: bytes, more: bytes) -> tuple[list[str], bytes]:
@@ -37,25 +46,28 @@ def split_rows(former: bytes, more: bytes) -> tuple[list[str], bytes]:
         more: the output that follows.
     """
     content = former + more
-    if b"\x1b" in content:
-        return _Screen().feed(content)
-    *ends, rest = content.split(b"\n")
-    if b"\r" in content or b"\b" in content or len(max(ends, key=len, default=b"")) > ROW_BYTES:
-        rows = [row for end in ends for row in _wrapped(_reduced(end))]
+    plain = _COLOURS.sub(b"", content) if b"\x1b" in content else content
+    if b"\x1b" in plain or b"\b" in plain:
+        screen = _Screen()
+        found = _HELD.search(content[-LONGEST_ESCAPE:])
+        held = found[0] if found else b""
+        screen.feed(content[: len(content) - len(held)])
+        screen.leave_full_rows()
+        return screen.complete, screen.state() + held
+    *ends, rest = plain.split(b"\n")
+    if b"\r" in plain or len(max(ends, key=len, default=b"")) > ROW_BYTES:
+        rows = [row for end in ends for row in _wrapped(_after_return(end).rstrip(b"\r"))]
     else:  # most output, ten times faster
         rows = [end.decode(errors="replace") for end in ends]
-    full, rest = _full(_reduced(rest))
+    full, rest = _full(_after_return(rest))
     return rows + full, rest
 
 
 def last_rows(former: bytes) -> list[str]:
     """Return the rows that were not complete at the end of the output."""
-    if not former:
-        return []
     screen = _Screen()
-    screen.feed(_UNFINISHED.sub(b"", former))
-    rows = (row for row in (screen.upper, screen.bottom) if row.content)
-    return [text for row in rows for text in row.end()]
+    screen.feed(_without_held_escape(former))
+    return screen.rows()
 
 
 def shown_text(output: bytes) -> str:
@@ -65,118 +77,273 @@ def shown_text(output: bytes) -> str:
 
 
 class _Row:
-    """A row that grows; it is reduced from time to time, so that many small parts cost little."""
+    """A row of cells: each has a character with its marks, or is the right half of a wide one."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._new = 0
+        self.cells: list[str] = []
+        self.column = 0
+        self.is_returned = False
+        """Whether text that comes next replaces the whole row, as after `\\r`."""
 
-    def write(self, text: bytes) -> list[str]:
-        """Add text; return rows that are full."""
-        self._parts.append(text)
-        self._new += len(text)
-        return self.reduce() if self._new > ROW_BYTES else []
+    def write(self, text: str) -> None:
+        """Put text at the cursor."""
+        if self.is_returned:
+            self.clear()
+        elif self.column > len(self.cells):
+            self.cells += " " * (self.column - len(self.cells))
+        cells = list(text) if text.isascii() else self._cells(text)
+        end = self.column + len(cells)
+        self._halve(self.column)
+        self._halve(end)
+        self.cells[self.column : end] = cells
+        self.column = end
 
-    def reduce(self) -> list[str]:
-        """Forget what is out of sight; return rows that are full."""
-        rows, rest = _full(_reduced(b"".join(self._parts)))
-        self._parts, self._new = [rest] if rest else [], 0
+    def move_to(self, column: int) -> None:
+        """Move the cursor; it stops at the start of the row, and not far beyond its text."""
+        most = max(len(self.cells), self.column, MOST_COLUMNS)
+        self.column, self.is_returned = min(max(column, 0), most), False
+
+    def return_to_start(self) -> None:
+        """Move the cursor to the first column."""
+        self.column, self.is_returned = 0, True
+
+    def clear(self) -> None:
+        """Remove all text."""
+        self.cells, self.column, self.is_returned = [], 0, False
+
+    def clear_rest(self) -> None:
+        """Remove the text from the cursor on."""
+        self._halve(self.column)
+        del self.cells[self.column :]
+
+    def erase(self, count: int) -> None:
+        """Put spaces in place of text from the cursor on."""
+        end = min(self.column + min(count, MOST_COLUMNS), len(self.cells))
+        if end > self.column:
+            self._halve(self.column)
+            self._halve(end)
+            self.cells[self.column : end] = " " * (end - self.column)
+
+    def text(self) -> bytes:
+        """Return the row as it was written."""
+        return "".join(self.cells).encode(errors="surrogateescape")
+
+    def leave_full(self) -> list[str]:
+        """Return the full rows at the start of one that is too long, and forget them."""
+        rows, rest = _full(self.text())
+        if rows:
+            self.clear()
+            self.write(rest.decode(errors="surrogateescape"))
         return rows
 
-    @property
-    def content(self) -> bytes:
-        """What is known of it."""
-        return b"".join(self._parts)
+    def _cells(self, text: str) -> list[str]:
+        """Return the cells of text; marks at its start join what the cursor stands behind."""
+        cells: list[str] = []
+        before = self.cells[self.column - 1] if 0 < self.column <= len(self.cells) else ""
+        for character in text:
+            if category(character) in ("Mn", "Me", "Cf"):
+                if cells and 0 < len(cells[-1]) < LONGEST_CELL:
+                    cells[-1] += character
+                    continue
+                if not cells and 0 < len(before) < LONGEST_CELL:
+                    before += character
+                    self.cells[self.column - 1] = before
+                    continue
+            cells.append(character)
+            if east_asian_width(character) in ("W", "F"):
+                cells.append("")
+        return cells
 
-    def end(self) -> list[str]:
-        """Return the row, in as many rows as it takes, and begin another."""
-        rows = _wrapped(_reduced(self.content))
-        self._parts, self._new = [], 0
-        return rows
+    def _halve(self, column: int) -> None:
+        """Replace a wide character, of which one half goes, with spaces."""
+        if 0 < column < len(self.cells) and not self.cells[column]:
+            self.cells[column - 1 : column + 1] = "  "
 
 
 class _Screen:
-    """The row at the bottom, and the cursor, which may be in a row above that is complete.
+    """The rows that may still change: the one at the bottom, and those to which the cursor went.
 
-    A complete row does not change: text that comes there is a row of its own once it ends.
+    A row that has left is complete. Above the others, the cursor finds rows without text; what
+    comes there is a row of its own. All leave when the bottom row ends.
     """
 
     def __init__(self) -> None:
-        self.bottom, self.upper = _Row(), _Row()
-        self._up = 0
-        self._rows: list[str] = []
+        self.complete: list[str] = []
+        self._window = [_Row()]
+        self._at = 0
+        self._home: int | None = None
+        """Number of the first row of the window for moves that name a row; None before them."""
+        self._saved: tuple[_Row, int] | None = None
 
-    def feed(self, content: bytes) -> tuple[list[str], bytes]:
-        """Take all output so far, of which nothing else is known."""
-        content = _NO_ESCAPE.sub(b"", content)
-        found = _UNFINISHED.search(content[-LONGEST_ESCAPE:])
-        held = found[0] if found else b""
-        content = content[: len(content) - len(held)]
-        at = 0
-        for move in _MOVE.finditer(content):
-            self._write(content[at : move.start()])
-            self._move(move)
-            at = move.end()
-        self._write(content[at:])
-        for row in (self.upper, self.bottom):
-            self._rows += row.reduce()
-        up = b"\x1b[%dA" % self._up if self._up else b""
-        return self._rows, self.bottom.content + up + self.upper.content + held
+    def feed(self, content: bytes) -> None:
+        """Take output."""
+        for token in _TOKEN.finditer(content.decode(errors="surrogateescape")):
+            if (text := token["text"]) is not None:
+                self._write(text)
+            elif (control := token["control"]) is not None:
+                self._control(control)
+            elif (saved := token["saved"]) is not None:
+                self._save() if saved == "7" else self._restore()
+            elif (kind := token["kind"]) is not None:
+                self._move(kind, [int(count or 0) for count in token["counts"].split(";")])
 
-    def _write(self, text: bytes) -> None:
-        if text:
-            self._rows += (self.upper if self._up else self.bottom).write(text)
+    def leave_full_rows(self) -> None:
+        """Complete rows, such that those that may still change have few bytes."""
+        if len(self._window) > 1 and sum(len(row.text()) for row in self._window) > ROW_BYTES:
+            self._leave()
+        self.complete += self._row.leave_full()
 
-    def _move(self, move: re.Match[bytes]) -> None:
-        count = min(int(move[1] or b"1") or 1, MOST_ROWS_UP)
-        if move[0] == b"\n":
-            self._down(1)
-        elif move[2] in b"AF":
-            self._up = min(self._up + count, MOST_ROWS_UP)
-            self.upper = _Row()
-        elif self._up:
-            self._down(count)
+    def rows(self) -> list[str]:
+        """Return the rows that have text."""
+        texts = [row.text() for row in self._window]
+        return [row for text in texts if text for row in _wrapped(text)]
 
-    def _down(self, count: int) -> None:
-        if not self._up:
-            self._rows += self.bottom.end()
-            return
-        self._rows += self.upper.reduce()
-        if self.upper.content:
-            self._rows += self.upper.end()
-        self._up = max(self._up - count, 0)
+    def state(self) -> bytes:
+        """Return output that leads to these rows."""
+        up = len(self._window) - 1
+        parts = [b"\x1b[%dA" % up if up else b""]
+        if self._home is not None:
+            parts.append(b"\x1b[%dH" % self._home)
+        parts.append(b"\x1b[B".join(map(self._state_of, self._window)))
+        if self._at < up:
+            parts.append(b"\x1b[%dA" % (up - self._at))
+        row = self._row
+        if row.is_returned:
+            parts.append(b"\r")
+        elif self._at < up or row.column != len(row.cells) or self._holds_saved(row):
+            # A backspace at the start makes no return of it.
+            parts.append(b"\x1b[%dG" % (row.column + 1) if row.column else b"\r\b")
+        return b"".join(parts)
+
+    @property
+    def _row(self) -> _Row:
+        return self._window[self._at]
+
+    def _holds_saved(self, row: _Row) -> bool:
+        return self._saved is not None and self._saved[0] is row
+
+    def _state_of(self, row: _Row) -> bytes:
+        if self._saved is None or self._saved[0] is not row:
+            return row.text()
+        return row.text() + b"\x1b[%dG\x1b7" % (self._saved[1] + 1)
+
+    def _write(self, text: str) -> None:
+        for at in range(0, len(text), ROW_BYTES):
+            row = self._row
+            row.write(text[at : at + ROW_BYTES])
+            if len(row.cells) > ROW_BYTES and row.column == len(row.cells):
+                self.complete += row.leave_full()
+
+    def _control(self, control: str) -> None:
+        if control == "\r":
+            self._row.return_to_start()
+        elif control == "\b":
+            self._row.move_to(self._row.column - 1)
+        elif self._at + 1 < len(self._window):
+            self._at += 1
+            self._row.return_to_start()
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Complete all rows, and begin another; the only one is complete without text, too."""
+        rows = self.rows()
+        self.complete += rows if rows or len(self._window) > 1 else [""]
+        self._window, self._at, self._home = [_Row()], 0, None
+
+    def _move(self, kind: str, counts: list[int]) -> None:
+        row, count = self._row, counts[0] or 1
+        if kind in "ABEF":
+            self._go(-count if kind in "AF" else count, to_start=kind in "EF")
+        elif kind in "CD":
+            row.move_to(row.column + (count if kind == "C" else -count))
+        elif kind in "G`":
+            self._to_column(count)
+        elif kind in "Hfd":
+            self._go_to(count)
+            if kind != "d":
+                self._to_column((counts[1] if len(counts) > 1 else 0) or 1)
+        elif kind in "su":
+            self._save() if kind == "s" else self._restore()
+        else:
+            self._clear(kind, counts[0])
+
+    def _clear(self, kind: str, count: int) -> None:
+        """Clear a part of the row or of the screen; a start that is cleared leaves no spaces."""
+        if kind == "X":
+            self._row.erase(count or 1)
+        elif count == 0:
+            self._row.clear_rest()
+        else:
+            self._row.clear()
+        if kind == "J":
+            first, end = (0, self._at) if count else (0, 0)
+            below = [] if count == 1 else self._window[self._at + 1 :]
+            for row in [*self._window[first:end], *below]:
+                row.clear()
+
+    def _to_column(self, number: int) -> None:
+        if number == 1:
+            self._row.return_to_start()
+        else:
+            self._row.move_to(number - 1)
+
+    def _go(self, rows: int, *, to_start: bool = False) -> None:
+        """Move the cursor down or up; above the window it finds rows without text."""
+        column = self._row.column
+        missing = -(self._at + rows) if self._home is None else 0
+        missing = max(0, min(missing, MOST_ROWS - len(self._window)))
+        self._window[:0] = [_Row() for _ in range(missing)]
+        at = self._at + missing + rows
+        self._at = min(max(at, 0), len(self._window) - 1)
+        if to_start:
+            self._row.return_to_start()
+        else:
+            self._row.move_to(column if self._row.cells else 0)
+
+    def _go_to(self, number: int) -> None:
+        """Move the cursor to a row of the screen, of which only those of the window are known."""
+        if self._home is None:
+            if len(self._window) == 1:
+                self._window.insert(0, _Row())
+            self._home = number
+        missing = max(0, min(self._home - number, MOST_ROWS - len(self._window)))
+        self._window[:0] = [_Row() for _ in range(missing)]
+        self._home -= missing
+        beyond = number - self._home + 1 - len(self._window)
+        beyond = max(0, min(beyond, MOST_ROWS - len(self._window)))
+        self._window += [_Row() for _ in range(beyond)]
+        self._at = min(max(number - self._home, 0), len(self._window) - 1)
+
+    def _save(self) -> None:
+        self._saved = self._row, self._row.column
+
+    def _restore(self) -> None:
+        """Move the cursor to where it was saved; to the start of a new row if that one has left."""
+        for at, row in enumerate(self._window):
+            if self._saved is not None and row is self._saved[0]:
+                self._at = at
+                row.move_to(self._saved[1])
+                return
+        self._go_to(1 if self._home is None else self._home)
+        self._row.return_to_start()
 
 
-def _reduced(row: bytes) -> bytes:
-    """Return the part of a row that is in sight, and the moves at its end, which may matter yet."""
-    if b"\x1b" in row:
-        row = _TO_START.sub(b"\r", _OTHER.sub(b"", row))
-        row = _REST.sub(b"", _CLEARED.split(row)[-1])
-    if b"\r" in row:
-        text, _, last = row.rpartition(b"\r")
-        if last:
-            return _without_taken_back(last)
-        text = text.rstrip(b"\r").rpartition(b"\r")[2]
-        text = _without_taken_back(text).rstrip(b"\b")
-        return text and text + b"\r"
-    return _without_taken_back(row)
+def _without_held_escape(output: bytes) -> bytes:
+    found = _HELD.search(output[-LONGEST_ESCAPE:])
+    held = found[0] if found else b""
+    return output[: len(output) - len(held)] if held.startswith(b"\x1b") else output
 
 
-def _without_taken_back(text: bytes) -> bytes:
-    """Return text without the characters that others have replaced after backspaces."""
-    if b"\b" not in text:
-        return text
-    done: list[str] = []
-    taken = 0
-    for part in _BACKSPACES.split(text):
-        if part.startswith(b"\b"):
-            taken = min(taken + len(part), len(done))
-        elif part:
-            del done[len(done) - taken :]
-            # A byte that is no UTF-8 is a character of its own.
-            done += part.decode(errors="surrogateescape")
-            taken = 0
-    return "".join(done).encode(errors="surrogateescape") + b"\b" * taken
+def _after_return(row: bytes) -> bytes:
+    """Return the text after the last return; the one before it where none follows."""
+    if b"\r" not in row:
+        return row
+    text, _, last = row.rpartition(b"\r")
+    if last:
+        return last
+    text = text.rstrip(b"\r").rpartition(b"\r")[2]
+    return text and text + b"\r"
 
 
 def _full(row: bytes) -> tuple[list[str], bytes]:
@@ -192,5 +359,5 @@ def _full(row: bytes) -> tuple[list[str], bytes]:
 
 
 def _wrapped(row: bytes) -> list[str]:
-    full, rest = _full(row.rstrip(b"\r\b"))
+    full, rest = _full(row)
     return [*full, rest.decode(errors="replace")]

@@ -55,7 +55,41 @@ def rows_of(*parts: bytes) -> tuple[list[str], list[str]]:
             ["A 1", "A 2", "B 2", "Error: no"],
             [],
         ),
-        (b"\x1b[A\x1b[5Afirst\nsecond", ["first"], ["second"]),
+        (b"\x1b[A\x1b[5Afirst\nsecond", [], ["first", "second"]),
+        # Bars that move within their row.
+        (b"10%\x1b[3D20%\x1b[3D30%", [], ["30%"]),
+        (b"10%\x1b[99D20%\n", ["20%"], []),
+        (b"a: 10% of x\x1b[3G 20%\x1b[20G|\n", ["a: 20% of x        |"], []),
+        (b"a: 10%\r\x1b[2C 20%\n", ["a: 20%"], []),
+        (b"a: \x1b7 10%\x1b8 20%\x1b8 30% done\n", ["a:  30% done"], []),
+        (b"a: \x1b[s 10%\x1b[u 20%\n", ["a:  20%"], []),
+        (b"abc\x1b[2D\x1b[Kd\n", ["ad"], []),
+        (b"abcd\x1b[3D\x1b[2Xx\n", ["ax d"], []),
+        (b"abc\b\bx\n", ["axc"], []),
+        ("损失 10%\x1b[6G20%\n".encode(), ["损失 20%"], []),
+        ("损失\x1b[2Dx\n".encode(), ["损x "], []),
+        ("损失\x1b[Dx\n".encode(), ["损 x"], []),
+        ("损失\x1b[2Gx\n".encode(), [" x失"], []),
+        ("e\u0301\bx\n".encode(), ["x"], []),
+        # Bars at a place of the screen, where the row at the bottom is kept.
+        (b"\x1b[H10%\x1b[H20%\x1b[1;1H30%\nError: no\n", ["30%", "Error: no"], []),
+        (b"\x1b[H\x1b[2J\x1b[3Jone\ntwo\nthree\n", ["one", "two", "three"], []),
+        (
+            b"log 1\n\x1b7\x1b[24;0f10%\x1b8log 2\n\x1b7\x1b[24;0f20%\x1b8log",
+            ["log 1", "10%", "log 2"],
+            ["20%", "log"],
+        ),
+        (b"\x1b[1;1HA 1\x1b[2;1HB 1\x1b[1;1HA 2\x1b[2;1HB 2\n", ["A 2", "B 2"], []),
+        (b"\x1b[2;5HB 1\x1b[1;1HA 1\x1b[2;5HB 2\n\n", ["A 1", "    B 2"], []),
+        (b"\x1b7A 1\nB 1\x1b8A 2\nB 2\n", ["A 1", "A 2", "B 2"], []),
+        # A frame of rows that is drawn again: its first and its last state.
+        (
+            b"A 1\nB 1\nC 1" + b"\r\x1b[2K\x1b[1A\x1b[2K\x1b[1A\x1b[2KA 2\nB 2\nC 2" * 9 + b"\n",
+            ["A 1", "B 1", "A 2", "B 2", "C 2"],
+            [],
+        ),
+        (b"A 1\nB 1\n\x1b[2F\x1b[Jall\n\n\n", ["A 1", "B 1", "all"], []),
+        (b"one\x1b[4mtwo\x1b]8;;http://a\x1b\\three\x1b(B\x1b=\n", ["onetwothree"], []),
     ],
 )
 def test_rows_are_what_a_terminal_shows(
@@ -72,6 +106,8 @@ def test_rows_are_what_a_terminal_shows(
 PIECES = [
     *(b"a", b"bc", b"\n", b"\r", b"\b", "ö".encode(), b"\xff", b"\0", b"\x1b[A", b"\x1b[2B"),
     *(b"\x1b[2K", b"\x1b[K", b"\x1b[G", b"\x1b[1;31m", b"\x1b[?25l", b"\x1b]0;title\x07"),
+    *(b"\x1b[3D", b"\x1b[2C", b"\x1b[4G", b"\x1b7", b"\x1b8", b"\x1b[H", b"\x1b[3;2H", b"\x1b[J"),
+    *(b"\x1b[2X", b"\x1b[2d", b"\x1b[F", b"\x1b[2J", "失".encode(), "\u0301".encode()),
 ]
 
 
@@ -128,6 +164,12 @@ def test_a_bar_of_a_day_keeps_one_row() -> None:
         b"\x1b[1",
         b"\r\x1b[K",
         b"\r",
+        b"\x1b[A\x1b[9d",
+        b"\x1b[999Cx\r",
+        b"\x1b[2G\x1b[9999X",
+        b"\x1b7\x1b[H\x1b8",
+        "e\u0301".encode(),
+        "失\b".encode(),
     ],
 )
 def test_the_work_on_hostile_output_grows_with_its_size(unit: bytes) -> None:
