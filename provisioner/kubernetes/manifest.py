@@ -235,8 +235,9 @@ def _operators_template(options: KubernetesOptions) -> Manifest:
         return {}
     try:
         text = Path(options.pod_template).read_text(encoding="utf-8")
-        # Kubernetes reads YAML 1.1, in which the common `defaultMode: 0644` is octal.
-        template = read_yaml(text, old_octals=False)
+        # kubectl reads YAML 1.1, in which the common `defaultMode: 0644` is octal and
+        # `hostNetwork: yes` is true.
+        template = read_yaml(text, as_old=True)
     except (OSError, ValueError) as error:
         raise SourceError.refusal(
             f"pod_template={options.pod_template!r} cannot be read: {error}"

@@ -34,15 +34,20 @@ _FORMS = {
 """What a plain word must be to be no text, and its first characters."""
 _PATTERNS = {kind: re.compile(rf"(?:{form})\Z") for kind, (form, _) in _FORMS.items()}
 _OLD_OCTAL = re.compile(r"[-+]?0[0-9]+\Z")
+_OLD_WORD = re.compile(
+    r"(?:y|Y|n|N|(?:yes|no|on|off)|(?:Yes|No|On|Off)|(?:YES|NO|ON|OFF)"
+    r"|[-+]?0b[01_]+|[-+]?(?=[0-9_.]*_)[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?)\Z"
+)
+"""Text here that is a truth value or a number for readers of YAML 1.1, as those of Kubernetes."""
 
 
-def read_yaml(text: str, *, old_octals: bool = True) -> Any:
+def read_yaml(text: str, *, as_old: bool = False) -> Any:
     """Return the document in a text; None for an empty one.
 
     Args:
         text: one YAML document.
-        old_octals: whether a number may begin with a zero, as `010`, which is 10 here and was 8
-            in YAML 1.1.
+        as_old: whether plain words are refused that YAML 1.1 reads as another value: `yes` is text
+            here and true there, `010` is 10 here and 8 there.
 
     Raises:
         ValueError: it is no YAML, a key is given twice in one table or is no word, a tag is
@@ -50,7 +55,7 @@ def read_yaml(text: str, *, old_octals: bool = True) -> Any:
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"{len(text):,} characters; {MOST_CHARACTERS:,} are the most")
-    loader = _Loader(text, old_octals=old_octals)
+    loader = _Loader(text, as_old=as_old)
     try:
         return loader.get_single_data()
     except yaml.YAMLError as error:
@@ -67,9 +72,9 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
     yaml_constructors: ClassVar[dict[str | None, Any]] = {}
 
-    def __init__(self, text: str, *, old_octals: bool) -> None:
+    def __init__(self, text: str, *, as_old: bool) -> None:
         super().__init__(text)
-        self._old_octals = old_octals
+        self._as_old = as_old
         self._sizes: dict[yaml.Node, int] = {}
 
     def construct_document(self, node: yaml.Node) -> Any:
@@ -118,7 +123,7 @@ class _Loader(yaml.SafeLoader):
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """Return a whole number."""
         word = self._word(node, "int")
-        if not self._old_octals and _OLD_OCTAL.match(word):
+        if self._as_old and _OLD_OCTAL.match(word):
             raise ValueError(
                 f"{_line(node)}: {word} begins with a zero, which is octal for YAML 1.1 and decimal"
                 f" for YAML 1.2; write 0o{word.lstrip('-+0') or '0'} or a decimal number"
@@ -134,6 +139,16 @@ class _Loader(yaml.SafeLoader):
         if word.endswith(".inf"):
             return -math.inf if word.startswith("-") else math.inf
         return math.nan if word == ".nan" else float(word)
+
+    def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
+        """Return text."""
+        word = str(self.construct_scalar(node))
+        if self._as_old and node.style is None and _OLD_WORD.match(word):
+            raise ValueError(
+                f"{_line(node)}: {word} is a truth value or a number for YAML 1.1 and text for YAML"
+                f" 1.2; write true, false or a decimal number, or the text in quotes: '{word}'"
+            )
+        return word
 
     def construct_yaml_null(self, node: yaml.ScalarNode) -> None:
         """Return None."""

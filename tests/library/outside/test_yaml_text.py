@@ -100,8 +100,20 @@ def test_aliases_and_merges_within_the_limits_are_read() -> None:
 
 def test_a_number_with_a_leading_zero_may_be_refused() -> None:
     with pytest.raises(ValueError, match=r"line 2: 0644 begins with a zero.*write 0o644"):
-        read_yaml("a: 0o644\nb: 0644", old_octals=False)
-    assert read_yaml("a: [0, 0o644, 0.5]", old_octals=False) == {"a": [0, 420, 0.5]}
+        read_yaml("a: 0o644\nb: 0644", as_old=True)
+    assert read_yaml("a: [0, 0o644, 0.5]", as_old=True) == {"a": [0, 420, 0.5]}
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["yes", "No", "ON", "off", "y", "N", "1_000", "-1_0.5", "0b11"],
+)
+def test_a_word_that_yaml_1_1_reads_as_another_value_may_be_refused(word: str) -> None:
+    assert read_yaml(f"a: {word}") == {"a": word}
+    assert read_yaml(f"a: ['{word}', \"{word}\", {word}s, a_1]", as_old=True)
+    for text in (f"a: {word}", f"{word}: 1", f"a: [{{b: {word}}}]"):
+        with pytest.raises(ValueError, match=f"line 2: {word} is a truth value or a number"):
+            read_yaml("b: [true, 1, 0.5, ~, text, 1:30]\n" + text, as_old=True)
 
 
 def spec(folder: Path, text: str) -> Any:

@@ -229,6 +229,7 @@ def test_a_template_that_defeats_the_source_is_refused_by_field(
         ("spec: {restartPolicy: Always}", "spec.restartPolicy"),
         ("{", "read"),
         ("spec: {volumes: [{secret: {defaultMode: 0644}}]}", "line 1: 0644 begins with a zero"),
+        ("spec: {hostNetwork: yes}", "line 1: yes is a truth value or a number for YAML 1.1"),
     ],
 )
 def test_a_source_with_such_a_template_is_not_opened(
