@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping
@@ -23,10 +24,12 @@ STATES: Mapping[str, tuple[Ended, str]] = {
 """State and reason of each status; that of all others is `stopped`."""
 STATUS_NUMBERS = {"1": "RUNNING", "2": "SCHEDULED", "3": "FINISHED", "4": "FAILED", "5": "KILLED"}
 """Status in the files of a file store."""
+_NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 LARGEST = 1.7976931348623157e308
 """MLflow stores this number for infinity."""
 MOST_ROWS = 5_000
 """Parameters, or tags, of a run that are read."""
+LONGEST_NUMBER = 400
 SMALL_FILE = 64 * 1024
 MOST_LINE = 200
 MOST_RUNS = 10_000
@@ -190,7 +193,22 @@ def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
             if run_id and meta.get("lifecycle_stage", "active") == "active":
                 yield _run_in(folder, run_id, meta)
         except (*DAMAGE, OSError) as error:
-            yield UnreadRun(str(folder), str(error))
+            if _resembles_run(folder):
+                yield UnreadRun(str(folder), str(error))
+
+
+def _resembles_run(folder: Path) -> bool:
+    """Return whether a folder with a file that cannot be read is a run.
+
+    Else it is an experiment, a model, or of another tool that has such files, as conda.
+    """
+    if any((folder / name).is_dir() for name in ("metrics", "params", "tags")):
+        return True
+    try:
+        text = _text(folder / "meta.yaml")
+    except (*DAMAGE, OSError):
+        return False
+    return "run_id" in text or "run_uuid" in text
 
 
 def _run_in(folder: Path, run_id: str, meta: Mapping[str, object]) -> PastRun:
@@ -204,14 +222,22 @@ def _run_in(folder: Path, run_id: str, meta: Mapping[str, object]) -> PastRun:
         run.command = (tags["mlflow.source.name"],)
     run.config |= {key: typed(value) for key, value in _small_files(folder / "params").items()}
     _add_tags(run, tags)
-    experiment = _text_of(_document(folder.parent / "meta.yaml"), "name")
-    if experiment:
+    if experiment := _experiment_of(run, folder.parent):
         run.tags = (f"experiment:{experiment}", *run.tags)
     for key, path in _regular_files(folder / "metrics"):
         with path.open("rb") as file:
             while line := file.readline(MOST_LINE):
                 _add_line(run, key, line)
     return run
+
+
+def _experiment_of(run: PastRun, folder: Path) -> str:
+    """Return the name of an experiment; empty, and noted, where its file cannot be read."""
+    try:
+        return _text_of(_document(folder / "meta.yaml"), "name")
+    except (*DAMAGE, OSError) as error:
+        run.note(f"the name of its experiment is left out: {error}")
+        return ""
 
 
 def _add_line(run: PastRun, key: str, line: bytes) -> None:
@@ -236,13 +262,13 @@ def _add_tags(run: PastRun, tags: Mapping[str, str]) -> None:
 
 
 def typed(text: str) -> object:
-    """Return a parameter, which MLflow stores as a text, as the number that it may be."""
-    for kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            continue
-        return number if math.isfinite(number) else text
+    """Return a parameter, which MLflow stores as a text, as the number that it may be.
+
+    A text that no number is written as stays: `007` and `1_000`, which may be names.
+    """
+    if len(text) <= LONGEST_NUMBER and _NUMBER.fullmatch(text):
+        number = float(text) if set(text) & set(".eE") else int(text)
+        return number if abs(number) < LARGEST else text
     return {"True": True, "False": False}.get(text, text)
 
 

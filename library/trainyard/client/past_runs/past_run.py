@@ -312,7 +312,8 @@ def written(value: float) -> WrittenNumber:
 
 def digest_of(run: PastRun) -> str:
     """Return `sha256:...` of all that is imported of a run, the same on every machine."""
-    known = [run.tool, run.run_id, run.config, sorted(run.summary.items()), list(run.command)]
+    config = _with_text_keys(run.config)
+    known = [run.tool, run.run_id, config, sorted(run.summary.items()), list(run.command)]
     sha256 = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
     sha256.update(json.dumps([run.state, run.started, run.ended]).encode())
     for name in sorted(run.series):
@@ -321,3 +322,10 @@ def digest_of(run: PastRun) -> str:
         for column in (columns.steps, columns.times, columns.values):
             sha256.update(column.tobytes())
     return f"sha256:{sha256.hexdigest()}"
+
+
+def _with_text_keys(value: object) -> object:
+    """Return a value whose tables can be sorted by their keys."""
+    if isinstance(value, dict):
+        return {str(key): _with_text_keys(inner) for key, inner in value.items()}
+    return [_with_text_keys(item) for item in value] if isinstance(value, list | tuple) else value

@@ -18,6 +18,7 @@ import pytest
 from tests.event_files import event, framed, varint
 from trainyard.client.errors import UsageError
 from trainyard.client.past_runs import mlflow_store
+from trainyard.client.past_runs.mlflow_store import typed
 from trainyard.client.past_runs.past_run import PastRun, UnreadRun
 from trainyard.client.past_runs.runs import find_runs
 from trainyard.run.other_tools.event_files import masked_crc32c
@@ -82,6 +83,43 @@ def test_a_meta_yaml_that_cannot_be_read_keeps_no_other_run(
     assert [run.name for run in runs] == ["deep-lake"]
     assert unread.name.endswith("mlruns/0/bad")
     assert reason in unread.reason
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [b"{% set version = '1' %}\nname: {{ name }}\n", b"- a\n", b"\xff\xfe\0", b"a: &a [*a]\n"],
+)
+def test_a_meta_yaml_that_is_no_run_keeps_no_run(tmp_path: Path, foreign: bytes) -> None:
+    """It may stand for the experiment, for a model, or be of another tool."""
+    with_run(tmp_path, "good", "run_id: good\nrun_name: good\nstatus: 3\n")
+    for folder in ("mlruns/0", "mlruns/models/m1", "recipe/one"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "meta.yaml").write_bytes(foreign)
+    runs, unread = found("mlflow", tmp_path)
+    assert (sorted(run.name for run in runs), unread) == (["deep-lake", "good"], [])
+    good = next(run for run in runs if run.name == "good")
+    assert any("the name of its experiment is left out" in note for note in good.notes)
+    assert not good.tags
+    (tmp_path / "mlruns/0/good/params").mkdir()
+    (tmp_path / "mlruns/0/good/meta.yaml").write_bytes(foreign)
+    assert [run.name for run in found("mlflow", tmp_path)[1]] == [str(tmp_path / "mlruns/0/good")]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("3", 3), ("-3", -3), ("0.5", 0.5), (".5", 0.5), ("1e-4", 1e-4), ("1.", 1.0)),
+        *(("True", True), ("False", False), ("9" * 30, int("9" * 30))),
+        # Text, although Python's int() and float() take it.
+        *(
+            (text, text)
+            for text in ("007", "1_000", "20_24", " 5", "5\n", "\uff11\uff12", "nan", "1e999")
+        ),
+        *((text, text) for text in ("inf", "9" * 5000, "true", "+5", "0x10", "")),
+    ],
+)
+def test_parameters_are_numbers_only_as_numbers_are_written(text: str, value: object) -> None:
+    assert (typed(text), type(typed(text))) == (value, type(value))
 
 
 def test_values_of_a_meta_yaml_are_read_as_they_are_written(tmp_path: Path) -> None:

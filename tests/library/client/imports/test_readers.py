@@ -230,3 +230,12 @@ def test_the_digest_is_that_of_the_content() -> None:
     before = digest_of(one)
     one.add("train/loss", 11, 1.0, 1.0)
     assert digest_of(one) != before
+
+
+def test_a_digest_takes_keys_of_any_type_and_half_characters() -> None:
+    """A configuration from elsewhere than a file may have both."""
+    run = PastRun("wandb", "id\ud800", "name")
+    run.config = {1: "\ud800", "b": [{2: 0, "c": (1,)}], "\ud800": None}  # type: ignore[dict-item]
+    same_run = PastRun("wandb", "id\ud800", "name")
+    same_run.config = {"\ud800": None, "b": [{"c": [1], "2": 0}], "1": "\ud800"}
+    assert digest_of(run) == digest_of(same_run)
