@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from trainyard.base.loopback import uses_tls
-from trainyard.outside.proxies import ProxyError, proxy_of
+from trainyard.outside.proxies import ProxyError, proxy_of, without_login
 
 
 def http_client(
@@ -76,12 +76,23 @@ class _Routes(httpx.BaseTransport):
         proxy_of(url, self._environment, socks=self._socks)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request."""
+        """Send a request.
+
+        Raises:
+            httpx.TransportError: it failed; the text names the proxy, without its login, where
+                that may be the cause.
+        """
         try:
-            transport = self._transport(request.url)
+            proxy, transport = self._transport(request.url)
         except ProxyError as error:
             raise httpx.ProxyError(str(error), request=request) from error
-        return transport.handle_request(request)
+        try:
+            return transport.handle_request(request)
+        except (httpx.ConnectError, httpx.ProxyError) as error:
+            if proxy is None:
+                raise
+            why = f"{error}, through the proxy {without_login(proxy)} of the environment"
+            raise type(error)(why, request=request) from error
 
     def close(self) -> None:
         """Close the connections."""
@@ -91,7 +102,7 @@ class _Routes(httpx.BaseTransport):
         for transport in transports:
             transport.close()
 
-    def _transport(self, url: httpx.URL) -> httpx.HTTPTransport:
+    def _transport(self, url: httpx.URL) -> tuple[str | None, httpx.HTTPTransport]:
         origin = (url.scheme, url.host, url.port)
         with self._lock:
             if origin not in self._proxies:
@@ -99,4 +110,4 @@ class _Routes(httpx.BaseTransport):
             proxy = self._proxies[origin]
             if proxy not in self._transports:
                 self._transports[proxy] = httpx.HTTPTransport(verify=self._verify, proxy=proxy)
-            return self._transports[proxy]
+            return proxy, self._transports[proxy]

@@ -6,15 +6,18 @@ the form in capitals counts where the other one is not set (docs/client.md).
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+logger = logging.getLogger(__name__)
 HOSTS = Path("/etc/hosts")
 LOCAL_NAME = "localhost"
 LOCAL_NAMES = re.compile(r"(.+\.)?localhost[46]?(\.localdomain[46]?)?|ip6-(localhost|loopback)")
@@ -31,7 +34,7 @@ Address = IPv4Address | IPv6Address
 
 
 class ProxyError(ValueError):
-    """A variable names no proxy, or no host that is excepted; the text names it without a login."""
+    """A variable names no proxy that can be used; the text names it without a login."""
 
 
 @dataclass(frozen=True)
@@ -168,11 +171,7 @@ def _checked(proxy: _Variable, *, socks: bool) -> str:
 
 
 def _is_excepted(parts: SplitResult, environment: Mapping[str, str]) -> bool:
-    """Return whether `no_proxy` excepts a URL.
-
-    Raises:
-        ProxyError: an entry is no host, no address and no network.
-    """
+    """Return whether `no_proxy` excepts a URL."""
     variable = _find("no_proxy", environment)
     if variable is None:
         return False
@@ -192,26 +191,38 @@ class _Entry:
 
 
 def _entries(variable: _Variable) -> list[_Entry]:
-    words = re.split(r"[,\s]+", variable.value)
-    return [_entry(word, variable) for word in words if word]
+    """Return the entries of `no_proxy`; one that is no host matches none, as for curl and Go."""
+    found = []
+    for word in filter(None, re.split(r"[,\s]+", variable.value)):
+        entry = _entry(word)
+        if entry is None:
+            _warn_of(variable.name, without_login(word)[:MOST_SHOWN])
+        else:
+            found.append(entry)
+    return found
 
 
-def _entry(word: str, variable: _Variable) -> _Entry:
-    """Return an entry; `[::1]:8470` and `host:8470` except one port alone.
+@cache  # one warning a process
+def _warn_of(name: str, word: str) -> None:
+    logger.warning(
+        "%s: %r is no host and matches none; legal: hosts, addresses and networks (10.0.0.0/8)"
+        " by commas, or *",
+        name,
+        word,
+    )
 
-    Raises:
-        ProxyError: it is none.
-    """
+
+def _entry(word: str) -> _Entry | None:
+    """Return an entry, None for what is none; `[::1]:8470` and `host:8470` except one port."""
     host, port = word.partition("://")[2] or word, None
     if (found := re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]+):(\d{1,5})", host)) is not None:
         host, port = found[1], int(found[2])
     bracketed = re.fullmatch(r"\[([^\[\]]*)\]", host)
     host = (bracketed[1] if bracketed else host).lower()
+    if host == "*" or _network(host):
+        return _Entry(host, port)
     name = host.removeprefix("*").strip(".")
-    if host == "*" or _network(host) or HOST_NAME.fullmatch(name):
-        return _Entry(host if host == "*" or _network(host) else name, port)
-    legal = "hosts, addresses and networks (10.0.0.0/8) by commas, or *"
-    raise variable.error(f"{without_login(word)!r} is no host", legal)
+    return _Entry(name, port) if HOST_NAME.fullmatch(name) else None
 
 
 def _bare(entry: _Entry) -> str:

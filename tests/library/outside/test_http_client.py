@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -118,6 +119,20 @@ def test_a_proxy_that_cannot_be_used_is_named_where_it_is_needed(
         kinds[place]("http://server.test:8470", TOKEN)
     assert "secret" not in str(caught.value)
     kinds[place]("http://127.0.0.1:8470", TOKEN)
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "HTTPS_PROXY"])
+def test_a_proxy_that_does_not_answer_is_named_without_its_login(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    monkeypatch.setenv(name, f"http://ada:sec@ret@127.0.0.1:{port}")
+    url = f"{name.partition('_')[0].lower()}://server.test/"
+    why = f"through the proxy http://127.0.0.1:{port} of the environment"
+    with http_client(url) as client, pytest.raises(httpx.ConnectError, match=why):
+        client.get(url)
 
 
 def test_no_redirect_takes_a_token_elsewhere(server: Heard, proxy: Heard) -> None:

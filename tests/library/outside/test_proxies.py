@@ -12,6 +12,7 @@ import pytest
 from trainyard.outside import proxies
 from trainyard.outside.proxies import (
     ProxyError,
+    _warn_of,
     for_other_readers,
     is_this_machine,
     proxy_of,
@@ -114,10 +115,33 @@ def test_a_proxy_that_cannot_be_used_is_one_line_without_its_login(value: str, w
     assert "\n" not in text
 
 
-@pytest.mark.parametrize("value", ["[", "[::1", "a.test,b c/d", "10.0.0.0/99", "a:b:c", "a.test:x"])
-def test_an_exception_that_is_no_host_is_named(value: str) -> None:
-    with pytest.raises(ProxyError, match=r"NO_PROXY='.*is no host; legal: hosts, addresses and"):
-        proxy_of("http://a.test/", {**ALL, "NO_PROXY": value}, socks=False)
+@pytest.mark.parametrize(
+    "word",
+    [
+        "10.*",
+        "[",
+        "[::1",
+        "c/d",
+        "10.0.0.0/99",
+        "a:b:c",
+        "a.test:x",
+        "<local>;*.a.test",
+        "~a",
+        "1.2.3.*",
+    ],
+)
+def test_an_exception_that_is_no_host_matches_none_and_is_named_once(
+    word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As for curl, requests and Go: what is right of the variable counts."""
+    _warn_of.cache_clear()
+    set_to = {**ALL, "NO_PROXY": f"{word},b.test"}
+    for host in ("a.test", "10.1.2.3", "1.2.3.4", "c"):
+        assert proxy_of(f"http://{host}/", set_to, socks=False) == PROXY
+    assert proxy_of("http://b.test/", set_to, socks=False) is None
+    assert for_other_readers(set_to, socks=False)["no_proxy"].startswith("b.test,localhost")
+    (message,) = caplog.messages
+    assert message.startswith(f"NO_PROXY: {word!r} is no host and matches none; legal: hosts, ")
 
 
 def test_socks_is_legal_where_it_is_supported() -> None:
