@@ -248,7 +248,21 @@ def test_what_cannot_be_stored_is_refused_outside_of_a_job_too(
 
 
 @pytest.mark.parametrize(
-    "name", ["train/loss", "a b", "größe", "9" * 256, "x%%", "损失/验证", "acc@1 (top)", "_x"]
+    "name",
+    [
+        *("train/loss", "a b", "größe", "9" * 256, "x%%", "损失/验证", "acc@1 (top)", "_x", "★"),
+        *(
+            "∇θ/norm",
+            "→x",
+            "loss🔥",
+            "🔥\ufe0f",
+            "👩\u200d🔬/loss",
+            "\u0645\u06cc\u200c\u0645\u06cc",
+            "क्\u200dष",
+            "שלום",
+        ),
+        *("é", "e\u0301", "a?b=c&d#e", "a%2Fb", "a/../b", "x\\y"),
+    ],
 )
 def test_a_printable_name_of_any_script_stays_as_it_is(name: str) -> None:
     assert is_legal(name)
@@ -267,7 +281,13 @@ def test_a_printable_name_of_any_script_stays_as_it_is(name: str) -> None:
         ("\ud800x", "x_"),
         ("train/loss,", "train/loss__"),
         ("", "_"),
-        ("★", "_"),
+        ("★,", "★__"),
+        ("\u202eabc", "abc_"),
+        ("a\u200db", "a_b_"),
+        ("损\u200d", "损__"),
+        ("\uff1dA1", "A1_"),
+        ("\u0301x", "x_"),
+        ("=🔥", "🔥_"),
         ("x" * 257, "x" * 247 + "_"),
     ],
 )
