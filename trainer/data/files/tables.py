@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trainer.data.files.corpus import Corpus, InputFile
@@ -72,6 +73,8 @@ def _is_text(kind: pa.DataType) -> bool:
         return _is_text(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return _is_text(kind.value_type)
+    if pa.types.is_run_end_encoded(kind):  # of views and dictionaries no kernel takes any
+        return pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
     return any(is_kind(kind) for is_kind in TEXT_TYPES)
 
 
@@ -82,6 +85,8 @@ def _plain(rows: pa.Array) -> pa.Array:
         return _plain(rows.storage)
     if pa.types.is_dictionary(kind):  # its values first: no kernel takes any of views
         return _plain(rows.dictionary).take(rows.indices)
+    if pa.types.is_run_end_encoded(kind):
+        return pc.run_end_decode(rows)
     return rows.cast(pa.large_string()) if pa.types.is_string_view(kind) else rows
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -155,7 +156,7 @@ def write_table(root: Path, column: pa.Array) -> list[dict[str, Any]]:
     sections = [{"source": "huggingface", "path": f"data:{name}"} for name in ("one", "stream")]
     try:
         pq.write_table(content, root / "input.parquet", row_group_size=2)
-    except pa.ArrowNotImplementedError:  # dictionaries of views have no form there
+    except pa.ArrowNotImplementedError:  # dictionaries of views, and runs, have no form there
         return sections
     return [*sections, {"source": "parquet", "path": "data:input.parquet"}]
 
@@ -178,6 +179,23 @@ def test_text_of_an_extension_type_is_read(root: Path) -> None:
     column = pa.ExtensionArray.from_storage(pa.json_(pa.utf8()), pa.array(['"a"', '"b"']))
     for data in write_table(root, column):
         assert documents(root, data)[0] == [BOS, *b'"a"', EOS, BOS, *b'"b"', EOS]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_text_of_which_runs_are_stored_is_read(root: Path, kind: pa.DataType) -> None:
+    texts = ["a", "a", "a", "b", None]
+    column = pc.run_end_encode(pa.array(texts[:4], kind))
+    for data in write_table(root, column):
+        expected = [BOS, *b"a", EOS] * 3 + [BOS, *b"b", EOS]
+        assert documents(root, data)[0] == expected
+    (root / "null").mkdir()
+    for data in write_table(root / "null", pc.run_end_encode(pa.array(texts, kind))):
+        data = {**data, "path": data["path"].replace("data:", "data:null/")}
+        assert "row 4 holds no text (null)" in refusal(root, data)
+    (root / "number").mkdir()
+    for data in write_table(root / "number", pc.run_end_encode(pa.array([1, 1]))):
+        data = {**data, "path": data["path"].replace("data:", "data:number/")}
+        assert "which must be text" in refusal(root, data)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.string_view()])
