@@ -251,17 +251,8 @@ def test_what_cannot_be_stored_is_refused_outside_of_a_job_too(
     "name",
     [
         *("train/loss", "a b", "größe", "9" * 256, "x%%", "损失/验证", "acc@1 (top)", "_x", "★"),
-        *(
-            "∇θ/norm",
-            "→x",
-            "loss🔥",
-            "🔥\ufe0f",
-            "👩\u200d🔬/loss",
-            "\u0645\u06cc\u200c\u0645\u06cc",
-            "क्\u200dष",
-            "שלום",
-        ),
-        *("é", "e\u0301", "a?b=c&d#e", "a%2Fb", "a/../b", "x\\y"),
+        *("∇θ/norm", "→x", "loss🔥", "🔥\ufe0f", "👩\u200d🔬/loss", "\u0645\u200c\u06cc", "שלום"),
+        *("क\u200dष", "é", "e\u0301", "a?b=c&d#e", "a%2Fb", "a/../b", "x\\y"),
     ],
 )
 def test_a_printable_name_of_any_script_stays_as_it_is(name: str) -> None:

@@ -183,19 +183,8 @@ def test_text_of_an_extension_type_is_read(root: Path) -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_text_of_which_runs_are_stored_is_read(root: Path, kind: pa.DataType) -> None:
-    texts = ["a", "a", "a", "b", None]
-    column = pc.run_end_encode(pa.array(texts[:4], kind))
-    for data in write_table(root, column):
-        expected = [BOS, *b"a", EOS] * 3 + [BOS, *b"b", EOS]
-        assert documents(root, data)[0] == expected
-    (root / "null").mkdir()
-    for data in write_table(root / "null", pc.run_end_encode(pa.array(texts, kind))):
-        data = {**data, "path": data["path"].replace("data:", "data:null/")}
-        assert "row 4 holds no text (null)" in refusal(root, data)
-    (root / "number").mkdir()
-    for data in write_table(root / "number", pc.run_end_encode(pa.array([1, 1]))):
-        data = {**data, "path": data["path"].replace("data:", "data:number/")}
-        assert "which must be text" in refusal(root, data)
+    for data in write_table(root, pc.run_end_encode(pa.array(["a", "a", "a", "b"], kind))):
+        assert documents(root, data)[0] == [BOS, *b"a", EOS] * 3 + [BOS, *b"b", EOS]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.string_view()])
