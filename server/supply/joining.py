@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import ColumnElement, Connection, exists, select, update
 
 from server.addresses import address_of
 from server.auth.service import Principal
+from server.auth.tokens import TokenKind
 from server.context import Context
 from server.database.source_tables import node_requests, pilots
+from server.database.tables import nodes, tokens
 from server.errors import ConflictError, ForbiddenError, NotFoundError, NotNamedError
 from server.nodes.register import Admitted, register
 from server.supply.rows import NodeRequest, Pilot, StoredSource, lock_source
@@ -36,7 +38,8 @@ def register_pilot(
     Raises:
         ForbiddenError: another pilot's secret or token, another name, or an address that the engine
             does not name for the pilot.
-        ConflictError: the request has ended, was withdrawn, or is a check.
+        ConflictError: the request has ended, was withdrawn, or is a check; or the secret comes once
+            more while its node is online.
         NotNamedError: the engine has not named this instance, or has not proved the end of the one
             before it. It is asked at once.
     """
@@ -49,7 +52,10 @@ def register_pilot(
         raise ForbiddenError(f"this is the secret of {principal.name}, not of this pilot")
 
     def admit(connection: Connection) -> Admitted:
-        return _admit(connection, registration, identity, host)
+        admitted = _admit(connection, registration, identity, host)
+        if principal.node is None:
+            _refuse_again(connection, admitted.registration.node)
+        return admitted
 
     try:
         return register(context, registration, principal=principal, admit=admit)
@@ -116,6 +122,22 @@ def _admit(
         connection.execute(joined.values(joined=identity.instance, gone_at=None))
     labels: Labels = {**registration.labels, **request.shape.labels, SOURCE_LABEL: source.name}
     return Admitted(registration.model_copy(update={"labels": labels}), request.id, request.ends_at)
+
+
+def _refuse_again(connection: Connection, node: str) -> None:
+    """Refuse the secret of an instance whose node is online and has its token.
+
+    Address, instance, data folder and boot may all be those of the pilot: they are known to others
+    on its machine. Only an answer that was lost is repeated, whose token was never used.
+    """
+    online = exists().where(nodes.c.name == node, nodes.c.offline_since.is_(None))
+    of_node = (tokens.c.node == node) & (tokens.c.kind == TokenKind.NODE)
+    used = tokens.c.revoked_at.is_(None) & tokens.c.last_used_at.is_not(None)
+    if connection.scalar(select(online & exists().where(of_node, used))):
+        raise ConflictError(
+            f"{node!r} has joined with this secret, and is online: its worker registers again with "
+            "the token of the node"
+        )
 
 
 def _locked(connection: Connection, request_id: str) -> tuple[StoredSource, NodeRequest]:

@@ -11,15 +11,15 @@ from sqlalchemy import select, update
 
 from server.attempts.finish import end_nodes
 from server.attempts.node_heartbeat import node_heartbeat
-from server.auth.service import authenticate_token
+from server.auth.service import authenticate_token, revoke_token
 from server.context import Context
 from server.database.source_tables import node_requests
 from server.database.tables import nodes, tokens
-from server.errors import ConflictError, ForbiddenError, NotNamedError
+from server.errors import ConflictError, ForbiddenError, NotNamedError, UnauthenticatedError
 from server.nodes.queries import list_nodes
 from server.nodes.register import register
 from server.supply.gone import HeldShare, end_shares
-from server.supply.joining import store_check
+from server.supply.joining import register_pilot, store_check
 from server.supply.rows import ONLINE_FOR
 from server.supply.service import delete_source, end_request
 from tests.actors import ADA
@@ -92,10 +92,44 @@ def test_a_pilot_waits_until_the_engine_names_it(site: Site) -> None:
 
 def test_an_answer_that_was_lost_is_repeated(site: Site, context: Context) -> None:
     request_id = site.running()
-    first = site.join(request_id)
+    registration, secret = site.registration(request_id), site.secret(request_id)
+    lost = register_pilot(context, registration, principal=secret, host=registration.address)
     second = site.join(request_id)
-    assert first.token_id != second.token_id
+    assert lost.node_token is not None
+    with pytest.raises(UnauthenticatedError):
+        authenticate_token(context, lost.node_token)
     assert site.join(request_id, principal=second) == second
+
+
+def test_the_secret_of_a_node_that_lives_replaces_nothing(
+    site: Site, context: Context, clock: FakeClock
+) -> None:
+    """From the same address, with instance, data folder and boot of the pilot that joined."""
+    request_id = site.running()
+    pilot = site.join(request_id)  # and uses its token
+    clock.advance(seconds=1)
+    before = node(context, pilot.node)
+    with pytest.raises(ConflictError, match="has joined with this secret, and is online"):
+        site.join(request_id)
+    assert node(context, pilot.node) == before
+    assert site.join(request_id, principal=pilot) == pilot  # its worker restarts
+
+
+def test_an_instance_that_lost_its_token_joins_again_once_its_node_is_offline(
+    site: Site, context: Context
+) -> None:
+    request_id = site.running()
+    pilot = site.join(request_id)
+    with context.database.write() as connection:
+        connection.execute(update(nodes).values(offline_since=context.now()))
+    assert site.join(request_id).token_id != pilot.token_id
+
+
+def test_an_instance_whose_token_was_revoked_joins_again(site: Site, context: Context) -> None:
+    request_id = site.running()
+    pilot = site.join(request_id)
+    revoke_token(context, pilot.token_id)
+    assert site.join(request_id).token_id != pilot.token_id
 
 
 def test_a_successor_joins_after_the_proof_alone(site: Site, context: Context) -> None:
