@@ -81,6 +81,7 @@ DEEP = {
     "tests/trainer/test_world_sizes.py": "one job through every number of ranks",
     "tests/web": "the dashboard in a browser",
     "tests/worker/environments/test_builds.py": "builds of environments, as processes",
+    "tests/worker/environments/test_users_of_builds.py": "builds, and what former ones left",
     "tests/worker/inbox/test_polls.py": "a worker without a broker, as a process",
     "tests/worker/launchers": "every launcher, with processes of its own",
     "tests/worker/node/hardware/test_nvml.py": "an NVML that a compiler has built",

@@ -11,12 +11,15 @@ read.
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from trainyard.base.backoff import Retries
@@ -40,12 +43,13 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, claimed
+from worker.environments.environment_store import MOST_BYTES, MOST_ENTRIES
 from worker.environments.node_build import COMMAND as BUILD_COMMAND
 from worker.environments.node_build import NodeBuild
 from worker.launch import detach
 from worker.launchers.rank_environment import code_of, rank_environment
 from worker.node.files import read_record, tail
-from worker.node.folder_usage import remove_tree
+from worker.node.folder_usage import FolderWatch, Limit, remove_tree
 from worker.node.node_store import LocalNode, NodeStore
 from worker.node.process_tree import ProcessTree, become_subreaper, end_user
 from worker.node.users import RankUser, user_environment
@@ -54,11 +58,15 @@ from worker.registration import own_token
 logger = logging.getLogger(__name__)
 
 LAUNCH, LOG = "launch.json", "operation.log"
+LOCK = "operations.lock"
+"""In the data folder; locked by the supervisor whose command has the user of operations."""
 COMMAND = (sys.executable, "-m", "trainer.operations")
 AWAY_SECONDS = 120.0
 """Time without an answer after which an operation is left to its next claim: a new start is safe,
 and nothing must run for ever on a node whose server is gone for good."""
 LOOK_SECONDS = 0.05
+BUILD_SECONDS = 3600.0
+"""Longest time of a build."""
 NICENESS = 10
 OVER = frozenset({404, 409})
 RUN_CODE = frozenset({OperationKind.SAMPLE, OperationKind.BUILD})
@@ -139,11 +147,10 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
         raise ValueError(f"root {claim.task.root!r} is not defined on node {node.name}")
     data_dir = node.store.data_dir
     folder = data_dir / "operations" / operation_id / str(claim.fence)
-    folder.mkdir(parents=True)
+    folder.mkdir(mode=0o700, parents=True)
     user = None
     if node.run_as is not None and claim.task.kind in RUN_CODE:
         user = node.run_as.for_operations()
-        user.give(folder, 0o1770)
     order = OperationOrder(
         task=claim.task, root_path=root, root_id=claim.storage, roots=dict(node.roots)
     )
@@ -157,7 +164,7 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
         environment_days=node.environment_days,
     )
     if build is not None:
-        NodeBuild(Path(root), build).prepare(folder, user=user)
+        NodeBuild(Path(root), build).prepare(folder)
     create_file(folder / TASK, order.model_dump_json(indent=1) + "\n")
     # Written last: with it the folder is complete.
     create_file(folder / LAUNCH, launch.model_dump_json(indent=1) + "\n")
@@ -183,7 +190,11 @@ class OperationSupervisor:
             raise ValueError(f"{folder} is no folder of an operation")
         build = order.task.build
         self._build = NodeBuild(Path(order.root_path), build) if build is not None else None
+        self._kind = order.task.kind
+        self._until = math.inf
+        self._watches: Sequence[FolderWatch] = ()
         self._found: OperationOutcome | None = None
+        self._excess: str | None = None
         self._folder = folder
         self._launch = launch
         self._owner = launch.user.uid if launch.user else None
@@ -197,6 +208,10 @@ class OperationSupervisor:
         become_subreaper()
         os.nice(NICENESS)  # training on this node has priority
         user = self._launch.user
+        with nullcontext() if user is None else _alone(self._node.data_dir, user):
+            return self._supervise(user)
+
+    def _supervise(self, user: RankUser | None) -> bool:
         environment = {
             **rank_environment(),
             "PYTHONUNBUFFERED": "1",
@@ -204,13 +219,20 @@ class OperationSupervisor:
             "OMP_NUM_THREADS": "1",
         }
         if user is not None:
-            end_user(user)  # an operation whose claim is over: one at a time runs on a node
+            user.give(self._folder, 0o1770)
+            if self._build is not None:
+                self._build.admit(self._folder, user)
             environment |= user_environment(self._launch.operation_id, self._folder)
+        if self._kind in RUN_CODE:
+            self._watch()
         pid = self._processes.spawn(self._words, environment=environment, output=self._folder / LOG)
         try:
             reported = self._report_until_over(pid)
         finally:
             self._processes.end()
+            for watch in self._watches:
+                watch.stop()
+                watch.make_room({self._folder / LOG}, {self._folder / LAUNCH})
             if self._build is not None:
                 self._build.discard(self._folder)
             if user is not None:
@@ -224,7 +246,7 @@ class OperationSupervisor:
         url, ca_file = self._node.server_url or "", self._node.server_ca
         with WorkerApi(url, own_token(self._node), ca_file=ca_file) as api:
             while True:
-                status = self._processes.status(pid)
+                status = self._status(pid)
                 try:
                     report = self._report(status)
                     if api.report_operation(self._launch.operation_id, report).ended:
@@ -262,6 +284,8 @@ class OperationSupervisor:
 
     def _of_command(self, status: int) -> OperationOutcome:
         """Return the outcome that the command wrote, or a failure from its status and log."""
+        if self._excess is not None:
+            return OperationOutcome(outcome="failed", message=f"was ended: {self._excess}")
         outcome = read_record(self._folder / OUTCOME, OperationOutcome, owner=self._owner)
         if outcome is not None:
             return outcome
@@ -279,8 +303,59 @@ class OperationSupervisor:
     def _wait(self, pid: int, seconds: float, *, ended: bool) -> None:
         """Wait for the next report, which is due at once when the command ends."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and (ended or self._processes.status(pid) is None):
+        while time.monotonic() < until and (ended or self._status(pid) is None):
             time.sleep(LOOK_SECONDS)
+
+    def _watch(self) -> None:
+        """Bound what code of a job takes: it has the user of the command, and could stop that."""
+        folders = [self._folder]
+        if self._build is not None:
+            self._until = time.monotonic() + BUILD_SECONDS
+            target = self._build.target(self._folder)
+            folders += [] if target is None else [target]
+        limit = Limit(MOST_BYTES, MOST_ENTRIES)
+        self._watches = [FolderWatch(path, limit, user=self._owner) for path in folders]
+        for watch in self._watches:
+            watch.start()
+
+    def _status(self, pid: int) -> int | None:
+        """Return the exit code of the command; one that takes too much is ended."""
+        status = self._processes.status(pid)
+        if status is not None or self._excess is not None:
+            return status
+        self._excess = next((watch.excess for watch in self._watches if watch.excess), None)
+        if time.monotonic() > self._until:
+            self._excess = f"it took longer than {BUILD_SECONDS:.0f} s"
+        if self._excess is not None:
+            self._processes.end()
+        return self._processes.status(pid)
+
+
+@contextmanager
+def _alone(data_dir: Path, user: RankUser) -> Iterator[None]:
+    """Hold the user of operations while the block runs; none of its processes is left then.
+
+    An operation whose claim is over may still run, such as one that was cancelled a moment ago. Its
+    code could write into what is given to the user now, and its supervisor ends all processes of
+    the user at its end.
+    """
+    lock = os.open(data_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while not _try_to_lock(lock):
+            end_user(user)
+            time.sleep(LOOK_SECONDS)
+        end_user(user)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _try_to_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def run_detached_operation(folder: Path) -> int:

@@ -26,7 +26,6 @@ from trainyard.spec.sections.program import ENVIRONMENTS
 from worker.environments.build_request import BuildRequest
 from worker.node.files import read_record
 from worker.node.folder_usage import remove_tree
-from worker.node.users import RankUser
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 PARTIAL = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}\.partial")
@@ -107,16 +106,14 @@ class EnvironmentStore:
         request = read_record(self._request(digest), BuildRequest)
         return request if request is not None and request.digest == digest else None
 
-    def begin(self, digest: str, *, user: RankUser | None) -> Path:
-        """Return a new folder for a build, into which its user may write.
+    def begin(self, digest: str) -> Path:
+        """Return a new folder for a build, into which the worker alone may write.
 
         Raises:
             OSError: the storage refuses.
         """
         partial = self._partial(digest)
         partial.mkdir(mode=0o700)
-        if user is not None:
-            user.give(partial, 0o1770)
         return partial
 
     def publish(self, partial: Path, digest: str, *, most_bytes: int) -> int:

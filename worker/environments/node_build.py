@@ -29,12 +29,11 @@ class NodeBuild:
         """
         self._store, self._digest = EnvironmentStore(root), task.digest
 
-    def prepare(self, folder: Path, *, user: RankUser | None) -> None:
+    def prepare(self, folder: Path) -> None:
         """Write the order of the command.
 
         Args:
             folder: that of the operation.
-            user: who runs the command; the worker when absent.
 
         Raises:
             OSError: the storage refuses.
@@ -49,11 +48,15 @@ class NodeBuild:
                     "resume the job, which requests it again"
                 )
             _check(request)
-            target = self._store.begin(self._digest, user=user)
+            target = self._store.begin(self._digest)
             order = BuildOrder(request=request, target=str(target))
         create_file(folder / ORDER, order.model_dump_json(indent=1) + "\n", mode=0o640)
-        if user is not None:
-            user.give(folder / ORDER, 0o640)
+
+    def admit(self, folder: Path, user: RankUser) -> None:
+        """Let the user of the command in, who has no process yet."""
+        user.give(folder / ORDER, 0o640)
+        if (target := self.target(folder)) is not None:
+            user.give(target, 0o1770)
 
     def finish(
         self, folder: Path, outcome: OperationOutcome, *, unused_days: float
@@ -68,7 +71,7 @@ class NodeBuild:
         Returns:
             The outcome of the operation.
         """
-        target = self._target(folder)
+        target = self.target(folder)
         if target is None or outcome.outcome != "succeeded":
             return outcome
         try:
@@ -84,10 +87,11 @@ class NodeBuild:
 
     def discard(self, folder: Path) -> None:
         """Remove what is not in place, once no process of the command is left."""
-        if (target := self._target(folder)) is not None:
+        if (target := self.target(folder)) is not None:
             remove_tree(target)
 
-    def _target(self, folder: Path) -> Path | None:
+    def target(self, folder: Path) -> Path | None:
+        """Return where the packages are installed; None where that is done already."""
         target = BuildOrder.model_validate_json((folder / ORDER).read_bytes()).target
         return Path(target) if target else None
 

@@ -24,14 +24,11 @@ from trainyard.protocol.operations import OUTCOME, PROGRESS, OperationOutcome, O
 from trainyard.run.atomic import replace_file
 from trainyard.spec.sections.program import UV_LOCK
 from worker.environments.build_request import PROJECT, BuildRequest
-from worker.environments.environment_store import MOST_BYTES, MOST_ENTRIES
 from worker.node.files import tail
-from worker.node.folder_usage import FolderWatch, Limit, remove_tree
+from worker.node.folder_usage import remove_tree
 
 ORDER, BUILD_LOG = "build.json", "build.log"
-BUILD_SECONDS = 3600.0
 REQUIREMENTS = "requirements.txt"
-LOOK_SECONDS = 0.05
 UV = (sys.executable, "-m", "uv", "--no-progress", "--color=never")
 
 
@@ -42,8 +39,6 @@ class BuildOrder(RecordModel):
     """The lock and its interpreter."""
     target: str = ""
     """Folder of the environment, empty so far."""
-    most_bytes: int = MOST_BYTES
-    """Disk space that it may take, and as much for the cache of downloads."""
 
 
 def build(folder: Path) -> OperationOutcome:
@@ -57,22 +52,15 @@ def build(folder: Path) -> OperationOutcome:
         (project / name).write_text(text, encoding="utf-8")
     environment = _variables(folder, order.target)
     steps = list(_steps(order.request, order.target, project))
-    limit = Limit(order.most_bytes, MOST_ENTRIES)
-    watches = [FolderWatch(path, limit) for path in (Path(order.target), folder / "cache")]
-    for watch in watches:
-        watch.start()
     try:
         for done, (doing, words) in enumerate(steps):
             progress = OperationProgress(doing=doing, done=done, total=len(steps))
             replace_file(folder / PROGRESS, progress.model_dump_json(), durable=False)
-            left = BUILD_SECONDS - (time.monotonic() - began)
-            failed = _run([*UV, *words], folder, environment, seconds=left, watches=watches)
+            failed = _run([*UV, *words], folder, environment)
             if failed is not None:
                 message = f"uv {words[0]} {failed}. Its last lines:\n{tail(folder / BUILD_LOG)}"
                 return OperationOutcome(outcome="failed", message=message[-4000:])
     finally:
-        for watch in watches:
-            watch.stop()
         for left_over in ("cache", "project"):
             remove_tree(folder / left_over)
     took = time.monotonic() - began
@@ -125,36 +113,23 @@ def _steps(
         )
 
 
-def _run(
-    words: Sequence[str],
-    folder: Path,
-    environment: Mapping[str, str],
-    *,
-    seconds: float,
-    watches: Sequence[FolderWatch],
-) -> str | None:
-    """Run a command, its output to the log; return how it failed, None where it did not."""
-    until = time.monotonic() + max(1.0, seconds)
+def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str | None:
+    """Run a command, its output to the log; return how it failed, None where it did not.
+
+    What it may take is bounded by the supervisor of the operation: code of a package has the user
+    of this process, and could stop it.
+    """
     with (folder / BUILD_LOG).open("ab") as log:
-        process = subprocess.Popen(
+        done = subprocess.run(
             words,
             env=environment,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            check=False,
         )
-    failed = None
-    # Processes of the command that outlive it end with the operation.
-    while process.poll() is None and failed is None:
-        failed = next((f"was ended: {watch.excess}" for watch in watches if watch.excess), None)
-        if time.monotonic() > until:
-            failed = f"took longer than {BUILD_SECONDS:.0f} s"
-        time.sleep(LOOK_SECONDS)
-    if failed is not None:
-        process.kill()
-    status = process.wait()
-    return failed or (f"ended with status {status}" if status else None)
+    return f"ended with status {done.returncode}" if done.returncode else None
 
 
 def main(folder: Path) -> int:

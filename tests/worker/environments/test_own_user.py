@@ -16,7 +16,9 @@ UID = 61_940
 def test_what_another_user_has_built_belongs_to_the_worker(tmp_path: Path) -> None:
     store, digest = EnvironmentStore(tmp_path), "a" * 64
     store.folder.mkdir(mode=0o755)
-    partial = store.begin(digest, user=RankUser(uid=UID, groups=()))
+    partial = store.begin(digest)
+    assert partial.stat().st_mode & 0o7777 == 0o700
+    RankUser(uid=UID, groups=()).give(partial, 0o1770)
     found = partial.stat()
     assert (found.st_gid, found.st_mode & 0o7777) == (UID, 0o1770)
     (partial / "bin").mkdir()

@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> EnvironmentStore:
 
 def built(store: EnvironmentStore, digest: str, *, idle: float = 0.0, size: int = 1) -> Path:
     """Put an environment in place that was used last so many seconds ago."""
-    partial = store.begin(digest, user=None)
+    partial = store.begin(digest)
     (partial / "module.py").write_text("x" * size)
     store.publish(partial, digest, most_bytes=GIB)
     path = store.folder / digest
@@ -74,7 +74,7 @@ def test_room_is_made_by_those_that_were_used_least_recently(store: EnvironmentS
 
 
 def test_what_interrupted_builds_left_goes_after_a_day(store: EnvironmentStore) -> None:
-    old, new = store.begin(FIRST, user=None), store.begin(SECOND, user=None)
+    old, new = store.begin(FIRST), store.begin(SECOND)
     os.utime(old, (time.time() - 2 * DAY,) * 2)
     other = store.folder / ".mine"
     other.mkdir()
@@ -85,7 +85,7 @@ def test_what_interrupted_builds_left_goes_after_a_day(store: EnvironmentStore) 
 def test_a_build_of_deep_folders_is_refused_and_stops_no_later_one(
     store: EnvironmentStore,
 ) -> None:
-    partial = store.begin(FIRST, user=None)
+    partial = store.begin(FIRST)
     nest(partial)
     with pytest.raises((ValueError, OSError)):  # nested too deep, or the path is too long
         store.publish(partial, FIRST, most_bytes=GIB)
@@ -97,7 +97,7 @@ def test_a_build_of_deep_folders_is_refused_and_stops_no_later_one(
 
 def test_of_two_builds_the_first_is_put_in_place(store: EnvironmentStore) -> None:
     first = built(store, FIRST, size=3)
-    second = store.begin(FIRST, user=None)
+    second = store.begin(FIRST)
     store.publish(second, FIRST, most_bytes=GIB)
     assert (first / "module.py").read_text() == "xxx"
     assert not second.exists()
@@ -109,16 +109,16 @@ def test_a_build_may_hold_files_folders_and_links_alone(
     of_others = tmp_path / "checkpoint"
     of_others.write_text("weights")
     of_others.chmod(0o660)
-    linked = store.begin(FIRST, user=None)
+    linked = store.begin(FIRST)
     os.link(of_others, linked / "module.py")
     with pytest.raises(ValueError, match=r"module\.py is neither a file of its own, a folder nor"):
         store.publish(linked, FIRST, most_bytes=GIB)
     assert of_others.stat().st_mode & 0o777 == 0o660
-    piped = store.begin(FIRST, user=None)
+    piped = store.begin(FIRST)
     os.mkfifo(piped / "pipe")
     with pytest.raises(ValueError, match="pipe is neither a file of its own"):
         store.publish(piped, FIRST, most_bytes=GIB)
-    large = store.begin(FIRST, user=None)
+    large = store.begin(FIRST)
     (large / "module.py").write_text("x" * 1000)
     with pytest.raises(ValueError, match=r"legal: at most 2,000,000 and 999"):
         store.publish(large, FIRST, most_bytes=999)
