@@ -36,6 +36,8 @@ SECURITY_HEADERS = {
 CLIENT_LEFT = 499
 """Status in the log and the metrics of a request whose client left before it was answered."""
 
+LOGGED = 200
+"""Most characters of a method and of a path in the log, both of which anybody chooses."""
 HSTS = {"strict-transport-security": "max-age=31536000"}
 """Under https browsers come back by https alone, for a year."""
 
@@ -84,8 +86,9 @@ class RequestMiddleware:
                 _level(scope["path"], status),
                 "%s %s %s %d %.1f ms",
                 request_id,
-                scope["method"],
-                quote(scope["path"]),  # a line break in it must not begin a line of the log
+                scope["method"][:LOGGED],
+                # A line break in it must not begin a line of the log, nor a long one fill it.
+                quote(scope["path"][:LOGGED]),
                 status,
                 seconds * 1000,
             )
