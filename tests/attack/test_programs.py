@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import shlex
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.control_plane import ControlPlane, finished
-from tests.e2e.workers import Worker, drained_plane, joined_node
-from tests.other_users import entering_namespace, needs_root, open_folder, packages, python_in
-from trainyard.client.sdk import Client
-from trainyard.protocol.rest.jobs import JobView
+from tests.attack.conftest import RUN_BYTES, Level
+from tests.other_users import needs_root
 from trainyard.run.checkpoints.checkpoint_names import checkpoint_id
 from trainyard.run.checkpoints.program_manifest import ProgramManifest, SavedFile
 from trainyard.run.record_base import to_json
 from trainyard.run.records import EventRecord
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), needs_root]
-FIRST, OUTSIDE = 62_200, 7_000_000
-"""First user id of ranks, and the id of the machine that is 0 in the namespace."""
-SLOTS = 4
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    needs_root,
+    pytest.mark.parametrize("level", ["none", "user", "namespace"], indirect=True, scope="module"),
+]
 SECRET = "secret-of-another-job"
-RUN_BYTES = 16 * 2**20
 ATTACK = """
 cd "$TRAINYARD_RUN"
 for file in {files}; do
@@ -42,56 +37,6 @@ printf '%s\\n' {forged} >> events.jsonl
 echo planted
 """
 FILL = 'cd "$TRAINYARD_RUN"; dd if=/dev/zero of=large bs=1M count=64 2> /dev/null; sleep 600'
-
-
-@dataclass(frozen=True)
-class Level:
-    """A node of some isolation."""
-
-    isolation: str
-    worker: Worker
-    yard: Client
-
-    def run(self, name: str, script: str, **env: str) -> JobView:
-        """Run a shell script as a program to its end."""
-        spec: dict[str, Any] = {
-            "name": name,
-            "program": {"command": ["sh", "-c", script], "launcher": "command"},
-            "retry": {"backoff_seconds": 0},
-            "resources": {"world_size": 1, "device": "cpu"},
-            "env": env,
-        }
-        return finished(self.yard, self.yard.submit(spec).id)
-
-
-@pytest.fixture(scope="module")
-def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane that takes programs, and whose own node is drained."""
-    with drained_plane(tmp_path_factory.mktemp("programs")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module", params=["none", "user", "namespace"])
-def level(careless: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Level]:
-    """A node of each isolation in turn."""
-    with open_folder() as folder, careless.connect() as yard:
-        for name in ("checkpoints", "data", "python"):
-            (folder / name).mkdir()
-        environment = {
-            "TRAINYARD_ROOTS": f"checkpoints={folder / 'checkpoints'},data={folder / 'data'}",
-            "TRAINYARD_RUN_BYTES": str(RUN_BYTES),
-            "PYTHONPATH": packages(),
-        }
-        if request.param != "none":
-            environment["TRAINYARD_RUN_AS"] = f"nobody:{FIRST}-{SLOTS + 1}"
-        data, python = folder / request.param, python_in(folder / "python")
-        if request.param == "namespace":
-            own = (data, folder / "checkpoints", folder / "data")
-            python = entering_namespace(python, first=OUTSIDE, folders=own)
-        with joined_node(careless, yard, data, python=python, **environment) as worker:
-            node = next(node for node in yard.nodes() if node.name == worker.name)
-            assert node.hardware.isolation == request.param
-            yield Level(request.param, worker, yard)
 
 
 def forged(job_id: str) -> str:
