@@ -14,6 +14,7 @@ from tests.e2e.conftest import yard
 from tests.e2e.control_plane import TEXT, ControlPlane, finished, wait_for
 from tests.e2e.workers import Worker, drained_plane, joined_node
 from tests.other_users import entering_namespace, open_folder, packages, python_in
+from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.jobs import JobView
 
@@ -58,11 +59,13 @@ def script_job(name: str, script: str, **env: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def person(admin: Client, name: str) -> Iterator[Client]:
-    """Connect with a new token of a person."""
-    secret = admin.create_token(name).secret
-    assert secret is not None
-    with Client(admin.url, secret) as connection:
+    """Connect with a new token of a person, which ends with the block."""
+    token = admin.create_token(name)
+    assert token.secret is not None
+    with Client(admin.url, token.secret) as connection:
         yield connection
+    with contextlib.suppress(TrainyardError):  # a test has revoked it
+        admin.revoke_token(token.id)
 
 
 def in_shell(who: Client, job_id: str, script: str) -> str:

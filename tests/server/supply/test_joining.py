@@ -108,10 +108,10 @@ def test_the_secret_of_a_node_that_lives_replaces_nothing(
     request_id = site.running()
     pilot = site.join(request_id)  # and uses its token
     clock.advance(seconds=1)
-    before = node(context, pilot.node)
+    before = node(context, f"slurm-{request_id}-0")
     with pytest.raises(ConflictError, match="has joined with this secret, and is online"):
         site.join(request_id)
-    assert node(context, pilot.node) == before
+    assert node(context, f"slurm-{request_id}-0") == before
     assert site.join(request_id, principal=pilot) == pilot  # its worker restarts
 
 

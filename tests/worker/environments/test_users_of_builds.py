@@ -20,14 +20,12 @@ from trainyard.base.ids import make_id
 from trainyard.protocol.operations import BuildTask, OperationKind, OperationTask
 from trainyard.protocol.worker_messages import OperationClaimReply
 from trainyard.run.atomic import replace_file
-from worker import operations
 from worker.environments.build_request import BuildRequest
 from worker.environments.environment_store import EnvironmentStore
 from worker.environments.interpreters import cuda_version, python_facts
-from worker.node.folder_usage import FolderWatch
 from worker.node.process_identity import process_stat
 from worker.node.users import RunAs
-from worker.operations import OperationSupervisor, prepare_operation
+from worker.operations import prepare_operation
 
 pytestmark = needs_root
 RUN_AS = "nobody:61960-8"
@@ -70,11 +68,17 @@ def prepared(place: Place) -> tuple[FakeOperation, Path]:
 
 
 @contextmanager
-def supervised(folder: Path, script: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Supervise an operation whose command is a shell script; `$0` is its folder."""
+def supervised(folder: Path, script: str, **limits: float) -> Iterator[subprocess.Popen[bytes]]:
+    """Supervise an operation whose command is a shell script; `$0` is its folder.
+
+    In a process of its own, since a supervisor ends all of its descendants.
+    """
+    changes = "".join(f"operations.{name} = {limit}; " for name, limit in limits.items())
     code = (
-        "from pathlib import Path; from worker.operations import OperationSupervisor; "
-        f"OperationSupervisor(Path({str(folder)!r}), command=['sh', '-c', {script!r}]).supervise()"
+        "from pathlib import Path; from worker import operations; "
+        "operations.FolderWatch.__init__.__kwdefaults__.update(seconds=0.05); "
+        f"{changes}operations.OperationSupervisor("
+        f"Path({str(folder)!r}), command=['sh', '-c', {script!r}]).supervise()"
     )
     process = subprocess.Popen([sys.executable, "-c", code], env=environment())
     try:
@@ -146,15 +150,11 @@ def test_the_end_of_a_former_operation_ends_nothing_of_the_next_one(place: Place
     ],
 )
 def test_a_build_that_stops_its_own_command_is_bounded(
-    place: Place, monkeypatch: pytest.MonkeyPatch, seconds: float, size: int, reason: str
+    place: Place, seconds: float, size: int, reason: str
 ) -> None:
     """Code of a package has the user of the command, and may stop what would watch it there."""
     seen, folder = prepared(place)
-    monkeypatch.setattr(operations, "BUILD_SECONDS", seconds)
-    monkeypatch.setattr(operations, "MOST_BYTES", size)
-    monkeypatch.setattr(FolderWatch.__init__, "__kwdefaults__", {"user": None, "seconds": 0.05})
     script = 'head -c 2097152 /dev/zero > "$0/large"; kill -STOP $$'
-    supervisor = OperationSupervisor(folder, command=["sh", "-c", script])
-    assert supervisor.supervise()
-    assert seen.outcome is not None
-    assert seen.outcome.message == reason.format(folder=folder)
+    with supervised(folder, script, BUILD_SECONDS=seconds, MOST_BYTES=size):
+        outcome = wait_for(lambda: seen.outcome, "outcome of the build")
+    assert outcome.message == reason.format(folder=folder)
