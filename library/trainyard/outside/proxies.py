@@ -27,6 +27,8 @@ SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 HTTP_SCHEMES, SOCKS_SCHEMES = ("http", "https"), ("socks5", "socks5h")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
+OCTETS = re.compile(r"(?=.*\*)\d{1,3}(\.\d{1,3}){0,2}(\.\*){1,3}")
+"""Begin of an IPv4 address, as Java and Windows write a network."""
 MOST_SHOWN = 200
 """Most characters of a variable that an error repeats."""
 
@@ -219,6 +221,9 @@ def _entry(word: str) -> _Entry | None:
         host, port = found[1], int(found[2])
     bracketed = re.fullmatch(r"\[([^\[\]]*)\]", host)
     host = (bracketed[1] if bracketed else host).lower()
+    if OCTETS.fullmatch(host):  # 10.* and 10.*.*.*: a network
+        octets = [octet for octet in host.split(".") if octet != "*"]
+        host = f"{'.'.join([*octets, *['0'] * (4 - len(octets))])}/{8 * len(octets)}"
     if host == "*" or _network(host):
         return _Entry(host, port)
     name = host.removeprefix("*").strip(".")

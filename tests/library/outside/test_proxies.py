@@ -118,7 +118,8 @@ def test_a_proxy_that_cannot_be_used_is_one_line_without_its_login(value: str, w
 @pytest.mark.parametrize(
     "word",
     [
-        "10.*",
+        "10.*.1",
+        "999.*",
         "[",
         "[::1",
         "c/d",
@@ -127,7 +128,7 @@ def test_a_proxy_that_cannot_be_used_is_one_line_without_its_login(value: str, w
         "a.test:x",
         "<local>;*.a.test",
         "~a",
-        "1.2.3.*",
+        "1.2.3.4.*",
     ],
 )
 def test_an_exception_that_is_no_host_matches_none_and_is_named_once(
@@ -142,6 +143,14 @@ def test_an_exception_that_is_no_host_matches_none_and_is_named_once(
     assert for_other_readers(set_to, socks=False)["no_proxy"].startswith("b.test,localhost")
     (message,) = caplog.messages
     assert message.startswith(f"NO_PROXY: {word!r} is no host and matches none; legal: hosts, ")
+
+
+@pytest.mark.parametrize("word", ["10.*", "10.1.*", "10.1.2.*", "10.*.*.*", "10.*:80"])
+def test_stars_after_octets_are_a_network(word: str) -> None:
+    set_to = {**ALL, "NO_PROXY": word}
+    assert proxy_of("http://10.1.2.3/", set_to, socks=False) is None
+    assert proxy_of("http://11.1.2.3/", set_to, socks=False) == PROXY
+    assert proxy_of("http://10.a.test/", set_to, socks=False) == PROXY
 
 
 def test_socks_is_legal_where_it_is_supported() -> None:

@@ -37,7 +37,8 @@ def ps(
     ] = None,
     project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
     search: Annotated[
-        str | None, typer.Option("--search", help="Only with these words in name and tags, or an id.")
+        str | None,
+        typer.Option("--search", help="Only with these words in name or tags."),
     ] = None,
     imported: Annotated[
         bool | None,

@@ -374,6 +374,6 @@ def test_a_changed_buffer_is_refused_where_stages_have_replicas(tmp_path: Path) 
                 return {ENDS}
         """
     run = asking(tmp_path, source, Layout(pp=2, dp_shard=2))
-    with pytest.raises(RankError, match="parallelism.pp=2 on 2 data-parallel ranks, but forward"):
+    with pytest.raises(RankError, match=r"parallelism\.pp=2 on 2 data-parallel ranks, but forward"):
         run_ranks(4, train_rank, str(run), Meddling(), initialize=False)
     assert "changes the buffer seen; legal: pp=1" in Attempt(run).error.message
