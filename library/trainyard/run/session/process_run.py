@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import SupportsFloat
 
 from trainyard.run.session.process_place import ProcessPlace
 from trainyard.run.session.script_run import RUN_VARIABLE, Run
+
+OWNER_VARIABLE = "TRAINYARD_RANK_PROCESS"
+"""Variable by which a rank names itself to the processes that it starts: `<pid>:<rank>/<size>`."""
 
 _current: Run | None = None
 _lock = threading.Lock()
@@ -20,7 +24,9 @@ def init() -> Run:
     """Return the run of this process; the same at each call.
 
     Without the variable `TRAINYARD_RUN` its calls do nothing. Rank and size come from `RANK`,
-    `WORLD_SIZE` and `LOCAL_RANK` of torchrun, else from `NODE_RANK` and `NNODES`.
+    `WORLD_SIZE` and `LOCAL_RANK` of torchrun, else from `NODE_RANK` and `NNODES`. In a process that
+    `multiprocessing` has made from one with the same rank, calls do nothing either, however it was
+    started: `spawn` and `forkserver` import the script anew.
 
     Raises:
         ValueError: one of these variables has no legal value.
@@ -29,10 +35,32 @@ def init() -> Run:
     with _lock:
         if _current is None:
             directory = os.environ.get(RUN_VARIABLE)
-            run = Run(Path(directory) if directory else None, ProcessPlace.of(os.environ))
+            place = ProcessPlace.of(os.environ)
+            run = Run(Path(directory) if directory else None, place, owner=_owner(place))
             atexit.register(run.close)
             _current = run
         return _current
+
+
+def _owner(place: ProcessPlace) -> int:
+    """Return the pid of the process that writes for a place: this one, or the rank above it."""
+    own = f":{place.rank}/{place.world_size}"
+    pid, found, numbers = os.environ.get(OWNER_VARIABLE, "").partition(":")
+    if pid.isascii() and pid.isdecimal() and found + numbers == own and _is_made():
+        return int(pid)
+    os.environ[OWNER_VARIABLE] = f"{os.getpid()}{own}"
+    return os.getpid()
+
+
+def _is_made() -> bool:
+    """Return whether `multiprocessing` has made this process."""
+    # Every such process has imported it; to import it here would take 10 ms.
+    process = sys.modules.get("multiprocessing.process")
+    if process is None:
+        return False
+    # The parent is known after the script is imported, and the mark of that import until then.
+    importing = getattr(process.current_process(), "_inheriting", False)
+    return bool(importing) or process.parent_process() is not None
 
 
 def log(values: Mapping[str, SupportsFloat], *, step: int, per_rank: bool = False) -> None:

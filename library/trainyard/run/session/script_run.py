@@ -39,12 +39,19 @@ class Run(ArtifactLog):
     """This process of a training script, in a job or outside of one.
 
     Outside of a job calls check their arguments and do nothing else, so that a script runs
-    anywhere. The same holds in processes that this one forks, such as workers of a loader. Methods
-    can be called from any thread.
+    anywhere. The same holds in processes that this one makes by a fork or by `multiprocessing`, as
+    workers of a loader. Methods can be called from any thread.
     """
 
-    def __init__(self, directory: Path | None, place: ProcessPlace) -> None:
+    def __init__(
+        self, directory: Path | None, place: ProcessPlace, *, owner: int | None = None
+    ) -> None:
         """Use `trainyard.init` instead: a process has one run.
+
+        Args:
+            directory: the run directory; None outside of a job.
+            place: which process of the job this one is.
+            owner: pid of the process that writes; None: this one.
 
         Raises:
             ValueError: `directory` is no folder.
@@ -52,7 +59,7 @@ class Run(ArtifactLog):
         if directory is not None and not directory.is_dir():
             raise ValueError(f"{RUN_VARIABLE}={str(directory)!r} is no folder")
         self._place = place
-        self._owner = os.getpid()
+        self._owner = os.getpid() if owner is None else owner
         self._files = None if directory is None else RunDirectory(directory)
         self._writer: SessionWriter | None = None
         self._artifacts: ArtifactWriter | None = None
@@ -286,11 +293,11 @@ class Run(ArtifactLog):
             ValueError: `step` or `kind` is not legal.
             CheckpointSaveError: it was not committed; every rank gets the error.
             FenceError: a newer attempt of the job has begun, or the fence cannot be raised.
-            RuntimeError: this process was forked by the one that is the rank.
+            RuntimeError: this process was made by the one that is the rank.
         """
         step = legal_step(step)
         if os.getpid() != self._owner:
-            raise RuntimeError("checkpoint() in a forked process; legal: in the rank itself")
+            raise RuntimeError("checkpoint() in a process of the rank; legal: in the rank itself")
         with self.phase("saving"), self._checkpoints.save(step, kind=kind) as folder:
             yield folder
             if (writer := self._open_writer) is not None:
@@ -341,7 +348,7 @@ class Run(ArtifactLog):
 
     @property
     def _open_writer(self) -> SessionWriter | None:
-        """The writer of this process; None outside of a job, and where it was forked by a rank."""
+        """The writer of this process; None outside of a job, and where a rank has made it."""
         return self._writer if os.getpid() == self._owner else None
 
     @property
