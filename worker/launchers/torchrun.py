@@ -25,6 +25,7 @@ from worker.node.files import read_record, tail
 from worker.node.node_store import WorkerRun
 from worker.node.process_identity import has_ended, open_started_at, status_field
 from worker.node.process_tree import WRAPPER
+from worker.node.rank_wrapper import signal_name
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class TorchrunLauncher:
             message = f"torchrun ended (status {status}) before any rank began"
         elif status < 0 and not any(end.exit_code or end.signal for end in seen.exits):
             # The ranks end with torchrun, and their wrappers too, which then record no exit.
-            name = signal.Signals(-status).name
+            name = signal_name(-status)
             message = (
                 f"torchrun itself (pid {self._pid}) was ended by {name}, and its ranks with it"
             )

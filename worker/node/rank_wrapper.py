@@ -116,13 +116,21 @@ def run_rank(run: Path, begin: Callable[[], int], *, rank: int, folder: str | No
     code = os.waitstatus_to_exitcode(status)
     ended: dict[str, object] = {
         "exit_code": code if code >= 0 else None,
-        "signal": signal.Signals(-code).name if code < 0 else None,
+        "signal": signal_name(-code) if code < 0 else None,
         "time": time.time(),
     }
     write_record(run / "ranks" / f"{rank}.end", ended)
     if (run / "stop").exists():
         return 0  # torchrun would end the other ranks after 30 s, and they may be saving
     return code if code >= 0 else 128 - code
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as `SIGKILL`, or `SIGRTMIN+3` of a real-time one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
 
 
 def become_rank(

@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from dataclasses import dataclass, replace
+from signal import Signals
 from typing import Literal
 
 from trainyard.protocol.states import DesiredState
@@ -34,6 +35,14 @@ LOAD_ERRORS = frozenset(
 """Errors by which Python refuses a file or a module: the same files are refused again."""
 MISSING_LIBRARY = "cannot open shared object file"
 """Text of an ImportError that another node need not have, as where a driver is missing."""
+PASSED_ON = frozenset(
+    {
+        *(Signals.SIGHUP, Signals.SIGINT, Signals.SIGQUIT, Signals.SIGTERM, Signals.SIGKILL),
+        *(Signals.SIGILL, Signals.SIGTRAP, Signals.SIGABRT, Signals.SIGBUS, Signals.SIGFPE),
+        *(Signals.SIGSEGV, Signals.SIGPIPE, Signals.SIGXCPU, Signals.SIGXFSZ),
+    }
+)
+"""Signals of which 128 plus the number is taken for the end of a child by them."""
 SAVED_BY_PROGRAM = "what the program did since its last checkpoint is lost"
 """A program leaves no outcome: what it saved on its way out is in the catalog alone."""
 
@@ -221,31 +230,49 @@ def _failure_of_ranks(found: Findings) -> Failure:
             return replace(found.error, node=found.node)
         message = "the ranks ended without an outcome"
         return Failure(reason=_usual_reason(found), message=message, node=found.node)
-    if found.preempted and first.signal == "SIGTERM":
+    signal = signal_of(first, found)
+    if found.preempted and signal == "SIGTERM":
         return _preempted(found)
     # A rank that was killed is the cause, and what the others wrote about it is not; of ranks that
     # raise, the first has written the error.
-    if first.exit_code is not None and found.error is not None:
+    if signal is None and first.exit_code is not None and found.error is not None:
         exit_code = first.exit_code if found.error.rank == first.rank else None
         return replace(found.error, node=found.node, exit_code=exit_code)
     return _failure_of(first, found)
 
 
+def signal_of(end: RankExit, found: Findings) -> str | None:
+    """Return the signal that ended a rank, also that of a child whose end a program passes on.
+
+    Shells and containers end with 128 plus the number of the signal that ended what they ran.
+    """
+    passed_on = (end.exit_code or 0) - 128
+    if found.program_ranks is not None and passed_on in PASSED_ON:
+        return Signals(passed_on).name
+    return end.signal
+
+
 def _failure_of(first: RankExit, found: Findings) -> Failure:
-    reason = _usual_reason(found)
+    reason, signal = _usual_reason(found), signal_of(first, found)
     if first.signal is not None:
         message = f"rank {first.rank} (pid {first.pid}) was ended by {first.signal}"
     elif first.exit_code is not None:
         message = f"rank {first.rank} (pid {first.pid}) ended with exit code {first.exit_code}"
+        if signal is not None:
+            message += f", by which a shell or a container reports {signal} of what it ran"
     else:
         message = f"rank {first.rank} (pid {first.pid}) is gone, and no process saw how it ended"
-    if first.exit_code is not None and (refused := _load_error(found)) is not None:
+    if (
+        signal is None
+        and first.exit_code is not None
+        and (refused := _load_error(found)) is not None
+    ):
         reason = FailureReason.PROGRAM_START_ERROR
         message += f" after {found.seconds_unheard:.0f} s, before any progress: {refused}"
-    if first.signal == "SIGKILL" and found.memory_ran_out:
+    if signal == "SIGKILL" and found.memory_ran_out:
         reason = FailureReason.OUT_OF_MEMORY
         message += " while the kernel ended processes for want of memory"
-    aborted = first.signal == "SIGABRT" and found.flight_record is not None
+    aborted = signal == "SIGABRT" and found.flight_record is not None
     if aborted:
         reason = FailureReason.HANG
         message += " by NCCL's watchdog: a collective had timed out or failed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -76,3 +77,14 @@ def test_a_program_that_cannot_start_is_named_with_the_reason(
         program.write_bytes(b"\0\1\2")
         program.chmod(mode)
     assert started(kind, folder, [str(program)]) == (code, f"{program}: {why}\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(int(signal.SIGKILL), "SIGKILL"), (35, "SIGRTMIN+1"), (63, "SIGRTMIN+29"), (64, "SIGRTMAX")],
+)
+def test_the_end_by_any_signal_is_recorded(number: int, name: str, folder: Path) -> None:
+    code, output = started("rank", folder, ["sh", "-c", f"kill -{number} $$"])
+    end = json.loads((folder / "ranks" / "0.end").read_text(encoding="utf-8"))
+    assert (end["signal"], end["exit_code"]) == (name, None)
+    assert (code, output) == (128 + number, "")

@@ -127,3 +127,32 @@ def test_an_early_error_of_loading_a_program_is_its_own_reason(
     failure = verdict(**(usual | seen)).failure
     assert failure is not None
     assert failure.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("code", "seen", "reason"),
+    [
+        (137, {"memory_ran_out": True}, "out_of_memory"),
+        (137, {"memory_ran_out": True, "error": NAN}, "out_of_memory"),
+        (137, {"output": IMPORTED, "seconds_unheard": 2.0}, "program_error"),
+        (134, {"flight_record": "/run/flight_recorder/rank-0"}, "hang"),
+        (143, {"preempted": True}, "preempted"),
+        (255, {"memory_ran_out": True}, "program_error"),
+        (1, {"memory_ran_out": True}, "program_error"),
+    ],
+)
+def test_a_signal_that_a_shell_passes_on_counts_as_one(
+    code: int, seen: dict[str, Any], reason: str
+) -> None:
+    failure = verdict(ranks=(end(0, code=code),), program_ranks=1, **seen).failure
+    assert failure is not None
+    assert failure.reason == reason
+    if reason in ("out_of_memory", "hang"):
+        assert f"exit code {code}, by which a shell" in failure.message
+        assert failure.exit_code == code
+
+
+def test_an_exit_code_of_the_trainer_is_no_signal() -> None:
+    failure = verdict(ranks=(end(0, code=137),), memory_ran_out=True).failure
+    assert failure is not None
+    assert failure.reason == FailureReason.TRAINER_ERROR
