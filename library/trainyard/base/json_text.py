@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,13 @@ MAX_VALUES = 10_000
 """Most keys and list items of a document, all levels together."""
 MAX_DEPTH = 32
 """Most levels of objects and lists within each other."""
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+
+
+def is_json_number(text: str) -> bool:
+    """Return whether a text is a number as JSON writes it: no `007`, `1_000`, `+5` or `inf`."""
+    return _NUMBER.fullmatch(text) is not None
 
 
 def json_problem(text: str | bytes) -> Problem | None:

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from trainyard.base.json_text import json_problem
+from trainyard.base.json_text import is_json_number, json_problem
 from trainyard.base.model_base import SpecModel
 from trainyard.base.problems import Problem
 from trainyard.client.errors import UsageError
@@ -115,7 +115,8 @@ def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dic
 def typed_value(assignment: Assignment) -> Any:
     """Return the value in the type of its field: as TOML where that is valid, else as text.
 
-    So `name=7` is text, `training.steps=7` a number, and `model.size=8B` needs no quotes. A value
+    So `name=7` is text, `training.steps=7` a number, and `model.size=8B` needs no quotes. Where a
+    field takes both, a number is one as JSON writes it: `date=2024_01_02` stays as it is. A value
     that is valid in neither form is returned as parsed by TOML: validation of the spec then reports
     the legal values.
     """
@@ -124,6 +125,9 @@ def typed_value(assignment: Assignment) -> Any:
         candidates.insert(0, tomllib.loads(f"value = {assignment.text}")["value"])
     except tomllib.TOMLDecodeError:
         return assignment.text
+    has_plain_form = isinstance(candidates[0], str | bool | list | dict)
+    if not has_plain_form and not is_json_number(assignment.text):
+        candidates.reverse()
     field_type = _field_type(JobSpec, assignment.path)
     if field_type is None:
         return candidates[0]

@@ -17,6 +17,7 @@ from trainyard.client.spec_file import (
     origin,
     parse_assignment,
     read_spec_file,
+    typed_value,
 )
 from trainyard.client.template import spec_template
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -95,6 +96,16 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 )
 def test_set_takes_the_type_of_the_spec(text: str, document: dict[str, Any]) -> None:
     assert apply({}, [parse_assignment(text)]) == document
+
+
+@pytest.mark.parametrize(
+    "text", ["2024_01_02", "007", "0x10", "+5", "inf", "2024-01-02", "10:30:00"]
+)
+def test_a_number_of_an_argument_is_one_as_json_writes_it(text: str) -> None:
+    for field in ("program.arguments.run", "env.RUN"):
+        assert typed_value(parse_assignment(f"{field}={text}")) == text
+    assert typed_value(parse_assignment("program.arguments.run=1e-3")) == 1e-3
+    assert typed_value(parse_assignment("training.steps=1_000")) == 1000
 
 
 def test_later_assignments_win_and_an_empty_one_takes_out() -> None:

@@ -190,11 +190,19 @@ def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
         try:
             meta = _document(folder / "meta.yaml")
             run_id = _text_of(meta, "run_id") or _text_of(meta, "run_uuid")
+            if not meta and _is_run(folder):
+                yield UnreadRun(str(folder), "it has no meta.yaml, which names and describes a run")
             if run_id and meta.get("lifecycle_stage", "active") == "active":
                 yield _run_in(folder, run_id, meta)
         except (*DAMAGE, OSError) as error:
             if _resembles_run(folder):
                 yield UnreadRun(str(folder), str(error))
+
+
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder of an experiment has points or parameters, as that of a run."""
+    of_experiment = (folder.parent / "meta.yaml").is_file()
+    return of_experiment and any((folder / name).is_dir() for name in ("metrics", "params"))
 
 
 def _resembles_run(folder: Path) -> bool:

@@ -307,3 +307,24 @@ def test_a_pointer_of_git_lfs_is_named(tmp_path: Path, tool: str, name: str) -> 
     assert "is a pointer of Git LFS to a file of 123,456,789 bytes" in unread.reason
     with pytest.raises(UsageError, match="git lfs pull"):
         found(tool, path)
+
+
+def test_a_damaged_description_of_an_experiment_keeps_its_runs(tmp_path: Path) -> None:
+    with_run(tmp_path, "one", "run_id: one\nrun_name: one\nstatus: 3\n")
+    (tmp_path / "mlruns/0/meta.yaml").write_text("")  # as MLflow leaves it for a moment
+    runs, unread = found("mlflow", tmp_path)
+    (run,) = [run for run in runs if run.name == "one"]
+    assert run.tags == ()
+    assert any("the name of its experiment is left out" in note for note in run.notes)
+    assert unread == []
+
+
+def test_a_run_without_its_description_is_named(tmp_path: Path) -> None:
+    own = with_run(tmp_path, "lost", "")
+    (own / "metrics").mkdir()
+    (own / "metrics/loss").write_text("1700000000000 1.0 1\n")
+    (own / "meta.yaml").unlink()
+    (tmp_path / "mlruns/0/models").mkdir()
+    _, unread = found("mlflow", tmp_path)
+    assert [one.name for one in unread] == [str(own)]
+    assert "no meta.yaml" in unread[0].reason
