@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
 import trainyard.run.session as session
-from trainyard.run.limits import legal_step
+from trainyard.run.limits import legal_step, number_of
 from trainyard.run.other_tools.wandb_fields import Fields
 from trainyard.run.other_tools.wandb_media import Artifact as Artifact
 from trainyard.run.other_tools.wandb_media import Histogram as Histogram
@@ -329,7 +329,7 @@ def _number(name: str, value: Any) -> float | None:
         _warn(f"log({name!r})", f"is left out: a {_kind(value)} is no number")
         return None
     try:
-        return float(value)
+        return number_of(value)
     except (TypeError, ValueError, OverflowError) as error:  # a tensor of several numbers
         _warn(f"log({name!r})", f"is left out: {error}")
         return None

@@ -6,9 +6,10 @@ that parses a record: who writes one has counted it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, SupportsIndex
+from typing import Annotated, Any, SupportsFloat, SupportsIndex
 
 from trainyard.base.whole_numbers import whole_number
 
@@ -86,3 +87,18 @@ def legal_step(step: SupportsIndex, *, name: str = "step") -> int:
         ValueError: it is no whole number from 0 to 1,000,000,000.
     """
     return whole_number(name, step, least=0, most=LAST_STEP)
+
+
+def number_of(value: SupportsFloat) -> float:
+    """Return a number as Python's; an array with a single number, of any dimensions, is that one.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is no number.
+    """
+    shape, item = getattr(value, "shape", None), getattr(value, "item", None)
+    # numpy 2.4 refuses `float()` of an array with dimensions, and warned of it before.
+    if isinstance(shape, tuple) and shape and math.prod(shape) == 1 and callable(item):
+        single = item()
+        if not isinstance(single, str | bytes):
+            return float(single)
+    return float(value)

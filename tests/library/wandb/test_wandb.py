@@ -218,6 +218,8 @@ def test_images_are_scaled_as_in_wandb(folder: Path, caplog: pytest.LogCaptureFi
         "bytes": (floats * 255).astype(np.int64),
         "tensor": torch.from_numpy(floats).permute(2, 0, 1),
         "grey": torch.ones(2, 2, dtype=torch.uint8),
+        "mask": np.eye(2, dtype=bool),
+        "mask of torch": torch.eye(2).bool(),
         "figure": figure,
     }
     with wandb.init() as run:
@@ -229,10 +231,24 @@ def test_images_are_scaled_as_in_wandb(folder: Path, caplog: pytest.LogCaptureFi
     for name in ("unit", "signed", "bytes", "tensor", "many/0"):
         assert np.abs(shown(found[name]).astype(int) - floats * 255).max() <= 1, name
     assert shown(found["grey"]).tolist() == [[1, 1], [1, 1]]
+    for name in ("mask", "mask of torch"):
+        assert shown(found[name]).tolist() == [[255, 0], [0, 255]], name
     assert shown(found["figure"]).shape == (2, 3, 3)
     assert "log('broken') is left out" in caplog.text
     assert "log('text') is left out: a str is no number" in caplog.text
     assert records(folder) == [(5, {"a": 1.0})]
+
+
+@pytest.mark.parametrize(
+    "value", [np.array([1.5]), np.full((1, 1), 1.5, np.float32), torch.tensor([[1.5]])]
+)
+def test_an_array_of_one_number_is_that_number(folder: Path, value: Any) -> None:
+    with wandb.init() as run:
+        run.log({"loss": value})
+    own = Run(folder, ProcessPlace())
+    own.log({"own": value}, step=1)
+    own.close()
+    assert records(folder) == [(0, {"loss": 1.5}), (1, {"own": 1.5})]
 
 
 def test_histograms_are_folded(folder: Path) -> None:

@@ -45,8 +45,9 @@ def read_image(image: Any) -> bytes | Pixels:
     """Return an image as the bytes of its file, or as a copy of its pixels.
 
     Args:
-        image: path or bytes of a PNG, JPEG or WebP file; an image of PIL; or numbers of type uint8
-            in the shape height x width, or height x width x 1, 3 or 4.
+        image: path or bytes of a PNG, JPEG or WebP file; an image of PIL, which is scaled to 8 bits
+            if it has more; or numbers of type uint8 in the shape height x width, or height x width
+            x 1, 3 or 4.
 
     Raises:
         TypeError: it is nothing of that.
@@ -59,6 +60,8 @@ def read_image(image: Any) -> bytes | Pixels:
     if isinstance(image, bytes | bytearray):
         return _file(bytes(image), "image")
     if all(hasattr(image, each) for each in ("mode", "size", "convert", "tobytes")):  # PIL
+        if image.mode[0] in "IF":
+            image = _grey(image)
         if image.mode not in ("L", "RGB", "RGBA"):
             image = image.convert("RGBA" if "A" in image.mode else "RGB")
         width, height = image.size
@@ -74,6 +77,19 @@ def read_image(image: Any) -> bytes | Pixels:
         )
     pixels = Pixels(b"", found.shape[0], found.shape[1], channels)
     return _checked(pixels, lambda: found.content)
+
+
+def _grey(image: Any) -> Any:
+    """Return an image of PIL of 16 or 32 bits a pixel in 8 bits, whose own conversion clips.
+
+    White is 65,535 of 16 bits. Of 32 bits it is the first of 1 (floats alone), 255 and 65,535 that
+    no pixel is above, or else the brightest pixel.
+    """
+    deep = image if image.mode == "F" else image.convert("I").convert("F")
+    brightest = deep.getextrema()[1]
+    tops = (65535,) if image.mode[:2] == "I;" else (1, 255, 65535)[image.mode == "I" :]
+    factor = 255 / next((top for top in tops if brightest <= top), brightest)
+    return deep.point(lambda value: value * factor + 0).convert("L")
 
 
 def encode_png(pixels: Pixels) -> bytes:

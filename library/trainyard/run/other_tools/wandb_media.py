@@ -22,8 +22,9 @@ Warn = Callable[[str, str], None]
 class Image:
     """`wandb.Image`: a path, an image of PIL, a figure of matplotlib, an array or a tensor.
 
-    Floats of an array are taken as 0 to 1, or -1 to 1 where some are negative, and other numbers as
-    0 to 255. Tensors have their channels first, arrays last, as in wandb.
+    Floats of an array are taken as 0 to 1, or -1 to 1 where some are negative, booleans as black
+    and white, and other numbers as 0 to 255. Tensors have their channels first, arrays last, as in
+    wandb.
     """
 
     def __init__(
@@ -178,11 +179,15 @@ def _pixels(given: Any) -> Any:
         given = given.detach().cpu()
         if len(given.shape) == 3:
             given = given.permute(1, 2, 0)
+        if "bool" in str(given.dtype):
+            return (given.byte() * 255).contiguous()
         low, scaled = float(given.min()), given.is_floating_point()
         if not scaled:
             return given.clamp(0, 255).byte().contiguous()
         return (_unit(given, low) * 255).clamp(0, 255).byte().contiguous()
     if hasattr(given, "astype") and hasattr(given, "clip"):  # an array
+        if given.dtype.kind == "b":
+            return given.astype("uint8") * 255
         if given.dtype.kind == "f":
             given = _unit(given, float(given.min())) * 255
         return given.clip(0, 255).astype("uint8")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
 from trainyard.data import order_digest
-from trainyard.run.limits import legal_step
+from trainyard.run.limits import legal_step, number_of
 from trainyard.run.metric_names import LEGAL_FORM, legal_name
 from trainyard.run.records import MOST_RECORD_VALUES, MetricRecord
 from trainyard.run.session.process_place import ProcessPlace
@@ -65,7 +65,7 @@ class StepRecords:
         numbers: dict[str, float] = {}
         for name, value in values.items():
             try:
-                numbers[name] = float(value)
+                numbers[name] = number_of(value)
             except (TypeError, ValueError, OverflowError) as error:
                 raise TypeError(
                     f"the value of {name[:120]!r} is no number but {type(value).__name__}: {error}"
