@@ -154,11 +154,11 @@ def test_the_table_of_jobs_is_aligned_and_whole(yard: Yard, run: Run) -> None:
     yard.harness.place()
     lines = run("ps").stdout.splitlines()
     assert lines[3:] == ["", "○ queued 1   ● running 1"]
-    assert long in lines[1]
-    assert "needs 4 slots, 3 free" in lines[1]
+    assert long in lines[2]
+    assert "needs 4 slots, 3 free" in lines[2]
     column = lines[0].index("STATE")
-    assert lines[1][column:].startswith("○ queued")
-    assert lines[2][column:].startswith("● running")
+    assert lines[1][column:].startswith("● running")
+    assert lines[2][column:].startswith("○ queued")
     assert "\x1b" not in "".join(lines)
     assert run("ps", "--state", "running", "--json").stdout.count('"id"') == 1
     assert "1 not shown: --limit" in run("ps", "--limit", "1").stdout
