@@ -28,7 +28,7 @@ from tests.server.harness import FakeClock, Harness
 
 ID = "01jd3m6y0000000000000000a7"
 KEYS: dict[str, str | int] = {
-    "jobs": f"0{ID}",  # of the order and the id
+    "jobs": f"0{ID}0",  # of the order, the id and the priority
     "requests": ID,
     "operations": ID,
     "tokens": ID,

@@ -305,19 +305,6 @@ def test_a_stop_takes_a_resize_back(context: Context, harness: Harness) -> None:
     assert harness.job(job_id).pending is None
 
 
-@pytest.mark.parametrize("fields", [{}, {"world_size": 2}, {"dry_run": True}])
-def test_a_resize_that_changes_nothing_is_refused(
-    context: Context, harness: Harness, fields: dict[str, Any]
-) -> None:
-    harness.add_node(slots=4)
-    job_id, _ = harness.running(training=TRAINING, resources={"world_size": 2})
-    with pytest.raises(ConflictError, match="runs on FSDP 2 with these settings already"):
-        resume(context, job_id, request(**fields), actor=ADA)
-    assert harness.job(job_id).desired == DesiredState.RUN
-    resume(context, job_id, request(allow_code_change=True), actor=ADA)
-    assert harness.job(job_id).desired == DesiredState.STOP
-
-
 def test_what_waits_or_ends_cannot_resume(context: Context, harness: Harness) -> None:
     harness.add_node()
     job_id = harness.submit()

@@ -1,10 +1,18 @@
-"""Which world sizes a resume offers as free."""
+"""Which world sizes a resume offers as free, and a resize that changes nothing."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from server.context import Context
-from server.jobs.resume import options
+from server.errors import ConflictError
+from server.jobs.resume import options, resume
+from tests.actors import ADA
 from tests.server.harness import Harness
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.protocol.states import DesiredState
 
 TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
 
@@ -32,3 +40,16 @@ def test_an_option_is_free_where_a_node_holds_the_units_of_its_layouts(
     assert free() == [1, 2, 4]
     harness.running(name="second", training=TRAINING, resources={"world_size": 3})
     assert free() == [1], "one slot is free on each node, and no pair on one"
+
+
+@pytest.mark.parametrize("fields", [{}, {"world_size": 2}, {"dry_run": True}])
+def test_a_resize_that_changes_nothing_is_refused(
+    context: Context, harness: Harness, fields: dict[str, Any]
+) -> None:
+    harness.add_node(slots=4)
+    job_id, _ = harness.running(training=TRAINING, resources={"world_size": 2})
+    with pytest.raises(ConflictError, match="runs on FSDP 2 with these settings already"):
+        resume(context, job_id, ResumeRequest.model_validate(fields), actor=ADA)
+    assert harness.job(job_id).desired == DesiredState.RUN
+    resume(context, job_id, ResumeRequest(allow_code_change=True), actor=ADA)
+    assert harness.job(job_id).desired == DesiredState.STOP
