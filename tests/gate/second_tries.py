@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
@@ -50,20 +50,41 @@ def read_tries(path: Path) -> Tries:
 
 
 class SecondTry:
-    """Counts what does not fail in a run of tests that have just failed."""
+    """Counts what passes in a run of tests that have just failed; each of them has to pass."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._failed: dict[str, bool] = {}
-        """By test: whether it failed once more."""
+        self._left: set[str] = set()
+        """Failed before, and have not passed since."""
+        self._passed: set[str] = set()
+        self._failed: set[str] = set()
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Read which tests have failed, before this run forgets those that do not fail again."""
+        assert session.config.cache is not None
+        self._left = set(session.config.cache.get("cache/lastfailed", {}))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        failed = self._failed.get(report.nodeid, False)
-        self._failed[report.nodeid] = failed or report.failed
+        if report.failed:
+            self._failed.add(report.nodeid)
+        elif report.when == "call" and report.passed:
+            self._passed.add(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail the run if a test that failed before was skipped, or did not run."""
+        self._passed -= self._failed
+        self._left -= self._passed | self._failed
+        if self._left and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Store and print the tests that passed, each with its count."""
-        passed = [test for test, failed in self._failed.items() if not failed]
+        if self._left:
+            terminalreporter.section("failed before, and skipped or absent now")
+            for test in sorted(self._left):
+                terminalreporter.line(test)
+        passed = sorted(self._passed)
         if not passed:
             return
         today = datetime.now(UTC).date().isoformat()
@@ -80,10 +101,14 @@ def register(config: pytest.Config) -> None:
         config.pluginmanager.register(SecondTry(config.rootpath / FILE), "trainyard-second-try")
 
 
-def main() -> int:
-    """Return 0 if the newest stored run reached its end, with tests that failed."""
-    with stored_runs(ROOT)[-1].open(encoding="utf-8") as file:
-        problem = reason_for_no_second_try(json.loads(file.readline()))
+def main(arguments: Sequence[str], root: Path = ROOT) -> int:
+    """Return 0 if a run since a second of Unix time reached its end, with tests that failed."""
+    runs = [path for path in stored_runs(root) if path.stat().st_mtime >= int(arguments[0])]
+    if runs:
+        with runs[-1].open(encoding="utf-8") as file:
+            problem = reason_for_no_second_try(json.loads(file.readline()))
+    else:
+        problem = "the tests broke off: they have stored no run"
     if problem is not None:
         sys.stderr.write(f"{problem}\n")
     return int(problem is not None)
@@ -99,4 +124,4 @@ def reason_for_no_second_try(run: Mapping[str, Any]) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.gate.durations import stored_runs
-from tests.gate.second_tries import FILE, add_tries, read_tries, reason_for_no_second_try
+from tests.gate.second_tries import FILE, add_tries, main, read_tries, reason_for_no_second_try
 from tests.watchdog import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +74,74 @@ def test_a_run_that_broke_off_or_left_files_out_gets_no_second_try(tmp_path: Pat
     assert "ended with 2" in str(reason_for_no_second_try(run | {"exit": 2}))
     found = reason_for_no_second_try(run | {"uncollected": ["tests/test_a.py"]})
     assert found == "not collected, so that no test of them ran: tests/test_a.py"
+
+
+def test_a_run_from_before_stands_for_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = tmp_path / ".durations" / "2026-01-01.jsonl"
+    assert main(["1000"], tmp_path) == 1
+    stored.parent.mkdir()
+    stored.write_text(json.dumps({"exit": 1, "uncollected": []}) + "\n")
+    os.utime(stored, (999, 999))
+    assert main(["1000"], tmp_path) == 1
+    assert "they have stored no run" in capsys.readouterr().err
+    os.utime(stored, (1000, 1000))
+    assert main(["1000"], tmp_path) == 0
+
+
+@pytest.mark.parametrize("then", ["pytest.skip('now')", None])
+def test_what_is_skipped_or_absent_in_the_second_try_has_not_passed(
+    tmp_path: Path, then: str | None
+) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    test = tmp_path / "tests" / "test_some.py"
+    test.write_text("def test_a(): raise ValueError\n\ndef test_b(): raise ValueError\n")
+    assert pytest_run(tmp_path).returncode == 1
+    a = f"import pytest\n\ndef test_a(): {then}\n\n" if then else ""
+    test.write_text(f"{a}def test_b(): pass\n")
+    again = pytest_run(tmp_path, "--last-failed", "--second-try")
+    assert again.returncode == 1
+    assert "failed before, and skipped or absent now" in again.stdout
+    assert list(json.loads((tmp_path / FILE).read_text())) == ["tests/test_some.py::test_b"]
+
+
+def test_continuous_integration_takes_no_options_and_no_failures_of_before(
+    tmp_path: Path,
+) -> None:
+    programs = {
+        "make": 'echo "make $* $PYTEST_ADDOPTS$MAKEFLAGS"; [ "$1" != test-ci ]',
+        ".venv/bin/python": '[ "$3" -gt 1000 ] && echo "python $1 $2"; exit 3',
+    }
+    for name, script in programs.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "run").write_text((ROOT / ".ci" / "run").read_text())
+    failed = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    failed.parent.mkdir(parents=True)
+    failed.touch()
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    options = {"PYTEST_ADDOPTS": "-k nothing", "MAKEFLAGS": "i"}
+    done = subprocess.run(
+        ("bash", ".ci/run"),
+        cwd=tmp_path,
+        env=environment | options,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3, "the second try is refused"
+    assert [line.strip() for line in done.stdout.splitlines()] == [
+        "make --jobs 2 setup browser",
+        "make check",
+        "make test-ci",
+        "python -m tests.gate.second_tries",
+    ]
+    assert not failed.exists()
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
