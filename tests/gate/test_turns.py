@@ -56,7 +56,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "tests" / "server").mkdir()
     (tmp_path / "tests" / "server" / "test_jobs.py").write_text(TESTS)
     git(tmp_path, "init", "--quiet")
-    store(tmp_path, Turn(0, "0" * 40))
+    store(tmp_path, Turn(TURNS - 1, "0" * 40))
     return tmp_path
 
 
@@ -79,10 +79,9 @@ def run(root: Path, *words: str) -> tuple[set[str], str]:
 
 
 def test_four_landings_run_every_deep_test_once(checkout: Path) -> None:
-    base = full_id(checkout, "HEAD")
     runs = []
     for turn in range(TURNS):
-        store(checkout, Turn(turn, base))
+        store(checkout, Turn(turn, full_id(checkout, "HEAD")))
         runs.append(run(checkout)[0])
     assert all("test_always" in passed for passed in runs)
     deep = [test for passed in runs for test in passed if test != "test_always"]
@@ -137,12 +136,38 @@ def test_the_turn_of_a_landing_follows_that_of_the_last_one(checkout: Path) -> N
     landed = full_id(checkout, "HEAD")
     for _ in range(2):  # once more, after a commit of its own
         (checkout / "server" / "jobs.py").write_text("changed = True\n")
-        assert advance(checkout, landed[:10]) == read_turn(checkout) == Turn(1, landed)
+        assert advance(checkout, landed[:10]) == read_turn(checkout) == Turn(0, landed)
         git(checkout, "commit", "--quiet", "--all", "--allow-empty", "-m", "part of the landing")
     second = full_id(checkout, "HEAD")
-    assert advance(checkout, second) == Turn(2, second)
+    assert advance(checkout, second) == Turn(1, second)
     with pytest.raises(ValueError, match="'nowhere' is unknown or no ancestor of this commit"):
         advance(checkout, "nowhere")
+
+
+def test_a_turn_that_was_another_ones_runs_everything(checkout: Path) -> None:
+    store(checkout, Turn(1, full_id(checkout, "HEAD")))
+    passed, printed = run(checkout)
+    assert len(passed) == 41
+    assert "every deep test runs: turn 2 does not follow that of the base" in printed
+
+
+@pytest.mark.parametrize(
+    ("turn", "base"),
+    [(TURNS, "0" * 40), (-1, "0" * 40), ("0", "0" * 40), (0, "HEAD"), (0, "0" * 12), (0, None)],
+)
+def test_a_turn_that_no_test_has_and_a_base_that_moves_are_refused(
+    checkout: Path, turn: object, base: object
+) -> None:
+    (checkout / FILE).write_text(json.dumps({"turn": turn, "base": base}))
+    with pytest.raises(pytest.UsageError, match="is one of 0 to 3, and base="):
+        read_turn(checkout)
+
+
+def test_another_configuration_of_pytest_is_refused(checkout: Path) -> None:
+    (checkout / "pytest.ini").write_text("[pytest]\naddopts = --ignore=tests/server\n")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run(checkout)
+    assert "pytest.ini configures pytest, not pyproject.toml" in refused.value.stderr
 
 
 def test_the_first_landing_has_the_first_turn(checkout: Path) -> None:

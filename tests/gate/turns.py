@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import zlib
 from collections import Counter
@@ -53,8 +54,18 @@ class Turn:
 
 
 def read_turn(root: Path) -> Turn:
-    """Return the turn of a checkout."""
-    return Turn(**json.loads((root / FILE).read_text()))
+    """Return the turn of a checkout.
+
+    Raises:
+        pytest.UsageError: The file names a turn that no test has, or a base that moves.
+    """
+    turn = Turn(**json.loads((root / FILE).read_text()))
+    if turn.turn not in range(TURNS) or not re.fullmatch("[0-9a-f]{40}", str(turn.base)):
+        raise pytest.UsageError(
+            f"{FILE}: turn={turn.turn!r} is one of 0 to {TURNS - 1}, and base={turn.base!r} the "
+            "40 hexadecimal digits of a commit; `make turn` writes both"
+        )
+    return turn
 
 
 def reason_to_run_all(changed: Set[str] | None, commits: int = 0) -> str | None:
@@ -68,6 +79,14 @@ def reason_to_run_all(changed: Set[str] | None, commits: int = 0) -> str | None:
     return found and f"{found} has changed"
 
 
+def reason_of_order(root: Path, turn: Turn) -> str | None:
+    """Return why every deep test runs although its turn is named: it was another one's."""
+    landed = file_at(root, turn.base, FILE)
+    if landed is None or (json.loads(landed)["turn"] + 1) % TURNS == turn.turn:
+        return None
+    return f"turn {turn.turn + 1} does not follow that of the base"
+
+
 class ChosenTests:
     """Leaves out the deep tests of other turns that the change does not reach."""
 
@@ -76,7 +95,9 @@ class ChosenTests:
         self._turn = read_turn(root)
         changed = changed_files(root, self._turn.base)
         self._changed = changed or frozenset()
-        self._runs_all = reason_to_run_all(changed, commits_since(root, self._turn.base))
+        self._runs_all = reason_to_run_all(
+            changed, commits_since(root, self._turn.base)
+        ) or reason_of_order(root, self._turn)
         self._reached: dict[Path, bool] = {}
         self._counts: Counter[str] = Counter()
 
@@ -124,8 +145,15 @@ class ChosenTests:
 
 
 def register(config: pytest.Config) -> None:
-    """Leave deep tests to their turns, where the run is asked to."""
+    """Leave deep tests to their turns, where the run is asked to.
+
+    Raises:
+        pytest.UsageError: Another file than pyproject.toml configures pytest, and could leave
+            tests out without a run of every deep test.
+    """
     if config.getoption(OPTION):
+        if config.inipath not in (None, config.rootpath / "pyproject.toml"):
+            raise pytest.UsageError(f"{config.inipath} configures pytest, not pyproject.toml")
         config.pluginmanager.register(ChosenTests(config.rootpath), "trainyard-turns")
 
 
