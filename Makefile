@@ -102,8 +102,9 @@ test: setup ## Every test but deep ones, those of whole programs (tests/integrat
 test-ci: setup browser ## What continuous integration runs after `check`: every test but slow ones, and a part of the deep ones
 	$(PYTEST) --turn -m 'not slow' $(CHECKED:%=--ignore=%)
 
+# In a process of their own: a test that ends its process would end the run, with an exit code of its choice.
 test-again: ## Run what failed in the last run of tests once more, one at a time
-	OMP_NUM_THREADS=1 $(BIN)/pytest --verbose $(SECOND_TRY) --last-failed --last-failed-no-failures none
+	OMP_NUM_THREADS=1 $(BIN)/pytest --verbose --numprocesses 1 $(SECOND_TRY) --last-failed --last-failed-no-failures none
 
 test-all: setup browser ## Every test, the slow ones included
 	$(PYTEST)

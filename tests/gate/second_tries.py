@@ -97,7 +97,7 @@ class SecondTry:
 
 def register(config: pytest.Config) -> None:
     """Count what passes, where the option is given."""
-    if config.getoption(OPTION):
+    if config.getoption(OPTION) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(SecondTry(config.rootpath / FILE), "trainyard-second-try")
 
 

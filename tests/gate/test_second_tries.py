@@ -102,9 +102,27 @@ def test_what_is_skipped_or_absent_in_the_second_try_has_not_passed(
     assert pytest_run(tmp_path).returncode == 1
     a = f"import pytest\n\ndef test_a(): {then}\n\n" if then else ""
     test.write_text(f"{a}def test_b(): pass\n")
-    again = pytest_run(tmp_path, "--last-failed", "--second-try")
+    words = ("-p", "xdist", "-n", "1", "--last-failed", "--second-try")
+    again = pytest_run(tmp_path, *words)
     assert again.returncode == 1
     assert "failed before, and skipped or absent now" in again.stdout
+    assert list(json.loads((tmp_path / FILE).read_text())) == ["tests/test_some.py::test_b"]
+
+
+def test_a_test_that_ends_its_process_with_0_has_failed(tmp_path: Path) -> None:
+    printed = subprocess.run(
+        ("make", "--dry-run", "test-again"), cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert "--numprocesses 1" in printed.stdout
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    test = tmp_path / "tests" / "test_some.py"
+    test.write_text("import os\n\ndef test_a(): os._exit(0)\n\ndef test_b(): raise ValueError\n")
+    assert pytest_run(tmp_path, "-p", "xdist", "-n", "1").returncode == 1
+    test.write_text("import os\n\ndef test_a(): os._exit(0)\n\ndef test_b(): pass\n")
+    words = ("-p", "xdist", "-n", "1", "--last-failed", "--second-try")
+    assert pytest_run(tmp_path, *words).returncode == 1
     assert list(json.loads((tmp_path / FILE).read_text())) == ["tests/test_some.py::test_b"]
 
 
