@@ -110,7 +110,7 @@ def test_jobs_are_ticked_in_the_list_and_compared(
         box.check()
     extra = page.get_by_role("checkbox", name="Compare ")
     assert extra.count() == 8
-    page.get_by_label("Search by a part").fill("smoke")
+    page.get_by_label("Search by words").fill("smoke")
     expect(page.get_by_role("checkbox", name="Compare smoke")).to_be_disabled()
 
 

@@ -8,6 +8,7 @@ from tests.web.browser import Watched
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
 
+ENDED = {"succeeded", "failed", "stopped", "cancelled"}
 ROW = "tr[data-job]"
 MORE_THAN_A_PAGE = 110
 ROWS_AT_ONCE = 60
@@ -26,7 +27,12 @@ def test_rows_come_change_and_go_without_the_list_being_read_again(
         job = api.post("/jobs", json={"name": "from-elsewhere"}).json()["id"]
         row = page.locator(f'tr[data-job="{job}"]')
         expect(row.locator(".state")).to_have_attribute("data-state", "queued")
-        assert page.locator(ROW).first.get_attribute("data-job") == job
+        states: list[str] = page.locator(f"{ROW} .state").evaluate_all(
+            "states => states.map(state => state.dataset.state)"
+        )
+        ahead = states[: shown(page).index(job)]
+        assert "running" in ahead
+        assert not ENDED & {*ahead}
         api.post(f"/jobs/{job}/cancel", json={"reason": "only a test"}).raise_for_status()
         expect(row.locator(".state")).to_have_attribute("data-state", "cancelled")
         expect(row.locator(".row-reason")).to_contain_text("only a test")
@@ -49,7 +55,7 @@ def test_the_url_holds_the_filter(theatre: Theatre, visit: Visit) -> None:
     watched.settle()
     expect(page.get_by_role("button", name="failed")).to_have_attribute("aria-pressed", "true")
     assert theatre.scenes.oom in shown(page)
-    page.get_by_label("Search by a part").fill("no-such-name")
+    page.get_by_label("Search by words").fill("no-such-name")
     expect(page.get_by_role("heading", name="No job matches")).to_be_visible()
     page.get_by_role("button", name="Clear the filter").click()
     expect(page.locator(f'tr[data-job="{theatre.scenes.tale}"]')).to_have_count(1)
@@ -74,7 +80,7 @@ def test_long_lists_come_page_by_page_each_job_once_and_in_order(
             page.wait_for_timeout(50)
             seen += [job for job in shown(page) if job not in seen]
         expect(page.locator(".jobs-footer")).to_have_text(f"{MORE_THAN_A_PAGE} jobs")
-        assert seen == sorted(made, reverse=True)
+        assert seen == sorted(made), "those that wait: the first one first"
         for job in made:
             api.post(f"/jobs/{job}/cancel", json={}).raise_for_status()
         expect(page.locator(f"{ROW} .state:not([data-state=cancelled])")).to_have_count(0)
@@ -96,9 +102,9 @@ def test_the_table_is_walked_by_keyboard(theatre: Theatre, visit: Visit) -> None
     second = page.locator(ROW).nth(1)
     expect(second.locator(".row-link")).to_be_focused()
     page.keyboard.press("/")
-    expect(page.get_by_label("Search by a part")).to_be_focused()
+    expect(page.get_by_label("Search by words")).to_be_focused()
     page.keyboard.type("jk")  # in a control these are letters
-    expect(page.get_by_label("Search by a part")).to_have_value("jk")
+    expect(page.get_by_label("Search by words")).to_have_value("jk")
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.type(theatre.scenes.done)
     expect(page.locator(ROW)).to_have_count(1)
