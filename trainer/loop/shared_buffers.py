@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from trainer.errors import LaunchError
 from trainer.models.own.own_model import OwnModel
-from trainer.models.own.saved_buffers import SavedBuffers
+from trainer.models.own.watched_buffers import WatchedBuffers
 
 
 class SharedBuffers:
@@ -30,7 +30,7 @@ class SharedBuffers:
                 where these are not known.
         """
         known = model.changed_buffers
-        self._buffers = SavedBuffers(model)
+        self._buffers = WatchedBuffers(model)
         self._shapes = {
             name: buffer.shape
             for name, buffer in self._buffers.tensors().items()

@@ -24,7 +24,7 @@ from trainer.errors import LaunchError
 from trainer.models.base import DataDependence
 from trainer.models.own.child_process import in_child
 from trainer.models.own.own_model import OwnModel, blocks_of
-from trainer.models.own.saved_buffers import SavedBuffers
+from trainer.models.own.watched_buffers import WatchedBuffers
 from trainer.models.stateless_rng import Noise
 from trainyard.spec.job import JobSpec
 
@@ -163,7 +163,7 @@ def _run(model: OwnModel, spec: JobSpec, *, training: bool) -> dict[str, Any]:
         if training and "noise" in inspect.signature(net.forward).parameters:
             keys_B = torch.zeros(1, dtype=torch.int64)
             options["noise"] = Noise(keys_B, torch.arange(spec.training.seq_len))
-        buffers = SavedBuffers(net)
+        buffers = WatchedBuffers(net)
         before = buffers.versions()
         result = net(tokens_BS, **options)
         ran = list(order)  # backward may run blocks again

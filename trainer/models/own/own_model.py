@@ -24,6 +24,7 @@ from trainer.models.attention import Positions
 from trainer.models.base import Model
 from trainer.models.own.parallel_plans import TENSOR, pieces, tensor_plan
 from trainer.models.own.parameter_rules import check_parameters
+from trainer.models.own.watched_buffers import Versions, WatchedBuffers
 from trainer.models.stateless_rng import Noise
 from trainer.models.ties import Ties
 from trainyard.spec.job import JobSpec
@@ -186,35 +187,20 @@ class OwnModel(Model):
         # would appear in the state dict.
         object.__setattr__(self, "layers", nn.ModuleDict({str(i): b for i, b in enumerate(blocks)}))
         inside = {module for block in blocks for module in block.modules()}
-        self._buffers_of_blocks = [
-            (f"{name}.{key}", module, key)
-            for name, module in self.net.named_modules()
-            if module in inside
-            for key in module._buffers
-        ]
+        self._buffers_of_blocks = WatchedBuffers(self.net, within=inside)
 
-    def _versions_of_buffers(self) -> list[tuple[Tensor | None, int]]:
-        """Return each buffer of a block, and how often it was changed.
+    def _versions_of_buffers(self) -> Versions:
+        """Return the buffers of the blocks, and how often each was changed.
 
         Only where backward runs blocks again, which would change them once more.
         """
         mode = self._spec.activation_checkpoint.mode
         if mode not in RUNS_AGAIN or not torch.is_grad_enabled():
-            return []
-        buffers = (module._buffers[key] for _, module, key in self._buffers_of_blocks)
-        return [(buffer, 0 if buffer is None else buffer._version) for buffer in buffers]
+            return {}
+        return self._buffers_of_blocks.versions()
 
-    def _refuse_changed_buffers(self, before: list[tuple[Tensor | None, int]]) -> None:
-        if not before:
-            return
-        changed = [
-            name
-            for (old, version), (new, later), (name, _, _) in zip(
-                before, self._versions_of_buffers(), self._buffers_of_blocks, strict=True
-            )
-            if old is not new or version != later
-        ]
-        if changed:
+    def _refuse_changed_buffers(self, before: Versions) -> None:
+        if changed := self._buffers_of_blocks.changed(before):
             raise LaunchError(
                 f"activation_checkpoint.mode={self._spec.activation_checkpoint.mode!r} runs blocks "
                 f"again in backward, and forward changes the buffer {changed[0]} of one; legal: "

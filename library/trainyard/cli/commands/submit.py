@@ -75,14 +75,7 @@ def submit(
 ) -> None:
     """Submit a job; what its plan warns of is shown, and confirmed where it cannot fit."""
     if file is None and not settings:
-        there = Path("job.toml").is_file()
-        raise UsageError(
-            "submit needs a spec file",
-            remedy="trainyard submit job.toml"
-            if there
-            else "`trainyard init` writes one. "
-            "--set fields alone, such as --set name=tiny, submit the default job with them.",
-        )
+        raise UsageError("submit needs a spec file", remedy=_without_a_file())
     with Client() as yard:
         with _document(yard, file, settings) as document:
             planned = yard.plan(document)
@@ -100,6 +93,15 @@ def submit(
             write_text(job_line(job), f"\nNext: trainyard watch {job.id}")
         if wait:
             raise typer.Exit(end_code(job.state))
+
+
+def _without_a_file() -> str:
+    if Path("job.toml").is_file():
+        return "trainyard submit job.toml"
+    return (
+        "`trainyard init` writes one. --set fields alone, such as --set name=tiny, submit the "
+        "default job with them."
+    )
 
 
 def _confirm_misfit(plan: AnyPlan) -> None:

@@ -1,0 +1,46 @@
+"""Buffers of a module, and which of them forward changes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from torch import Tensor, nn
+
+Versions = Mapping[str, tuple[Tensor | None, int]]
+"""Buffers, which forward may replace, and how often each was changed, by name."""
+
+
+class WatchedBuffers:
+    """The buffers of a module, or some of them, as they are at any time."""
+
+    def __init__(self, module: nn.Module, *, within: Collection[nn.Module] | None = None) -> None:
+        """Watch the buffers of some of its modules; without `within` those that checkpoints hold.
+
+        Checkpoints hold none that is None, and none with `persistent=False`.
+        """
+        self._owners = {
+            f"{prefix}.{key}" if prefix else key: (owner, key)
+            for prefix, owner in module.named_modules()
+            if within is None or owner in within
+            for key, buffer in owner._buffers.items()
+            if within is not None
+            or (buffer is not None and key not in owner._non_persistent_buffers_set)
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the buffers that are there, by name."""
+        return {name: each for name, (each, _) in self.versions().items() if each is not None}
+
+    def versions(self) -> Versions:
+        """Return the buffers, and how often each was changed."""
+        found = {name: owner._buffers[key] for name, (owner, key) in self._owners.items()}
+        return {name: (each, 0 if each is None else each._version) for name, each in found.items()}
+
+    def changed(self, before: Versions) -> list[str]:
+        """Return the names of the buffers that are not as `before`; none of no versions."""
+        now = self.versions() if before else {}
+        return [
+            name
+            for name, (buffer, version) in before.items()
+            if now[name][0] is not buffer or now[name][1] != version
+        ]
