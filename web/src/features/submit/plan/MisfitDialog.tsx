@@ -1,4 +1,5 @@
 // Has a person decide about a job whose plan does not fit into the memory of its slots.
+import { problemText } from "@/shared/api/errors";
 import type { AnyPlan } from "@/shared/api/types";
 import { ActionDialog } from "@/shared/ui/Dialog";
 
@@ -19,9 +20,9 @@ export function MisfitDialog({ plan, command, submit, onClose }: MisfitDialogPro
       onClose={onClose}
     >
       <p>Its first step will most likely run out of memory. The plan warns:</p>
-      <ul>
-        {plan.warnings.map(({ pointer, detail }) => (
-          <li key={`${pointer} ${detail}`}>{detail}</li>
+      <ul className="plan-problems">
+        {plan.warnings.map((warning) => (
+          <li key={warning.pointer + warning.detail}>{problemText(warning, "spec")}</li>
         ))}
       </ul>
     </ActionDialog>
