@@ -175,8 +175,9 @@ def check_continuity(incoming: IncomingReport) -> None:
         return
     mine = attempts.c.id == share.attempt_id
     incoming.connection.execute(update(attempts).where(mine).values(continuity=found))
+    changed = f"; changed: {', '.join(found.differs)}" if found.differs else ""
     incoming.append(
         ContinuityChecked(**dict(found)),
-        message=f"step {found.step} after {share.parent_checkpoint_id}: {found.summary}",
+        message=f"step {found.step} after {share.parent_checkpoint_id}: {found.summary}{changed}",
         actor=SERVER,
     )

@@ -14,11 +14,12 @@ from server.attempts.launch import effective_spec
 from server.attempts.lineage import AttemptKey, attempts_of, lineage_of
 from server.database.metric_and_log_tables import metric_series, step_digests
 from server.database.tables import attempts, checkpoints, events, jobs
+from server.metrics.origin import Origin, origin_of
 from server.metrics.series import read_values
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.manifest import Manifest, TrainState
 from trainyard.protocol.rest.attempts import Continuity, ContinuityCheck
-from trainyard.protocol.resume_parts import start_state
+from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, start_state
 from trainyard.run.records import MetricRecord
 from trainyard.spec.auto import explicit
 from trainyard.spec.job import JobSpec
@@ -42,6 +43,8 @@ class Past:
     """Attempt and loss of the newest other attempt that took this step."""
     last_losses: tuple[float, ...]
     """The last finite losses of the lineage before this step, oldest first."""
+    of_job: str = ""
+    """` of ID` where the attempts are those of another job."""
 
 
 def check(
@@ -57,7 +60,9 @@ def check(
     losses of the lineage, plus or minus 5 standard deviations or a tenth of the mean, whichever is
     more. The digest of an own model's code must be that of the checkpoint. A value without a record
     to compare with is not checked. Of a program digest and loss are compared, where it gives a
-    digest and another attempt took the step.
+    digest and another attempt took the step. A fork that starts from the other job's checkpoint is
+    compared with that job: the digest where its steps hold the same sequences, the loss where
+    nothing differs that affects it.
 
     Returns:
         The checks; None for a fresh start, for a parent that the catalog does not hold, and when
@@ -98,12 +103,15 @@ def check(
     same = _same_data(connection, attempt.job_id, attempt.number, sequences)
     every = explicit(spec.training.log_every_steps)
     past = _past(connection, keys, keys[attempt.number], step, every, same)
-    parent = manifest.train_state
+    parent, origin = manifest.train_state, None
     if attempt.parent_checkpoint_id == attempt.forked_from:
         digest = parent.data.dataset_digest  # any digest: no check reads it
         parent = start_state(parent, attempt.fork_parts, dataset_digest=digest)
+        origin = origin_of(manifest, spec, attempt.fork_parts)
+        if origin.same_steps and not past.digests:
+            past = _past_of(connection, origin, manifest, step, every, sequences)
     code = _code_digests(connection, attempt.job_id, attempt.number)
-    return compare(spec, parent, record, past, code=code)
+    return compare(spec, parent, record, past, code=code, origin=origin)
 
 
 def compare(
@@ -113,10 +121,12 @@ def compare(
     past: Past,
     *,
     code: tuple[str, str] | None = None,
+    origin: Origin | None = None,
 ) -> Continuity:
     """Return the checks of the step that follows `parent`.
 
-    `code` holds the digests of an own model's code, of the checkpoint and of the attempt.
+    `code` holds the digests of an own model's code, of the checkpoint and of the attempt; `origin`
+    is the other job, of which `parent` is the state that a fork takes over.
     """
     checks = (
         *_counters(spec, parent, record),
@@ -125,12 +135,15 @@ def compare(
         *_code(code),
     )
     ok = all(check.ok for check in checks)
+    differs = origin.differs if origin else ()
+    proved = any(check.name == "data_digest" for check in checks)
     return Continuity(
         ok=ok,
         step=record.step,
         checks=checks,
-        exact=ok and any(check.name == "data_digest" for check in checks),
-        summary=_summary(checks),
+        exact=ok and proved and not differs,
+        differs=differs,
+        summary=_summary(checks, origin),
     )
 
 
@@ -157,17 +170,29 @@ def of_program(record: MetricRecord, past: Past, loss: float | None) -> Continui
     )
 
 
-def _summary(checks: Sequence[ContinuityCheck]) -> str:
-    """Return what was compared and within which bounds, or what differs."""
+def _summary(checks: Sequence[ContinuityCheck], origin: Origin | None) -> str:
+    """Return what was compared and within which bounds, or what does not hold."""
     if broken := [check.name for check in checks if not check.ok]:
         return f"differs in {', '.join(broken)}"
     made = {check.name: check for check in checks}
-    # Without a digest only the number of sequences is known to agree.
-    sequences = "same sequences" if "data_digest" in made else "as many sequences"
     loss = made.get("loss")
-    bound = f"loss within {loss.within}" if loss else "loss not compared"
-    code = ", same code" if "code" in made else ""
-    return f"{sequences}, same token count, same learning rate, {bound}{code}"
+    compared = (
+        *_counted("data_digest" in made, origin),
+        "same learning rate" if origin is None or origin.same_rate else "own learning rate",
+        f"loss within {loss.within}" if loss else "loss not compared",
+        *(("same code",) if "code" in made else ()),
+    )
+    return ", ".join(compared)
+
+
+def _counted(proved: bool, origin: Origin | None) -> tuple[str, ...]:
+    parts = ALL_PARTS if origin is None else origin.parts
+    if CheckpointPart.COUNTERS not in parts:
+        return ("sequences and tokens counted from 0",)
+    if CheckpointPart.DATA not in parts:
+        return "data from position 0", "same token count"
+    # Without a digest only the number of sequences is known to agree.
+    return "same sequences" if proved else "as many sequences", "same token count"
 
 
 def _counters(spec: JobSpec, parent: TrainState, record: MetricRecord) -> Iterator[ContinuityCheck]:
@@ -194,7 +219,7 @@ def _digest(record: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
     yield ContinuityCheck(
         name="data_digest",
         ok=other[1] == record.data_digest,
-        expected=f"{other[1]} (attempt {other[0]})",
+        expected=f"{other[1]} (attempt {other[0]}{past.of_job})",
         got=record.data_digest or "none",
     )
 
@@ -205,8 +230,8 @@ def _loss(record: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
         number, loss = past.same_step
         both_nan = math.isnan(got) and math.isnan(loss)
         ok = both_nan or math.isclose(got, loss, rel_tol=SAME_STEP_TOLERANCE)
-        expected = f"{loss:.6g} (attempt {number})"
-        within = f"{SAME_STEP_TOLERANCE:.1%} of attempt {number}"
+        expected = f"{loss:.6g} (attempt {number}{past.of_job})"
+        within = f"{SAME_STEP_TOLERANCE:.1%} of attempt {number}{past.of_job}"
     elif past.last_losses:
         mean, deviation = float(np.mean(past.last_losses)), float(np.std(past.last_losses))
         width = max(BAND_DEVIATIONS * deviation, BAND_SHARE * abs(mean))
@@ -237,6 +262,25 @@ def _code_digests(connection: Connection, job_id: str, number: int) -> tuple[str
     return (str(code["before"]), str(code["now"])) if isinstance(code, dict) else None
 
 
+def _past_of(
+    connection: Connection,
+    origin: Origin,
+    manifest: Manifest,
+    step: int,
+    every: int,
+    sequences: int,
+) -> Past:
+    """Return what the job from which a fork starts recorded of the fork's first step."""
+    job_id, number = manifest.job_id, manifest.attempt
+    keys = attempts_of(connection, job_id)
+    if number not in keys:
+        return Past(digests=(), same_step=None, last_losses=())
+    same = _same_data(connection, job_id, number, sequences)
+    found = _past(connection, keys, keys[number], step, every, same, with_itself=True)
+    found = replace(found, of_job=f" of {job_id}")
+    return replace(found, same_step=None, last_losses=()) if origin.differs else found
+
+
 def _past(
     connection: Connection,
     keys: dict[int, AttemptKey],
@@ -244,8 +288,10 @@ def _past(
     step: int,
     every: int,
     same_data: Collection[int],
+    *,
+    with_itself: bool = False,
 ) -> Past:
-    numbers = {other.id: number for number, other in keys.items() if number != key.number}
+    numbers = {o.id: number for number, o in keys.items() if with_itself or number != key.number}
     columns = step_digests.c
     digests = connection.execute(
         select(columns.attempt_id, columns.digest).where(

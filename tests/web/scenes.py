@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from server.context import Context
+from server.jobs.fork import fork
+from server.subject import Actor
 from tests.web.actors import Run, Stage
 from tests.web.caretakers import Caretaker
 from tests.web.supply import Supply, play_supply
+from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure, FailureReason
@@ -65,6 +68,8 @@ class Scenes:
     """Succeeded."""
     stopped: str
     """Stopped, ready to go on."""
+    forked: str
+    """Forked from the stopped one at half the rate, and failed."""
     supply: Supply
     """What was asked of sources, among others for the job that waits."""
 
@@ -76,6 +81,7 @@ def play(context: Context) -> Scenes:
         stage.join(name, slots=4, device_name="NVIDIA H200", gib=140)
     done = _done(stage)
     stopped = _stopped(stage)
+    forked = _forked(stage, stopped)
     oom = _oom(stage)
     tale, running = _tale(stage)
     fresh = stage.submit(name="debug-fresh", resources={"world_size": 2})
@@ -98,6 +104,7 @@ def play(context: Context) -> Scenes:
         fresh=fresh,
         done=done,
         stopped=stopped,
+        forked=forked,
         supply=play_supply(context, wanted_by="llama-70b"),
     )
 
@@ -136,6 +143,15 @@ def _stopped(stage: Stage) -> str:
     run.train(180, seconds_per_step=0.5, save_every=50)
     run.write(0, [f"step {n}/400  loss {2 + 3 / n:.4f}" for n in range(1, 181)])
     _leave(run)
+    return job
+
+
+def _forked(stage: Stage, origin: str) -> str:
+    request = ForkRequest(changes={"optimizer": {"lr": 1.5e-4}}, name="debug-half-rate")
+    _, job = fork(stage.context, f"{origin}.a1.step-150", request, actor=Actor("ada"))
+    run = stage.start(job)
+    run.train(160)
+    run.end("failed", Failure(reason=FailureReason.DATA_ERROR, message="no file data/train-7.bin"))
     return job
 
 

@@ -220,6 +220,15 @@ def test_the_continuity_badge_opens_its_checks(theatre: Theatre, visit: Visit) -
     expect(checks).to_be_hidden()
 
 
+def test_the_badge_of_a_fork_names_what_it_changed(theatre: Theatre, visit: Visit) -> None:
+    page = visit(f"/jobs/{theatre.scenes.forked}").page
+    page.get_by_role("button", name="continues, 1 change").click()
+    checks = page.get_by_role("dialog", name="Continuity")
+    expect(checks.get_by_role("listitem")).to_have_text(["optimizer.lr: 0.0003 -> 0.00015"])
+    expect(checks).to_contain_text("own learning rate")
+    expect(checks).not_to_contain_text("same learning rate")
+
+
 def test_the_trainer_answers_a_request_to_save(theatre: Theatre, visit: Visit) -> None:
     run = theatre.scenes.running
     page = visit(f"/jobs/{theatre.scenes.tale}").page

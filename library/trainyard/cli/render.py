@@ -178,7 +178,8 @@ def _checked(attempt: AttemptView) -> Text:
         return Text(formats.DASH)
     if checked.ok:
         exact = "exact " if checked.exact else ""
-        return Text(f"✓ {exact}at step {checked.step:,}", style="green")
+        changed = formats.counted(len(checked.differs), "change") if checked.differs else ""
+        return Text(f"✓ {exact}at step {checked.step:,}{changed and ', ' + changed}", style="green")
     broken = ", ".join(c.name for c in checked.checks if not c.ok)
     return Text(f"✗ {broken}", style="red")
 

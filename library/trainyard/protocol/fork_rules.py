@@ -83,6 +83,26 @@ def guarantees(
     )
 
 
+def departures(
+    before: JobSpec, after: JobSpec, parts: Collection[CheckpointPart]
+) -> tuple[str, ...]:
+    """Return what makes the curve of a fork another one: parts left out, and changed fields.
+
+    Args:
+        before: the job that wrote the checkpoint.
+        after: the fork.
+        parts: the parts that it loads.
+    """
+    return _departures(set(parts), differences(before, after))
+
+
+def same_steps(before: JobSpec, after: JobSpec, parts: Collection[CheckpointPart]) -> bool:
+    """Return whether each step of a fork holds the sequences that it holds in the other job."""
+    changed = {found.field for found in differences(before, after)}
+    batch = "training.global_batch_size" in changed
+    return CheckpointPart.DATA in parts and not batch and all(map(keeps_order, changed))
+
+
 def _other_shape(
     before: JobSpec, after: JobSpec, different: Collection[Difference]
 ) -> Iterator[Problem]:
@@ -137,11 +157,17 @@ def _batch(different: Collection[Difference]) -> Guarantee:
 
 
 def _curve(taken: Collection[CheckpointPart], different: Collection[Difference]) -> Guarantee:
-    reasons = [f"{part} left out" for part in CheckpointPart if part not in taken]
-    reasons += map(str, different)
+    reasons = _departures(taken, different)
     detail = (
         f"differs from that of the other job: {'; '.join(reasons)}"
         if reasons
         else "that of the other job, continued, on any layout"
     )
     return Guarantee(name="curve", holds=not reasons, detail=detail)
+
+
+def _departures(
+    taken: Collection[CheckpointPart], different: Collection[Difference]
+) -> tuple[str, ...]:
+    left_out = (f"{part} left out" for part in CheckpointPart if part not in taken)
+    return (*left_out, *map(str, different))

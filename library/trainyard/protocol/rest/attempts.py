@@ -42,7 +42,11 @@ class Continuity(RecordModel):
     checks: tuple[ContinuityCheck, ...]
     """The checks."""
     exact: bool = False
-    """Whether every check held and the digest of the sequences equals that of another attempt."""
+    """Whether every check held, nothing differs, and the digest of the sequences equals that of
+    another attempt."""
+    differs: tuple[str, ...] = ()
+    """Of a fork from another job: changed fields that affect the result, such as `optimizer.lr:
+    0.0006 -> 0.0003`, and parts of the checkpoint that were left out. The checks cover the rest."""
     summary: str = ""
     """The comparisons with their bounds, or the difference."""
 

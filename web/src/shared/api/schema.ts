@@ -3861,10 +3861,18 @@ export interface components {
             checks: components["schemas"]["ContinuityCheck"][];
             /**
              * Exact
-             * @description Whether every check held and the digest of the sequences equals that of another attempt.
+             * @description Whether every check held, nothing differs, and the digest of the sequences equals that of
+             *     another attempt.
              * @default false
              */
             exact: boolean;
+            /**
+             * Differs
+             * @description Of a fork from another job: changed fields that affect the result, such as `optimizer.lr:
+             *     0.0006 -> 0.0003`, and parts of the checkpoint that were left out. The checks cover the rest.
+             * @default []
+             */
+            differs: string[];
             /**
              * Summary
              * @description The comparisons with their bounds, or the difference.
@@ -3926,10 +3934,18 @@ export interface components {
             checks: components["schemas"]["ContinuityCheck"][];
             /**
              * Exact
-             * @description Whether every check held and the digest of the sequences equals that of another attempt.
+             * @description Whether every check held, nothing differs, and the digest of the sequences equals that of
+             *     another attempt.
              * @default false
              */
             exact?: boolean;
+            /**
+             * Differs
+             * @description Of a fork from another job: changed fields that affect the result, such as `optimizer.lr:
+             *     0.0006 -> 0.0003`, and parts of the checkpoint that were left out. The checks cover the rest.
+             * @default []
+             */
+            differs?: string[];
             /**
              * Summary
              * @description The comparisons with their bounds, or the difference.

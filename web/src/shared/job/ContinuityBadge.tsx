@@ -1,7 +1,7 @@
 // Whether an attempt continues exactly from its checkpoint; the checks open below.
 import type { Attempt } from "@/shared/api/types";
 import { grouped } from "@/shared/format/grouped";
-import { count } from "@/shared/format/numbers";
+import { count, plural } from "@/shared/format/numbers";
 import { Popover } from "@/shared/ui/Popover";
 import { Table } from "@/shared/ui/table/Table";
 import { checkpointWords } from "./reference";
@@ -26,16 +26,18 @@ const COLUMNS = [
 export function ContinuityBadge({ attempt }: { attempt: Attempt }) {
   const { continuity, parent_checkpoint_id: parent } = attempt;
   if (!continuity) return null;
-  const { ok, exact, checks, step, summary } = continuity;
+  const { ok, exact, differs, checks, step, summary } = continuity;
   const broken = checks.filter((check) => !check.ok).length;
+  const changed = differs.length;
+  const held = exact ? "exact" : changed ? `continues, ${plural(changed, "change")}` : "continuous";
   return (
     <Popover
       label="Continuity"
-      buttonClassName={`continuity badge badge-${ok ? "ok" : "bad"}`}
+      buttonClassName={`continuity badge badge-${!ok ? "bad" : changed ? "accent" : "ok"}`}
       button={
         <>
           <Glyph ok={ok} />
-          {ok ? (exact ? "exact" : "continuous") : `${broken} of ${checks.length} differ`}
+          {ok ? held : `${broken} of ${checks.length} differ`}
         </>
       }
     >
@@ -46,6 +48,16 @@ export function ContinuityBadge({ attempt }: { attempt: Attempt }) {
       <p className="muted">
         Checked at step {count(step)}, the first after the resume{summary && `: ${summary}`}.
       </p>
+      {changed > 0 && (
+        <>
+          <p>Changed from the job that wrote the checkpoint:</p>
+          <ul>
+            {differs.map((change) => (
+              <li key={change}>{change}</li>
+            ))}
+          </ul>
+        </>
+      )}
       <Table label="Checks" columns={COLUMNS}>
         {checks.map(({ name, ok: held, expected, got }) => (
           <tr key={name} className={held ? undefined : "tone-bad"}>

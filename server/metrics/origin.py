@@ -1,0 +1,46 @@
+"""The job from whose checkpoint a fork starts, and what the fork has in common with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.protocol.fork_rules import departures, same_steps
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.resume_parts import CheckpointPart
+from trainyard.spec.job import JobSpec
+
+UNKNOWN = "the settings of the other job, which its checkpoint does not hold"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a fork has in common with the job from whose checkpoint it starts."""
+
+    parts: tuple[CheckpointPart, ...]
+    """Parts of the checkpoint that the fork loads."""
+    differs: tuple[str, ...]
+    """Parts that it leaves out and changed fields that affect the result, in words."""
+    same_steps: bool
+    """Whether each of its steps holds the sequences of the other job's step."""
+    same_rate: bool
+    """Whether its learning rate follows the other job's schedule."""
+
+
+def origin_of(manifest: Manifest, spec: JobSpec, parts: tuple[CheckpointPart, ...]) -> Origin:
+    """Compare a fork with the job that wrote the manifest's checkpoint.
+
+    Args:
+        manifest: of the checkpoint from which the fork starts.
+        spec: the effective spec of the fork's attempt.
+        parts: the parts of the checkpoint that it loads.
+    """
+    before = manifest.spec
+    if before is None:  # a checkpoint of an older version
+        return Origin(parts, (UNKNOWN,), same_steps=False, same_rate=False)
+    counted = CheckpointPart.COUNTERS in parts
+    return Origin(
+        parts,
+        departures(before, spec, parts),
+        same_steps=same_steps(before, spec, parts),
+        same_rate=counted and before.schedule == spec.schedule,
+    )
