@@ -9,7 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection, exists, select, update
 
-from server.attempts.fallback import find_fallback
+from server.attempts.earlier_checkpoint import (
+    append_rollback,
+    find_fallback,
+    find_rollback,
+)
 from server.attempts.launch import (
     Launch,
     effective_spec,
@@ -20,7 +24,6 @@ from server.attempts.launch import (
 )
 from server.attempts.recovery import queue_recovery
 from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
-from server.attempts.rollback import append_rollback, find_rollback
 from server.context import Context
 from server.database.rows import AttemptNode
 from server.database.tables import attempt_nodes, attempts, checkpoints, requests

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from sqlalchemy import Connection, bindparam, select
 
+from server.attempts.next_action import next_action
 from server.attempts.queries import attempt_views
 from server.context import Context
 from server.database.queue_tables import shown_reason
@@ -20,7 +21,7 @@ from server.lifecycle import check_job
 from trainyard.base.redaction import has_credentials, hide_credentials
 from trainyard.protocol.past_runs.views import ImportView
 from trainyard.protocol.rest.attempts import AttemptView
-from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.rest.jobs import JobView, NextAction
 from trainyard.protocol.resume_rules import harmless_differences
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 from trainyard.spec.auto import resolved
@@ -82,8 +83,10 @@ def job_view(context: Context, job_id: str) -> JobView:
         rows = Attempt.all(connection, _ATTEMPT, newest) if job.attempt else ()
         views = attempt_views(connection, job_id, job.spec, rows)
         imported = None if job.imported_from is None else read_import(connection, job_id)
-    current = views[0] if views else None
-    return _view(context, job, current, reason=job.shown_reason, imported=imported)
+        current = views[0] if views else None
+        action = next_action(connection, job, current)
+    shown = job.shown_reason
+    return _view(context, job, current, reason=shown, imported=imported, action=action)
 
 
 def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...]:
@@ -110,6 +113,7 @@ def _view(
     *,
     reason: str | None,
     imported: ImportView | None = None,
+    action: NextAction | None = None,
 ) -> JobView:
     spec = _shown(context, job)
     effective = _effective(spec, job, current)
@@ -122,6 +126,7 @@ def _view(
         "changes": harmless_differences(spec, effective),
         "current_attempt": current,
         "imported": imported,
+        "next_action": action,
         "retries_left": max(0, effective.retry.max_retries - job.retries_used),
         "verbs": _verbs(job),
         "priority_words": priority_words(job.priority),

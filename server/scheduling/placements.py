@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Text, bindparam, insert, select, text, type_coerce
 
+from server.attempts.earlier_checkpoint import windows_left_out, windows_of_newest
 from server.attempts.launch import Launch, newest_launch, release_kept, release_spares
 from server.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
-from server.attempts.rollback import windows_left_out, windows_of_newest
 from server.context import Context
 from server.database.held import of_held
 from server.database.rows import LaunchedJob

@@ -373,6 +373,7 @@ class Supervisor:
         load: LoadFailure | None = None,
         names_node: bool = False,
         names: str | None = None,
+        step: int | None = None,
         ranks: tuple[RankExit, ...] = (),
         **fields: Any,
     ) -> None:
@@ -384,6 +385,7 @@ class Supervisor:
                 reason=reason,
                 message=f"{reason} on {self.node}",
                 node=names,
+                step=step,
                 bad_window=bad_window,
                 load=load,
                 **fields,

@@ -69,7 +69,7 @@ class Scenes:
     stopped: str
     """Stopped, ready to go on."""
     forked: str
-    """Forked from the stopped one at half the rate, and failed."""
+    """Forked from the stopped one at half the rate; its loss became NaN."""
     supply: Supply
     """What was asked of sources, among others for the job that waits."""
 
@@ -150,8 +150,16 @@ def _forked(stage: Stage, origin: str) -> str:
     request = ForkRequest(changes={"optimizer": {"lr": 1.5e-4}}, name="debug-half-rate")
     _, job = fork(stage.context, f"{origin}.a1.step-150", request, actor=Actor("ada"))
     run = stage.start(job)
+    run.save(150, kind="preflight")
     run.train(160)
-    run.end("failed", Failure(reason=FailureReason.DATA_ERROR, message="no file data/train-7.bin"))
+    failure = Failure(
+        reason=FailureReason.NON_FINITE_LOSS,
+        message="The loss is nan at step 160.",
+        rank=0,
+        step=160,
+        metric="train/loss",
+    )
+    run.end("failed", failure)
     return job
 
 

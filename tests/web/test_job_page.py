@@ -141,6 +141,9 @@ def test_a_failure_shows_its_remedy_and_the_button_applies_it(
     changes = dialog.get_by_role("region", name="Changes")
     expect(changes).to_contain_text(re.compile(r"micro-batch size\s*8 →\s*4"))
     expect(dialog.locator(".command-text")).to_contain_text("--set training.micro_batch_size=4")
+    expect(dialog.get_by_role("note")).to_have_count(0)
+    dialog.get_by_label("Micro-batch (sequences)").fill("8")  # what ran out of memory
+    expect(dialog.get_by_role("note")).to_contain_text("needs as much again")
 
 
 def test_a_dialog_keeps_the_focus_and_gives_it_back(theatre: Theatre, visit: Visit) -> None:
@@ -227,6 +230,21 @@ def test_the_badge_of_a_fork_names_what_it_changed(theatre: Theatre, visit: Visi
     expect(checks.get_by_role("listitem")).to_have_text(["optimizer.lr: 0.0003 -> 0.00015"])
     expect(checks).to_contain_text("own learning rate")
     expect(checks).not_to_contain_text("same learning rate")
+
+
+def test_a_loss_that_would_come_again_leads_to_a_fork_with_another_rate(
+    theatre: Theatre, visit: Visit
+) -> None:
+    page = visit(f"/jobs/{theatre.scenes.forked}").page
+    expect(page.get_by_text("ends in the same way")).to_be_visible()
+    notice = page.get_by_label("Attempt 1 failed: loss not finite")
+    expect(notice.locator(".button-primary")).to_have_count(1)
+    notice.get_by_role("button", name="Fork step 150 with another optimizer.lr…").click()
+    dialog = page.get_by_role("dialog", name="Fork step 150 of attempt 1")
+    expect(dialog.get_by_label("Changed settings")).to_have_value("optimizer.lr=7.5e-05")
+    expect(dialog.get_by_text("≠ curve")).to_be_visible()
+    dialog.get_by_role("button", name="Back").click()
+    expect(page).not_to_have_url(re.compile("fork="))
 
 
 def test_the_trainer_answers_a_request_to_save(theatre: Theatre, visit: Visit) -> None:

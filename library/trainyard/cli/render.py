@@ -11,7 +11,7 @@ from trainyard.cli import formats
 from trainyard.cli.output import facts, heading, state_text
 from trainyard.cli.table import Listing
 from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
-from trainyard.protocol.rest.jobs import JobSummary, JobView, Progress
+from trainyard.protocol.rest.jobs import JobSummary, JobView, NextAction, Progress
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, JobState
 from trainyard.spec.job import DEFAULT_PROJECT
 from trainyard.spec.sections.resources import priority_words
@@ -78,7 +78,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
     if attempts and job.imported is None:
         parts += [heading("Attempts"), _attempts(attempts, job.id)]
     if attempt and attempt.failure and job.state != JobState.SUCCEEDED:
-        parts += _failure(attempt)
+        parts += _failure(attempt, job.next_action)
     return Group(*parts, *_next(job))
 
 
@@ -184,7 +184,7 @@ def _checked(attempt: AttemptView) -> Text:
     return Text(f"✗ {broken}", style="red")
 
 
-def _failure(attempt: AttemptView) -> list[RenderableType]:
+def _failure(attempt: AttemptView, action: NextAction | None) -> list[RenderableType]:
     failure = attempt.failure
     assert failure is not None
     where = [
@@ -201,11 +201,23 @@ def _failure(attempt: AttemptView) -> list[RenderableType]:
             ("where", ", ".join(part for part in where if part)),
             ("path", failure.path),
             ("raised", last_line if failure.message not in last_line else None),
-            ("remedy", failure.remedy.text),
+            ("remedy", action.text if action else failure.remedy.text),
         ]
     )
     head = "Failure" if attempt.outcome == AttemptOutcome.FAILED else "First failure"
     return [heading(f"{head} of attempt {attempt.number}"), rows]
+
+
+def _helping(job: JobView) -> list[tuple[str, str]]:
+    """Return the command that helps after a failure, where that is no resume."""
+    action = job.next_action
+    if action is None or action.verb == "resume":
+        return []
+    setting = f" --set {action.setting}" if action.setting else ""
+    if action.verb == "fork":
+        place = (action.checkpoint_id or "").partition(".")[2]
+        return [(f"fork {job.name}@{place}{setting}", f"from step {action.step:,}, changed")]
+    return [(f"submit FILE{setting}", "a new job, changed")]
 
 
 def _next(job: JobView) -> list[RenderableType]:
@@ -225,6 +237,6 @@ def _next(job: JobView) -> list[RenderableType]:
         "resize": (f"resume {job.name} --world-size N", "save, then resume on other slots"),
         "delete": (f"delete {job.name}", "remove it"),
     }
-    verbs = [commands[verb] for verb in job.verbs if verb in commands]
+    verbs = [*_helping(job), *(commands[verb] for verb in job.verbs if verb in commands)]
     rows = [(f"trainyard {command}", hint) for command, hint in verbs]
     return [heading("Next"), facts(rows)] if rows else []

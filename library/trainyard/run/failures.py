@@ -52,7 +52,8 @@ class Remedy(JsonRecord):
     text: ShortText
     """One or two sentences."""
     resume: Literal["memory", "earlier", "free"] | None = None
-    """Change with which a resume begins: less memory a slot, an earlier checkpoint, free slots."""
+    """Change with which a resume begins: less memory a slot, or free slots. `earlier` stands in
+    failures of older versions alone: an earlier checkpoint leads to the same end."""
     field: ShortText | None = None
     """Field of the spec that a resume cannot change and a new job can; ends in a dot where it is a
     section."""
@@ -65,15 +66,13 @@ REMEDIES: dict[FailureReason, Remedy] = {
         resume="memory",
     ),
     FailureReason.NON_FINITE_LOSS: Remedy(
-        text="Resume from an earlier checkpoint, or submit again with a lower lr or a longer "
-        "warmup.",
-        resume="earlier",
+        text="The same settings and data lead to the same value: fork a checkpoint from before it, "
+        "or submit again, with a lower lr or a longer warmup.",
         field="optimizer.lr",
     ),
     FailureReason.LOSS_SPIKE: Remedy(
-        text="Resume from an earlier checkpoint, or submit again with guard.loss_spike = rollback: "
-        "it leaves the sequences out.",
-        resume="earlier",
+        text="The same settings and data lead to the same spike: fork a checkpoint from before it, "
+        "or submit again, with guard.loss_spike = rollback, which leaves the sequences out.",
         field="guard.loss_spike",
     ),
     FailureReason.DATA_ERROR: Remedy(

@@ -151,6 +151,25 @@ class PendingLaunch(RecordModel):
     """Whether it repeats an attempt that has saved nothing and whose checkpoint a person named."""
 
 
+class NextAction(RecordModel):
+    """What helps a job that failed: an action under which something is different."""
+
+    verb: Literal["resume", "fork", "submit"]
+    """The action; `submit` begins a new job with this one's spec."""
+    text: str
+    """Why, in one or two sentences."""
+    aim: Literal["memory", "free"] | None = None
+    """What a resume changes: it takes less memory a slot, or the slots that are free."""
+    field: str | None = None
+    """Field of the spec to change in a fork or a new job; ends in a dot where it is a section."""
+    setting: str | None = None
+    """A setting of that field to begin with, such as `optimizer.lr=0.00015`."""
+    checkpoint_id: str | None = None
+    """Checkpoint to fork."""
+    step: int | None = None
+    """Its step."""
+
+
 class JobView(JobSummary):
     """One job with all fields."""
 
@@ -179,6 +198,8 @@ class JobView(JobSummary):
     """Parts of that checkpoint that it loaded."""
     current_attempt: AttemptView | None
     """The newest attempt."""
+    next_action: NextAction | None = None
+    """What helps after the failure of a job that has failed."""
     retries_left: int
     """Number of further failures that a retry would follow."""
     verbs: tuple[Literal["stop", "cancel", "resume", "resize", "save", "delete"], ...]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.run.failures import BadWindow, Failure, FailureReason
+from trainyard.run.failures import BadWindow, Failure, FailureReason, Remedy
 from trainyard.run.record_files import create_record
 
 WINDOW = 50
@@ -20,6 +20,12 @@ LEAST_DEVIATION = 0.01
 """Lower bound of the standard deviation as a share of the mean. Without it, the deviation of a
 plateau approaches zero, and noise would count as a spike."""
 LOSS, GRAD_NORM = "train/loss", "train/grad_norm"
+
+REMEDY = Remedy(
+    text="A resume repeats these steps, unless the program makes them differ: submit again with "
+    "other arguments, such as a lower rate.",
+    field="program.arguments",
+)
 
 
 class BadLossError(RuntimeError):
@@ -106,5 +112,11 @@ class LossWatch:
             window = BadWindow(start=self._good, end=step, first_step=self._good + 1)
             what += f"; step {self._good} was good"
         return Failure(
-            reason=reason, message=what, rank=0, step=step, metric=metric, bad_window=window
+            reason=reason,
+            message=what,
+            remedy=REMEDY,
+            rank=0,
+            step=step,
+            metric=metric,
+            bad_window=window,
         )

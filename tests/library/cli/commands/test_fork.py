@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.library.conftest import Run, Yard
+from trainyard.run.failures import FailureReason
 
 
 @pytest.fixture
@@ -92,3 +93,27 @@ def test_a_job_without_checkpoints_cannot_be_forked(yard: Yard, run: Run) -> Non
     result = run("fork", "bare")
     assert result.exit_code == 2
     assert "has saved no checkpoint" in result.stderr
+
+
+def test_a_failure_that_would_come_again_is_followed_by_the_fork_that_helps(
+    yard: Yard, run: Run
+) -> None:
+    job_id, (supervisor,) = yard.harness.running(name="hot", step=30, retry={"max_retries": 0})
+    yard.harness.commit_checkpoint(job_id, 30)
+    supervisor.end("failed", FailureReason.NON_FINITE_LOSS, step=45)
+    shown = run("show", "hot").stdout
+    assert "ends in the same way" in " ".join(shown.split())
+    (line,) = (line for line in shown.splitlines() if "trainyard fork" in line)
+    command = line.split("trainyard ")[1].split("  ")[0].split()
+    assert command == ["fork", "hot@a1.step-30", "--set", "optimizer.lr=0.00015"]
+    forked = run(*command)
+    assert forked.exit_code == 0, forked.stdout
+    assert "optimizer.lr: 0.0003 -> 0.00015" in " ".join(forked.stdout.split())
+
+
+def test_a_failure_before_any_checkpoint_is_followed_by_a_new_job(yard: Yard, run: Run) -> None:
+    _, (supervisor,) = yard.harness.running(
+        name="hot", optimizer={"lr": 100.0}, retry={"max_retries": 0}
+    )
+    supervisor.end("failed", FailureReason.NON_FINITE_LOSS, step=5)
+    assert "trainyard submit FILE --set optimizer.lr=50" in run("show", "hot").stdout

@@ -7,7 +7,7 @@ import { command } from "@/shared/format/shell";
 import { duration, moment } from "@/shared/format/time";
 import { checkpointsQuery } from "@/shared/job/api";
 import { MoreRows } from "@/shared/job/MoreRows";
-import { useReference } from "@/shared/job/reference";
+import { isOwn, useReference } from "@/shared/job/reference";
 import { resumeVerb } from "@/shared/job/verbs";
 import { useView } from "@/shared/job/view";
 import { Badge } from "@/shared/ui/Badge";
@@ -52,7 +52,8 @@ export function Checkpoints({ job }: { job: Job }) {
   const found = useInfiniteQuery(checkpointsQuery(job.id));
   const operations = useOperations(job.id);
   const [asked, setAsked] = useState<Asked | null>(null);
-  const [forked, setForked] = useState<CheckpointView | null>(null);
+  const view = useView();
+  const { fork, setting } = view;
   const reference = useReference(job);
   if (!found.data) return <Absent query={found} lines={10} />;
   const rows = found.data.pages.flatMap((page) => page.items);
@@ -74,13 +75,21 @@ export function Checkpoints({ job }: { job: Job }) {
             row={row}
             operations={operations}
             onAsk={(verb) => setAsked({ row, verb })}
-            onFork={() => setForked(row)}
+            onFork={() => view.change({ fork: row.id, setting: null })}
           />
         )}
       />
       <MoreRows query={found} />
       <CommandLine command={command("checkpoints", reference)} />
-      {forked && <ForkDialog job={job} row={forked} onClose={() => setForked(null)} />}
+      {fork && isOwn(fork, job.id) && (
+        <ForkDialog
+          key={fork}
+          job={job}
+          checkpointId={fork}
+          setting={setting}
+          onClose={() => view.change({ fork: null, setting: null })}
+        />
+      )}
       {asked && <Asking asked={asked} job={job} onClose={() => setAsked(null)} />}
     </div>
   );

@@ -3,10 +3,9 @@ import { keepPreviousData, useMutation, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useNavigate } from "react-router";
 import { randomKey } from "@/shared/api/key";
-import type { CheckpointView, Job } from "@/shared/api/types";
-import { count } from "@/shared/format/numbers";
+import type { Job } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
-import { checkpointReference, useReference } from "@/shared/job/reference";
+import { checkpointReference, checkpointWords, stepOf, useReference } from "@/shared/job/reference";
 import { Badge } from "@/shared/ui/Badge";
 import { ActionDialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
@@ -16,27 +15,29 @@ import { type ForkChoice, firstChoice, forkProblems, forkRequest, forkWords } fr
 
 interface Props {
   job: Job;
-  row: CheckpointView;
+  checkpointId: string;
+  /** A setting that the choice begins with. */
+  setting: string | null;
   onClose: () => void;
 }
 
-export function ForkDialog({ job, row, onClose }: Props) {
-  const reference = checkpointReference(useReference(job), row.id);
+export function ForkDialog({ job, checkpointId, setting, onClose }: Props) {
+  const reference = checkpointReference(useReference(job), checkpointId);
   const navigate = useNavigate();
   const [choice, setChoice] = useState<ForkChoice>(() =>
-    firstChoice({ step: row.step, steps: job.progress.steps }),
+    firstChoice({ step: stepOf(checkpointId), steps: job.progress.steps, setting }),
   );
   // Updated when a field loses focus: a preview for each letter would cost a request each.
   const [shown, setShown] = useState(choice);
   const [key, setKey] = useState(randomKey);
   const preview = useQuery({
-    queryKey: ["fork", row.id, shown],
-    queryFn: () => postFork(row.id, { ...forkRequest(shown), dry_run: true }),
+    queryKey: ["fork", checkpointId, shown],
+    queryFn: () => postFork(checkpointId, { ...forkRequest(shown), dry_run: true }),
     placeholderData: keepPreviousData,
     retry: false,
   });
   const start = useMutation({
-    mutationFn: () => postFork(row.id, forkRequest(choice), key),
+    mutationFn: () => postFork(checkpointId, forkRequest(choice), key),
     onSuccess: (reply) => reply.job && navigate(`/jobs/${reply.job.id}`),
   });
   const change = (changed: Partial<ForkChoice>) => {
@@ -47,7 +48,7 @@ export function ForkDialog({ job, row, onClose }: Props) {
   return (
     <ActionDialog
       wide
-      title={`Fork step ${count(row.step)} of attempt ${row.attempt}`}
+      title={`Fork ${checkpointWords(checkpointId)}`}
       label="Start the new job"
       disabled={preview.isError && shown === choice}
       action={{ ...start, error: null }}

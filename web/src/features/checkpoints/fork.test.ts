@@ -24,8 +24,10 @@ test("what is not changed is left out", () => {
 });
 
 test("a checkpoint at the end of its job is given more steps, as it cannot continue without them", () => {
-  expect(firstChoice({ step: 40, steps: 40 }).settings).toBe("training.steps=80");
-  expect(firstChoice({ step: 20, steps: 40 }).settings).toBe("");
+  expect(firstChoice({ step: 40, steps: 40, setting: null }).settings).toBe("training.steps=80");
+  expect(firstChoice({ step: 20, steps: 40, setting: null }).settings).toBe("");
+  const lower = "optimizer.lr=0.1";
+  expect(firstChoice({ step: 20, steps: 40, setting: lower }).settings).toBe(lower);
 });
 
 test("what is wrong names the field as it was written, not its place in the request", () => {

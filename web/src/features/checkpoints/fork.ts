@@ -12,9 +12,16 @@ export interface ForkChoice {
 type Body = components["schemas"]["ForkRequest"];
 
 /** Return what a fork begins with: more steps where the checkpoint is at the end of its job. */
-export function firstChoice({ step, steps }: { step: number; steps: number | null }): ForkChoice {
-  const settings = steps === null || step < steps ? "" : `training.steps=${2 * step}`;
+export function firstChoice({ step, steps, setting }: Beginning): ForkChoice {
+  const longer = steps === null || step < steps ? null : `training.steps=${2 * step}`;
+  const settings = [setting, longer].filter((line) => line !== null).join("\n");
   return { name: "", settings, parts: "all" };
+}
+
+interface Beginning {
+  step: number;
+  steps: number | null;
+  setting: string | null;
 }
 
 /** Return the body of the request; what stays as it was is left out. */

@@ -1,11 +1,11 @@
 // Problems of the job, each with the button for its remedy.
 import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
-import type { Attempt, Failure, Job } from "@/shared/api/types";
+import type { Attempt, Failure, Job, NextAction } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
 import { duration, moment } from "@/shared/format/time";
 import { FailureFacts } from "@/shared/job/FailureFacts";
-import { reasonWords, resumeLabel } from "@/shared/job/failures";
+import { actionLabel, reasonWords } from "@/shared/job/failures";
 import { resumeVerb } from "@/shared/job/verbs";
 import { useView } from "@/shared/job/view";
 import { Button, ButtonLink } from "@/shared/ui/Button";
@@ -123,7 +123,7 @@ function FailureNotice({ job, attempt }: { job: Job; attempt: Attempt }) {
       {isRetried ? (
         <p className="job-reason">{job.reason}</p>
       ) : (
-        <p className="job-remedy">{failure.remedy.text}</p>
+        <p className="job-remedy">{job.next_action?.text ?? failure.remedy.text}</p>
       )}
       <Remedies job={job} attempt={attempt} failure={failure} />
     </Notice>
@@ -139,16 +139,18 @@ interface RemediesProps {
 function Remedies({ job, attempt, failure }: RemediesProps) {
   const view = useView();
   const verb = resumeVerb(job);
-  const { rank, remedy, traceback } = failure;
+  const { rank, traceback } = failure;
+  const action = job.next_action;
   const log = { tab: "logs", attempt: attempt.number, rank, line: "error" } as const;
   return (
     <div className="job-actions row">
+      {action && action.verb !== "resume" && <Changed job={job} action={action} />}
       {verb && (
         <Button
-          look="primary"
-          onClick={() => view.change({ dialog: verb, checkpoint: null, aim: remedy.resume })}
+          look={action?.verb === "resume" ? "primary" : "plain"}
+          onClick={() => view.change({ dialog: verb, checkpoint: null, aim: action?.aim ?? null })}
         >
-          {resumeLabel(failure)}
+          {action?.verb === "resume" ? actionLabel(action) : "Resume…"}
         </Button>
       )}
       {traceback && (
@@ -159,12 +161,32 @@ function Remedies({ job, attempt, failure }: RemediesProps) {
       {rank !== null && (
         <Button onClick={() => view.change(log, "push")}>Log of rank {rank}</Button>
       )}
-      {remedy.field && (
-        <ButtonLink to={submitPath({ from: job.id, find: remedy.field })}>
+      {action?.field && action.verb !== "submit" && (
+        <ButtonLink to={submitPath({ from: job.id, find: action.field })}>
           New job with changes
         </ButtonLink>
       )}
     </div>
+  );
+}
+
+/** The primary button where a resume would end in the same way. */
+function Changed({ job, action }: { job: Job; action: NextAction }) {
+  const view = useView();
+  const { checkpoint_id: fork, setting, field } = action;
+  if (fork === null)
+    return (
+      <ButtonLink look="primary" to={submitPath({ from: job.id, find: field })}>
+        {actionLabel(action)}
+      </ButtonLink>
+    );
+  return (
+    <Button
+      look="primary"
+      onClick={() => view.change({ tab: "checkpoints", fork, setting }, "push")}
+    >
+      {actionLabel(action)}
+    </Button>
   );
 }
 

@@ -1,8 +1,10 @@
 // The resume dialog: select slots, layout and checkpoint, compare, launch.
-import { useEffect, useId, useRef } from "react";
+import { useId } from "react";
+import { Link } from "react-router";
 import type { Job, ResumeOptions } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
 import { calibrationWords } from "@/shared/format/prediction";
+import { command } from "@/shared/format/shell";
 import { useReference } from "@/shared/job/reference";
 import { reachedStep } from "@/shared/job/steps";
 import { Button } from "@/shared/ui/Button";
@@ -10,6 +12,7 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { Absent, InlineError } from "@/shared/ui/Notice";
+import { submitPath } from "@/shared/url/pages";
 import { Comparison } from "./Comparison";
 import { LayoutTable } from "./LayoutTable";
 import { type Opened, type Resume, resumeCommand, useResume } from "./useResume";
@@ -81,6 +84,7 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
         plan={resume.isCurrent ? plan : null}
         deviceMemory={plan?.kind === "trainer" ? plan.device_memory_bytes : null}
       />
+      {resume.isDeadEnd && <DeadEnd job={job} />}
       {options.data.calibration && (
         <p className="faint small">{calibrationWords(options.data.calibration)}</p>
       )}
@@ -120,6 +124,24 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
   );
 }
 
+/** After a shortage of memory: nothing that is chosen needs less than the attempt that failed. */
+function DeadEnd({ job }: { job: Job }) {
+  const reference = useReference(job);
+  const isFull = job.effective_spec.activation_checkpoint.mode === "full";
+  const setting = "activation_checkpoint.mode=full";
+  return (
+    <div className="stack" role="note">
+      <p>
+        This is what ran out of memory, and it needs as much again. Choose more slots
+        {isFull ? "" : ", recompute activations (below)"}, or submit{" "}
+        <Link to={submitPath({ from: job.id, find: "model." })}>a new job</Link> with a smaller
+        model or shorter sequences.
+      </p>
+      {!isFull && <CommandLine command={command("resume", reference, "--set", setting)} />}
+    </div>
+  );
+}
+
 function newestWords(job: Job, isResize: boolean, newest: ResumeOptions | undefined): string {
   if (isResize) return `the save of the stop: step ${count(job.progress.step)} or later`;
   return newest?.checkpoint_id ? `newest: step ${count(newest.step)}` : "none: from the start";
@@ -127,11 +149,7 @@ function newestWords(job: Job, isResize: boolean, newest: ResumeOptions | undefi
 
 function CheckpointField({ job, resume }: { job: Job; resume: Resume }) {
   const id = useId();
-  const { options, checkpoints, choice, aim } = resume;
-  const select = useRef<HTMLSelectElement>(null);
-  useEffect(() => {
-    if (aim === "earlier") select.current?.focus();
-  }, [aim]);
+  const { options, checkpoints, choice } = resume;
   const newest = options.data;
   const implied = resume.isResize ? null : newest?.checkpoint_id; // the checkpoint of option ""
   const known = checkpoints.filter((one) => one.id !== implied);
@@ -140,7 +158,6 @@ function CheckpointField({ job, resume }: { job: Job; resume: Resume }) {
   return (
     <Field htmlFor={id} label="Checkpoint" error={resume.problems.at.checkpoint}>
       <select
-        ref={select}
         id={id}
         aria-describedby={`${id}-said`}
         className="select"

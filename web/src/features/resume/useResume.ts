@@ -69,7 +69,8 @@ export function useResume(job: Job, { verb, onClose, gone }: Opened) {
   }, [reset, gone, row?.key, typed, view.checkpoint]);
   Object.assign(problems.at, wrong);
   return {
-    aim,
+    // What ran out of memory would run again as it was.
+    isDeadEnd: aim === "memory" && choice !== null && needsAsMuch(choice),
     isResize,
     options,
     rows,
@@ -125,6 +126,12 @@ function isWhatRuns(choice: Choice | null): boolean {
   const { row, checkpointId, microBatchSize, steps } = choice;
   const named = [checkpointId, microBatchSize, steps];
   return row.isBefore && named.every((value) => value === null);
+}
+
+/** Whether the choice needs the memory of the attempt before. */
+function needsAsMuch({ row, microBatchSize }: Choice): boolean {
+  const before = row.option?.batch?.micro_batch_size ?? 1;
+  return row.isBefore && (microBatchSize ?? before) >= before;
 }
 
 function choiceOf(

@@ -8651,6 +8651,8 @@ export interface components {
             fork_parts: components["schemas"]["CheckpointPart"][] | null;
             /** @description The newest attempt. */
             current_attempt: components["schemas"]["AttemptView"] | null;
+            /** @description What helps after the failure of a job that has failed. */
+            next_action: components["schemas"]["NextAction"] | null;
             /**
              * Retries Left
              * @description Number of further failures that a retry would follow.
@@ -9695,6 +9697,48 @@ export interface components {
              * @description Command that renews the login, at the provisioner's machine.
              */
             command: string;
+        };
+        /**
+         * NextAction
+         * @description What helps a job that failed: an action under which something is different.
+         */
+        NextAction: {
+            /**
+             * Verb
+             * @description The action; `submit` begins a new job with this one's spec.
+             * @enum {string}
+             */
+            verb: "resume" | "fork" | "submit";
+            /**
+             * Text
+             * @description Why, in one or two sentences.
+             */
+            text: string;
+            /**
+             * Aim
+             * @description What a resume changes: it takes less memory a slot, or the slots that are free.
+             */
+            aim: ("memory" | "free") | null;
+            /**
+             * Field
+             * @description Field of the spec to change in a fork or a new job; ends in a dot where it is a section.
+             */
+            field: string | null;
+            /**
+             * Setting
+             * @description A setting of that field to begin with, such as `optimizer.lr=0.00015`.
+             */
+            setting: string | null;
+            /**
+             * Checkpoint Id
+             * @description Checkpoint to fork.
+             */
+            checkpoint_id: string | null;
+            /**
+             * Step
+             * @description Its step.
+             */
+            step: number | null;
         };
         /**
          * NodeAllocation
@@ -13088,7 +13132,8 @@ export interface components {
             text: string;
             /**
              * Resume
-             * @description Change with which a resume begins: less memory a slot, an earlier checkpoint, free slots.
+             * @description Change with which a resume begins: less memory a slot, or free slots. `earlier` stands in
+             *     failures of older versions alone: an earlier checkpoint leads to the same end.
              */
             resume: ("memory" | "earlier" | "free") | null;
             /**
@@ -13110,7 +13155,8 @@ export interface components {
             text: string;
             /**
              * Resume
-             * @description Change with which a resume begins: less memory a slot, an earlier checkpoint, free slots.
+             * @description Change with which a resume begins: less memory a slot, or free slots. `earlier` stands in
+             *     failures of older versions alone: an earlier checkpoint leads to the same end.
              */
             resume?: ("memory" | "earlier" | "free") | null;
             /**
@@ -23898,6 +23944,8 @@ export const modelSectionFamilyValues: ReadonlyArray<FlattenedDeepRequired<compo
 export const modelSectionPlansValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ModelSection"]["plans"]> = ["tensor", "pipeline"];
 export const modelSectionInputFamilyValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ModelSectionInput"]["family"]> = ["llama3", "qwen3"];
 export const modelSectionInputPlansValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ModelSectionInput"]["plans"]> = ["tensor", "pipeline"];
+export const nextActionVerbValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NextAction"]["verb"]> = ["resume", "fork", "submit"];
+export const nextActionAimAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NextAction"]["aim"]> = ["memory", "free"];
 export const nodeDrainedRunningAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NodeDrained"]["running"]> = ["move", "finish"];
 export const nodeRegisteredDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NodeRegistered"]["device"]> = ["cpu", "cuda"];
 export const nodeRequestViewPurposeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NodeRequestView"]["purpose"]> = ["nodes", "check"];

@@ -22,6 +22,7 @@ export type EventView = Schemas["EventView"];
 export type StreamItem = Schemas["StreamItem"];
 export type ItemKind = StreamItem["kind"];
 export type Failure = Schemas["Failure"];
+export type NextAction = Schemas["NextAction"];
 export type ExportRequest = Schemas["ExportRequest"];
 export type Goodput = Schemas["GoodputView"];
 export type Job = Schemas["JobView"];

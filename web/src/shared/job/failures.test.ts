@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
-import type { Failure } from "@/shared/api/types";
-import { reasonWords, resumeLabel } from "./failures";
+import type { Failure, NextAction } from "@/shared/api/types";
+import { actionLabel, reasonWords } from "./failures";
 
 const failure = (fields: Partial<Failure>) => fields as Failure;
 
@@ -12,9 +12,11 @@ it("names the value that is not finite", () => {
   expect(reasonWords(failure({ reason: "out_of_memory" }))).toBe("out of memory");
 });
 
-it("names the change with which a resume begins", () => {
-  const remedy = (resume: Failure["remedy"]["resume"]) =>
-    resumeLabel(failure({ remedy: { text: "", resume, field: null } }));
-  expect(remedy("memory")).toBe("Resume with less memory per slot…");
-  expect(remedy(null)).toBe("Resume…");
+it("names the action that helps", () => {
+  const label = (fields: Partial<NextAction>) => actionLabel(fields as NextAction);
+  expect(label({ verb: "resume", aim: "memory" })).toBe("Resume with less memory per slot…");
+  expect(label({ verb: "resume", aim: null })).toBe("Resume…");
+  expect(label({ verb: "submit" })).toBe("New job with changes");
+  const fork = label({ verb: "fork", step: 1200, field: "optimizer.lr" });
+  expect(fork).toBe("Fork step 1,200 with another optimizer.lr…");
 });

@@ -1,5 +1,7 @@
-// A failure as text: its name, and the label of the button that resumes after it.
-import type { Failure } from "@/shared/api/types";
+// A failure as text: its name, and the label of the button that helps against it.
+
+import type { Failure, NextAction } from "@/shared/api/types";
+import { count } from "@/shared/format/numbers";
 
 /** The reason in a word or two; for a non-finite value, which one. */
 export function reasonWords({ reason, metric }: Failure): string {
@@ -8,13 +10,14 @@ export function reasonWords({ reason, metric }: Failure): string {
   return `${name ?? "a value"} not finite`;
 }
 
-const LABELS: Record<NonNullable<Failure["remedy"]["resume"]>, string> = {
+const RESUMES: Record<NonNullable<NextAction["aim"]>, string> = {
   memory: "Resume with less memory per slot…",
-  earlier: "Resume from an earlier checkpoint…",
   free: "Resume on what is free…",
 };
 
-/** The label of the button that opens the resume dialog with the remedy. */
-export function resumeLabel({ remedy: { resume } }: Failure): string {
-  return resume ? LABELS[resume] : "Resume…";
+/** The label of the button for the action that helps. */
+export function actionLabel({ verb, aim, step, field }: NextAction): string {
+  if (verb === "fork") return `Fork step ${count(step ?? 0)} with another ${field}…`;
+  if (verb === "submit") return "New job with changes";
+  return aim ? RESUMES[aim] : "Resume…";
 }

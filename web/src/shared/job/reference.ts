@@ -26,6 +26,11 @@ export function originWords(checkpointId: string, jobId: string): string {
   return isOwn(checkpointId, jobId) ? words : `${words} of another job`;
 }
 
+/** 400 from a checkpoint's id. */
+export function stepOf(checkpointId: string): number {
+  return Number(/\.step-(\d+)$/.exec(checkpointId)?.[1] ?? 0);
+}
+
 /** `step 400 of attempt 2` from a checkpoint's id. */
 export function checkpointWords(checkpointId: string): string {
   const match = /\.a(\d+)\.step-(\d+)$/.exec(checkpointId);

@@ -1,7 +1,7 @@
 // The search parameters of every page. Links between pages are written by these too.
 import { legalSearch, MOST_COMPARED } from "@/shared/api/queries";
-import { jobStateValues, remedyResumeAnyOf0Values } from "@/shared/api/schema";
-import type { Failure } from "@/shared/api/types";
+import { jobStateValues, nextActionAimAnyOf0Values } from "@/shared/api/schema";
+import type { NextAction } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
 import {
   changed,
@@ -93,7 +93,7 @@ const TABS = [
 ] as const;
 
 /** What a resume after a failure aims at; null for as before. */
-export type Aim = Failure["remedy"]["resume"];
+export type Aim = NextAction["aim"];
 
 export const JOB = {
   tab: oneOf("tab", TABS),
@@ -114,9 +114,12 @@ export const JOB = {
   /** The verb whose dialog is open; the job's state decides whether there is one. */
   dialog: text("do"),
   checkpoint: text("checkpoint"),
+  /** The checkpoint whose fork is open, and a setting that it begins with. */
+  fork: text("fork"),
+  setting: text("set"),
   aim: param<Aim>(
     "aim",
-    (found) => remedyResumeAnyOf0Values.find((aim) => aim === found) ?? null,
+    (found) => nextActionAimAnyOf0Values.find((aim) => aim === found) ?? null,
     (value) => value,
   ),
 };

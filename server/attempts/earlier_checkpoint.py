@@ -1,23 +1,71 @@
-"""Rollbacks: the checkpoint before the damage, and the windows that an attempt leaves out."""
+"""The earlier checkpoint that follows a failure: a fallback from damage, or a rollback.
+
+A fallback marks a parent checkpoint that could not be loaded. A rollback goes back to before a bad
+window, which the next attempt leaves out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
 from server.attempts.launch import Launch
 from server.attempts.parent import parent_checkpoint
-from server.attempts.retry_policy import Rollback
+from server.attempts.retry_policy import Fallback, Rollback
 from server.context import Context
 from server.database.tables import attempts, checkpoints, jobs
 from server.events.store import NewEvent, append_event
 from server.subject import SERVER
 from trainyard.protocol.manifest import Manifest
-from trainyard.protocol.rest.event_data import RolledBack
+from trainyard.protocol.operations import Verification
+from trainyard.protocol.rest.event_data import CheckpointDamaged, RolledBack
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.run.failures import Failure
 from trainyard.training.data_stream import Windows, covered, merged
+
+
+def find_fallback(
+    context: Context, connection: Connection, launch: Launch, failure: Failure | None
+) -> Fallback | None:
+    """Mark the parent checkpoint if it is proved to be damaged, and return what replaces it.
+
+    Returns:
+        None where the attempt did not fail by loading its parent checkpoint.
+    """
+    attempt, load = launch.attempt, failure.load if failure is not None else None
+    if failure is None or load is None or load.checkpoint_id != attempt.parent_checkpoint_id:
+        return None
+    if load.fault is None:
+        return Fallback(damaged=None, named=attempt.parent_named, replacement=load.checkpoint_id)
+    _mark(context, connection, launch, failure)
+    parent = parent_checkpoint(connection, launch.job.id)  # without the one that was just marked
+    return Fallback(
+        damaged=load.checkpoint_id,
+        named=attempt.parent_named,
+        replacement=parent.id if parent.usable else None,
+    )
+
+
+def _mark(context: Context, connection: Connection, launch: Launch, failure: Failure) -> None:
+    """Store the damage as a verification does, unless the catalog has it."""
+    load, now = failure.load, context.now()
+    assert load is not None
+    assert load.fault is not None
+    found = Verification(ok=False, at=now, fault=load.fault, message=failure.message[:2000])
+    marked = connection.execute(
+        update(checkpoints)
+        .where(checkpoints.c.id == load.checkpoint_id, checkpoints.c.verified.is_not(False))
+        .values(verified=False, verification=found, checked_at=now)
+    )
+    if marked.rowcount:
+        event = NewEvent(
+            CheckpointDamaged(checkpoint_id=load.checkpoint_id, fault=load.fault),
+            SERVER,
+            launch.subject,
+            f"{load.checkpoint_id} cannot be loaded: {load.fault}: {failure.message}",
+        )
+        append_event(context, connection, event)
 
 
 def find_rollback(
