@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,21 @@ def test_a_dotted_name_reaches_nothing_behind_an_allowed_one() -> None:
     content = b"\x80\x04\x8c\x25torch.distributed.checkpoint.metadata\x8c\x09os.system\x93."
     with pytest.raises(CheckpointError, match=r"names torch.distributed.checkpoint.metadata.os"):
         read_metadata(content, PATH)
+
+
+@pytest.mark.parametrize("place", [2**20, 2**31, 2**32 - 1])
+def test_a_place_in_the_memo_that_takes_all_memory_is_refused(place: int) -> None:
+    usual = pickle.dumps(METADATA)
+    content = usual[:-1] + b"r" + place.to_bytes(4, "little") + b"."
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CheckpointError, match=f"is refused: LONG_BINPUT {place}"):
+        read_metadata(content, PATH)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8 * 1024, "KiB"
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_every_protocol_with_its_memo_is_read(protocol: int) -> None:
+    assert read_metadata(pickle.dumps(METADATA, protocol=protocol), PATH) == METADATA
 
 
 @given(st.integers(0, 10_000), st.binary(min_size=1, max_size=8))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -62,12 +63,25 @@ def read_metadata(content: bytes, path: StoragePath) -> metadata.Metadata:
     """
     refused = partial(CheckpointError, path=str(path), fault=CheckpointFault.METADATA_REFUSED)
     try:
+        _check_memo(content)
         found = _Unpickler(io.BytesIO(content)).load()
     except Exception as error:  # a damaged pickle can raise any exception
         raise refused(f"{path} is refused: {error}") from error
     if not isinstance(found, metadata.Metadata):
         raise refused(f"{path} holds no checkpoint metadata")
     return found
+
+
+def _check_memo(content: bytes) -> None:
+    """Refuse a place in the memo that no pickler takes, for which 64 GiB would be allocated."""
+    memoized = 0
+    for opcode, place, _ in pickletools.genops(content):
+        if opcode.name == "MEMOIZE":
+            memoized += 1
+        elif opcode.name in {"PUT", "BINPUT", "LONG_BINPUT"}:
+            if not isinstance(place, int) or place > memoized:
+                raise pickle.UnpicklingError(f"{opcode.name} {place} after {memoized} objects")
+            memoized += 1
 
 
 class _Unpickler(pickle.Unpickler):
