@@ -15,6 +15,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.checkpoint import CheckpointSection
 
 GIB = 2**30
+OF_THE_SAVE = "as in the save"
 
 
 def compare(
@@ -52,12 +53,15 @@ def compare(
     planned = following.plan
     assert isinstance(planned, Plan), "no program runs"
     left, right = _lines(before, old, step), _lines(after, planned, step)
-    lines = [("step", str(last_step), str(step)), ("device", was, now)]
+    steps = (str(last_step), str(step))
+    if saves_first:  # the attempt trains on until then
+        steps = (OF_THE_SAVE, OF_THE_SAVE)
+    lines = [("step", *steps), ("device", was, now)]
     lines += [(name, left[name], right[name]) for name in left]
     position = str(state.data.position if state is not None else 0)
     tokens = f"{state.tokens if state is not None else 0:,}"
     if saves_first:
-        position = tokens = "those of the save"
+        position = tokens = OF_THE_SAVE
     lines += [("data position", position, position), ("tokens so far", tokens, tokens)]
     return _changed_first(lines)
 

@@ -154,7 +154,7 @@ def test_a_dialog_keeps_the_focus_and_gives_it_back(theatre: Theatre, visit: Vis
     dialog = page.get_by_role("dialog")
     expect(dialog.locator("input:checked")).to_be_focused()
     page.keyboard.press("ArrowDown")  # the next layout
-    expect(dialog.locator("input:checked")).to_have_attribute("data-layout", "DDP 2")
+    expect(dialog.locator("input:checked")).to_have_attribute("data-layout", "FSDP 3")
     seen = set()
     for _ in range(12):
         page.keyboard.press("Tab")
@@ -193,6 +193,10 @@ def test_layouts_tell_their_pipeline_and_how_many_more_there_are(
 ) -> None:
     watched = visit(f"/jobs/{theatre.scenes.tale}?do=resize")
     dialog = watched.page.get_by_role("dialog")
+    expect(
+        dialog.locator("label", has=watched.page.locator("[data-world-size='8']"))
+    ).to_have_count(1)
+    dialog.get_by_role("button", name=re.compile(r"\d+ other layouts on 8 slots")).click()
     row = dialog.locator("label", has=watched.page.locator("[data-layout='PP 8']"))
     expect(row).to_contain_text(re.compile(r"PP 8\s*1F1B, \d+(\.\d)? % bubble"))
     more = dialog.get_by_text(re.compile(r"and \d+ more layouts, by command line"))

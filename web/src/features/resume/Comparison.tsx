@@ -8,6 +8,10 @@ import type { Resume } from "./useResume";
 
 const AT_FIELD = "The changes appear here as soon as the values above are legal.";
 
+const NOTHING_FREE =
+  "No other layout is free now. Choose one that waits for its slots, or change the micro-batch " +
+  "of what runs.";
+
 export function Comparison({ job, resume }: { job: Job; resume: Resume }) {
   const { preview, problems } = resume;
   if (preview.isError && !preview.isFetching) {
@@ -28,6 +32,13 @@ export function Comparison({ job, resume }: { job: Job; resume: Resume }) {
         <p className="muted">
           This is what runs now: choose another number of slots, layout or micro-batch.
         </p>
+      </div>
+    );
+  }
+  if (resume.choice === null) {
+    return (
+      <div className="resume-comparison">
+        <p className="muted">{resume.row ? AT_FIELD : NOTHING_FREE}</p>
       </div>
     );
   }

@@ -1,10 +1,18 @@
 // The legal layouts of each number of slots, or the reason why there is none; one is selected.
-import { Fragment, useEffect, useRef } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import type { AnyPlan } from "@/shared/api/types";
 import { bytes, NONE, percent, plural, short } from "@/shared/format/numbers";
 import { Badge } from "@/shared/ui/Badge";
+import { Button } from "@/shared/ui/Button";
 import { cx } from "@/shared/ui/cx";
-import { type LayoutOption, pipelineWords, type Row } from "./layouts";
+import {
+  type Group,
+  groupsOf,
+  idleShare,
+  type LayoutOption,
+  pipelineWords,
+  type Row,
+} from "./layouts";
 
 interface LayoutTableProps {
   rows: readonly Row[];
@@ -14,11 +22,15 @@ interface LayoutTableProps {
   plan: AnyPlan | null;
   /** Memory of the smallest slot, in bytes; null when it is not known. */
   deviceMemory: number | null;
+  /** Whether the job runs: layouts that are slower than what runs are marked. */
+  isResize: boolean;
 }
 
-export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: LayoutTableProps) {
+export function LayoutTable(props: LayoutTableProps) {
+  const { rows, chosen, onChoose, plan, deviceMemory, isResize } = props;
   const frame = useRef<HTMLFieldSetElement>(null);
   const isReady = chosen !== undefined;
+  const speedNow = isResize ? speedOf(rows.find((row) => row.isBefore)) : 0;
   useEffect(() => {
     if (!isReady) return;
     const chosenRow = frame.current?.querySelector(".resume-chosen");
@@ -39,27 +51,65 @@ export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: Layo
         <span>Memory per slot</span>
         <span>Availability</span>
       </div>
-      {rows.map((row) =>
-        row.option ? (
-          <Fragment key={row.key}>
-            <LayoutRow
-              row={row}
-              shown={row.key === chosen?.key && plan?.kind === "trainer" ? plan : row.option}
-              isChosen={row.key === chosen?.key}
-              onChoose={() => onChoose(row)}
-              deviceMemory={deviceMemory}
-            />
-            {row.more > 0 && <MoreLayouts row={row} />}
-          </Fragment>
-        ) : (
-          <div key={row.key} className="resume-row muted">
-            <span />
-            <span>{row.worldSize}</span>
-            <span className="resume-why small">{row.reason}</span>
-          </div>
-        ),
-      )}
+      {groupsOf(rows, chosen).map((group) => (
+        <Size key={group.worldSize} group={group}>
+          {(row) =>
+            row.option ? (
+              <LayoutRow
+                key={row.key}
+                row={row}
+                shown={row.key === chosen?.key && plan?.kind === "trainer" ? plan : row.option}
+                isChosen={row.key === chosen?.key}
+                onChoose={() => onChoose(row)}
+                deviceMemory={deviceMemory}
+                isSlower={speedOf(row) < speedNow}
+              />
+            ) : (
+              <div key={row.key} className="resume-row muted">
+                <span />
+                <span>{row.worldSize}</span>
+                <span className="resume-why small">{row.reason}</span>
+              </div>
+            )
+          }
+        </Size>
+      ))}
     </fieldset>
+  );
+}
+
+function speedOf(row: Row | undefined): number {
+  return row?.option?.speed?.tokens_per_second ?? 0;
+}
+
+interface SizeProps {
+  group: Group;
+  children: (row: Row) => ReactNode;
+}
+
+/** The layouts of one number of slots; all but the usual ones are shown on demand. */
+function Size({ group, children }: SizeProps) {
+  const [isOpen, setIsOpen] = useState(false);
+  const { listed, others, worldSize } = group;
+  const last = [...listed, ...others].find((row) => row.more > 0);
+  return (
+    <>
+      {listed.map(children)}
+      {isOpen && others.map(children)}
+      {isOpen && last && <MoreLayouts row={last} />}
+      {others.length > 0 && (
+        <div className="resume-row muted">
+          <span />
+          <span className="resume-again">{worldSize}</span>
+          <span className="resume-why small">
+            <Button look="quiet" small aria-expanded={isOpen} onClick={() => setIsOpen(!isOpen)}>
+              {isOpen ? "Fewer layouts" : plural(others.length, "other layout")} on{" "}
+              {plural(worldSize, "slot")}
+            </Button>
+          </span>
+        </div>
+      )}
+    </>
   );
 }
 
@@ -85,10 +135,13 @@ interface LayoutRowProps {
   isChosen: boolean;
   onChoose: () => void;
   deviceMemory: number | null;
+  isSlower: boolean;
 }
 
-function LayoutRow({ row, shown, isChosen, onChoose, deviceMemory }: LayoutRowProps) {
+function LayoutRow(props: LayoutRowProps) {
+  const { row, shown, isChosen, onChoose, deviceMemory, isSlower } = props;
   const { batch } = shown;
+  const idle = idleShare(shown);
   return (
     <label className={cx("resume-row", isChosen && "resume-chosen")}>
       <input
@@ -104,7 +157,9 @@ function LayoutRow({ row, shown, isChosen, onChoose, deviceMemory }: LayoutRowPr
         {shown.name} {row.isBefore && <Badge tone="accent">as before</Badge>}
         {shown.pipeline && <small className="small">{pipelineWords(shown.pipeline)}</small>}
         {row.option?.speed && (
-          <small className="small">≈ {short(row.option.speed.tokens_per_second)} tokens/s</small>
+          <small className="small">
+            ≈ {short(row.option.speed.tokens_per_second)} tokens/s{isSlower && ", slower than now"}
+          </small>
         )}
       </span>
       <span className="resume-batch">
@@ -117,8 +172,11 @@ function LayoutRow({ row, shown, isChosen, onChoose, deviceMemory }: LayoutRowPr
           NONE
         )}
       </span>
-      <span className={cx("resume-idle", batch && batch.idle_share > 0 && "resume-some tone-warn")}>
-        {batch ? percent(batch.idle_share) : NONE}
+      <span
+        className={cx("resume-idle", batch && idle > 0 && "resume-some tone-warn")}
+        title="Empty sequence slots, and the bubble of the pipeline"
+      >
+        {batch ? percent(idle) : NONE}
       </span>
       <Memory shown={shown} deviceMemory={deviceMemory} />
       <span className={cx("resume-availability", row.freeNow ? "tone-ok" : "muted")}>

@@ -83,6 +83,7 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
         onChoose={resume.chooseRow}
         plan={resume.isCurrent ? plan : null}
         deviceMemory={plan?.kind === "trainer" ? plan.device_memory_bytes : null}
+        isResize={resume.isResize}
       />
       {resume.isDeadEnd && <DeadEnd job={job} />}
       {options.data.calibration && (

@@ -1,6 +1,13 @@
 import { describe, expect, test } from "vitest";
 import type { ResumeOptions } from "@/shared/api/types";
-import { firstRow, pipelineWords, proposedMicroBatchSize, rowsOf } from "./layouts";
+import {
+  firstRow,
+  groupsOf,
+  idleShare,
+  pipelineWords,
+  proposedMicroBatchSize,
+  rowsOf,
+} from "./layouts";
 
 /** The server alone decides which axes there are: `ep` stands for one that was added. */
 const axes = (dp_replicate: number, dp_shard: number) => ({ dp_replicate, dp_shard, ep: 1 });
@@ -76,10 +83,40 @@ describe("rows", () => {
     expect(firstRow([], null)).toBeUndefined();
   });
 
+  test("a resize begins with the fastest other layout that is free, or with none", () => {
+    const fast = (found: object, tokens: number) => ({
+      ...found,
+      speed: { tokens_per_second: tokens },
+    });
+    const sizes = [
+      size(1, [fast(layout(1, 1), 9_000)]),
+      size(2, [fast(layout(1, 2), 16_200), fast(layout(2, 1), 17_000)]),
+      size(3, [fast(layout(1, 3), 11_600)]),
+      size(4, [fast(layout(1, 4), 40_000)], false),
+      size(5, [fast(layout(1, 5, false), 50_000)]),
+    ];
+    const first = (listed: object[]) =>
+      firstRow(rowsOf({ ...options, options: listed } as never, "1x2"), null, true)?.key;
+    expect(first(sizes)).toBe("2/2x1");
+    expect(first(sizes.filter((_, index) => index !== 1))).toBe("3/1x3");
+    expect(first([sizes[3] as object])).toBeUndefined();
+  });
+
+  test("rows are grouped by slots: what is usual is listed, the others on demand", () => {
+    const [, two, , four] = groupsOf(rows, row("4/2x2"));
+    expect(two?.listed.map(({ key }) => key)).toEqual(["2/1x2"]);
+    expect(two?.others.map(({ key }) => key)).toEqual(["2/2x1"]);
+    expect(four?.listed.map(({ key }) => key)).toEqual(["4/1x4", "4/2x2"]);
+  });
+
+  test("the bubble of a pipeline counts as idle", () => {
+    const found = { batch: { idle_share: 0.5 }, pipeline: { bubble_share: 0.2 } };
+    expect(idleShare(found as never)).toBeCloseTo(0.6);
+    expect(idleShare({ batch: null, pipeline: null } as never)).toBe(0);
+  });
+
   test("a resize never begins with what runs", () => {
     expect(firstRow(rows, null, true)?.worldSize).not.toBe(2);
-    const alone = rowsOf({ ...options, options: options.options.slice(1, 2) }, "1x2");
-    expect(firstRow(alone, null, true)).toBeUndefined();
   });
 });
 

@@ -49,6 +49,32 @@ export function pipelineWords({ schedule, bubble_share }: PipelinePlan): string 
   return `${schedule}, ${percent(bubble_share)} bubble`;
 }
 
+/** The share of a step in which a slot computes nothing: empty sequence slots, and the bubble. */
+export function idleShare({ batch, pipeline }: Pick<LayoutOption, "batch" | "pipeline">): number {
+  return 1 - (1 - (batch?.idle_share ?? 0)) * (1 - (pipeline?.bubble_share ?? 0));
+}
+
+/** The rows of one number of slots. */
+export interface Group {
+  worldSize: number;
+  /** The rows that are always listed: the selected layout, the present one, and the chosen one. */
+  listed: Row[];
+  /** The other layouts. */
+  others: Row[];
+}
+
+/** Return the rows by number of slots. */
+export function groupsOf(rows: readonly Row[], chosen: Row | undefined): Group[] {
+  const groups = new Map<number, Group>();
+  for (const row of rows) {
+    const group = groups.get(row.worldSize) ?? { worldSize: row.worldSize, listed: [], others: [] };
+    groups.set(row.worldSize, group);
+    const isListed = row.isFirst || row.isBefore || row.key === chosen?.key;
+    (isListed ? group.listed : group.others).push(row);
+  }
+  return [...groups.values()];
+}
+
 /**
  * Return the micro-batch size that the dialog proposes; null to leave it as it is.
  *
@@ -61,23 +87,27 @@ export function proposedMicroBatchSize(row: Row | undefined, aim: Aim): number |
   return row?.isBefore || row?.option?.fits === false ? Math.floor(size / 2) : null;
 }
 
-/** Return the nearest other number of slots: more where they are free, else fewer. */
-function firstOther(legal: readonly Row[]): Row | undefined {
-  const now = legal.find((row) => row.isBefore)?.worldSize ?? 0;
-  const others = legal.filter((row) => row.isFirst && row.worldSize !== now);
-  const larger = others.find((row) => row.worldSize > now && row.freeNow);
-  return larger ?? others.findLast((row) => row.worldSize < now) ?? others[0];
+/** Return the fastest other layout that could start now; of unknown speed the one on most slots. */
+function fastestOther(legal: readonly Row[]): Row | undefined {
+  const free = legal.filter((row) => row.freeNow && !row.isBefore && row.option?.fits !== false);
+  const speed = (row: Row) => row.option?.speed?.tokens_per_second ?? 0;
+  return free.reduce<Row | undefined>((best, row) => {
+    if (best === undefined || speed(row) > speed(best)) return row;
+    const isLarger = row.isFirst && row.worldSize > best.worldSize;
+    return speed(row) === speed(best) && isLarger ? row : best;
+  }, undefined);
 }
 
 /**
  * Return the row that the dialog proposes; for a resize never the one that runs.
  *
+ * A resize takes the fastest other layout that is free; where none is, a person chooses.
  * It is the present layout where that is legal. After a shortage of memory it is the next larger
  * number of slots that fits; after lost slots the largest free number, up to the present one.
  */
 export function firstRow(rows: readonly Row[], aim: Aim, isResize = false): Row | undefined {
   const legal = rows.filter((row) => row.option !== null);
-  if (isResize) return firstOther(legal);
+  if (isResize) return fastestOther(legal);
   const before = legal.find((row) => row.isBefore);
   const size = before?.worldSize ?? 0;
   if (aim === "memory") {
