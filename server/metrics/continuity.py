@@ -44,7 +44,7 @@ class Past:
     last_losses: tuple[float, ...]
     """The last finite losses of the lineage before this step, oldest first."""
     of_job: str = ""
-    """` of ID` where the attempts are those of another job."""
+    """` of the other job` where the attempts are those of the job that was forked."""
 
 
 def check(
@@ -277,7 +277,7 @@ def _past_of(
         return Past(digests=(), same_step=None, last_losses=())
     same = _same_data(connection, job_id, number, sequences)
     found = _past(connection, keys, keys[number], step, every, same, with_itself=True)
-    found = replace(found, of_job=f" of {job_id}")
+    found = replace(found, of_job=" of the other job")
     return replace(found, same_step=None, last_losses=()) if origin.differs else found
 
 

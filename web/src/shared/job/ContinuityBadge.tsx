@@ -49,14 +49,14 @@ export function ContinuityBadge({ attempt }: { attempt: Attempt }) {
         Checked at step {count(step)}, the first after the resume{summary && `: ${summary}`}.
       </p>
       {changed > 0 && (
-        <>
+        <div className="continuity-changes">
           <p>Changed from the job that wrote the checkpoint:</p>
           <ul>
             {differs.map((change) => (
               <li key={change}>{change}</li>
             ))}
           </ul>
-        </>
+        </div>
       )}
       <Table label="Checks" columns={COLUMNS}>
         {checks.map(({ name, ok: held, expected, got }) => (
