@@ -16,9 +16,11 @@ NODE_IS_NEW := node -e 'const [a, b] = process.versions.node.split(".").map(Numb
 NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --loglevel=error
 
 # Three processes share the files of tests: many tests wait more than they compute, and no file needs another.
+# A process that dies ends the run: xdist (3.8) waits for ever after it has replaced one.
 # Bytecode is kept, whatever the caller's setting: else each process of a test compiles our code anew, and pytest
 # rewrites the assertions of all files in each of its processes.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+	--max-worker-restart 0
 
 # Tests that `make check` runs; `test` and `test-ci` leave them out.
 CHECKED := tests/test_house_rules.py tests/test_distributions.py

@@ -140,6 +140,7 @@ class Store:
         self._lines: dict[str, dict[str, Any]] = {}
         self._collections: list[dict[str, Any]] = []
         self._uncollected: set[str] = set()
+        self._died: list[str] = []
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -171,7 +172,9 @@ class Store:
                     line[kind][name] = round(line[kind].get(name, 0.0) + seconds, 4)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
+    def pytest_testnodedown(self, node: Any, error: object | None) -> None:
+        if error:
+            self._died.append(node.gateway.id)
         measured = getattr(node, "workeroutput", {}).get(MEASURED)
         if measured:
             self._collections.append({"collection": node.gateway.id, **measured})
@@ -192,6 +195,7 @@ class Store:
             "python": platform.python_version(),
             "exit": int(exitstatus),
             "uncollected": sorted(self._uncollected),
+            "died": sorted(self._died),
         }
         lines = [run, *collections, *self._lines.values()]
         self._folder.mkdir(exist_ok=True)

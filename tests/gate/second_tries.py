@@ -118,6 +118,8 @@ def reason_for_no_second_try(run: Mapping[str, Any]) -> str | None:
     """Return what else than single tests failed in a run, by its stored line, if anything did."""
     if run["exit"] != pytest.ExitCode.TESTS_FAILED:
         return f"the tests ended with {run['exit']}: no failure of single tests"
+    if run["died"]:
+        return f"processes that died, so that the rest never ran: {', '.join(run['died'])}"
     if run["uncollected"]:
         return f"not collected, so that no test of them ran: {', '.join(run['uncollected'])}"
     return None

@@ -69,11 +69,12 @@ def test_what_passes_alone_is_counted_and_what_fails_twice_fails(tmp_path: Path)
 
 
 def test_a_run_that_broke_off_or_left_files_out_gets_no_second_try(tmp_path: Path) -> None:
-    run = {"exit": 1, "uncollected": []}
+    run = {"exit": 1, "uncollected": [], "died": []}
     assert reason_for_no_second_try(run) is None
     assert "ended with 2" in str(reason_for_no_second_try(run | {"exit": 2}))
     found = reason_for_no_second_try(run | {"uncollected": ["tests/test_a.py"]})
     assert found == "not collected, so that no test of them ran: tests/test_a.py"
+    assert "died, so that" in str(reason_for_no_second_try(run | {"died": ["gw1"]}))
 
 
 def test_a_run_from_before_stands_for_no_other(
@@ -82,7 +83,7 @@ def test_a_run_from_before_stands_for_no_other(
     stored = tmp_path / ".durations" / "2026-01-01.jsonl"
     assert main(["1000"], tmp_path) == 1
     stored.parent.mkdir()
-    stored.write_text(json.dumps({"exit": 1, "uncollected": []}) + "\n")
+    stored.write_text(json.dumps({"exit": 1, "uncollected": [], "died": []}) + "\n")
     os.utime(stored, (999, 999))
     assert main(["1000"], tmp_path) == 1
     assert "they have stored no run" in capsys.readouterr().err
@@ -162,15 +163,35 @@ def test_continuous_integration_takes_no_options_and_no_failures_of_before(
     assert not failed.exists()
 
 
+STORED = """
+    from tests.gate import durations
+    durations.MIN_TESTS = 1
+    pytest_configure = durations.register
+"""
+
+
+def test_a_process_that_dies_ends_the_run_and_is_stored(tmp_path: Path) -> None:
+    printed = subprocess.run(
+        ("make", "--dry-run", "test-ci"), cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    (words,) = re.findall(r"bin/pytest (.*?) --turn", printed.stdout.replace("\\\n", " "))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text(textwrap.dedent(STORED))
+    (tmp_path / "test_0.py").write_text("import os\n\ndef test_a(): os._exit(0)\n")
+    slow = "import time\n\ndef test_a(): pass\n\ndef test_b(): time.sleep(0.2)\n"
+    for number in range(1, 6):  # xdist alone would wait for ever after the last of them
+        (tmp_path / f"test_{number}.py").write_text(slow)
+    assert pytest_run(tmp_path, "-p", "xdist", *words.split()).returncode == 1
+    (stored,) = stored_runs(tmp_path)
+    run = json.loads(stored.read_text().splitlines()[0])
+    assert len(run["died"]) == 1
+    assert "died, so that" in str(reason_for_no_second_try(run))
+
+
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_files_that_cannot_be_collected_are_stored(tmp_path: Path, processes: str) -> None:
-    conftest = """
-        from tests.gate import durations
-        durations.MIN_TESTS = 1
-        pytest_configure = durations.register
-    """
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "conftest.py").write_text(textwrap.dedent(conftest))
+    (tmp_path / "conftest.py").write_text(textwrap.dedent(STORED))
     (tmp_path / "test_well.py").write_text("def test_well(): pass\n")
     (tmp_path / "test_never.py").write_text("import nothing_of_that_name\n")
     words = ("-p", "xdist", "-n", processes, "--continue-on-collection-errors")
