@@ -21,7 +21,7 @@ from server.lifecycle import check_job
 from trainyard.base.redaction import has_credentials, hide_credentials
 from trainyard.protocol.past_runs.views import ImportView
 from trainyard.protocol.rest.attempts import AttemptView
-from trainyard.protocol.rest.jobs import JobView, NextAction
+from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.resume_rules import harmless_differences
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 from trainyard.spec.auto import resolved
@@ -84,9 +84,12 @@ def job_view(context: Context, job_id: str) -> JobView:
         views = attempt_views(connection, job_id, job.spec, rows)
         imported = None if job.imported_from is None else read_import(connection, job_id)
         current = views[0] if views else None
-        action = next_action(connection, job, current)
-    shown = job.shown_reason
-    return _view(context, job, current, reason=shown, imported=imported, action=action)
+        of_attempts = {
+            "next_action": next_action(connection, job, current),
+            "active_seconds": _active_seconds(connection, job) if rows else None,
+        }
+    view = _view(context, job, current, reason=job.shown_reason, imported=imported)
+    return view.model_copy(update=of_attempts)
 
 
 def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...]:
@@ -113,7 +116,6 @@ def _view(
     *,
     reason: str | None,
     imported: ImportView | None = None,
-    action: NextAction | None = None,
 ) -> JobView:
     spec = _shown(context, job)
     effective = _effective(spec, job, current)
@@ -126,12 +128,19 @@ def _view(
         "changes": harmless_differences(spec, effective),
         "current_attempt": current,
         "imported": imported,
-        "next_action": action,
         "retries_left": max(0, effective.retry.max_retries - job.retries_used),
         "verbs": _verbs(job),
         "priority_words": priority_words(job.priority),
     }
     return JobView(**job.values_for(JobView) | computed)
+
+
+def _active_seconds(connection: Connection, job: Job) -> float | None:
+    """Return the time that the ended attempts of a job took; None before the first has ended."""
+    columns = attempts.c
+    query = select(columns.created_at, columns.ended_at).where(columns.job_id == job.id)
+    spans = connection.execute(query.where(columns.ended_at.is_not(None))).all()
+    return sum((row.ended_at - row.created_at).total_seconds() for row in spans) if spans else None
 
 
 def list_attempts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from trainyard.protocol.states import JobState
 
+Item = TypeVar("Item")
 Value = TypeVar("Value", bound=BaseModel | Sequence[BaseModel])
 
 WIDE = 10_000
@@ -59,6 +61,14 @@ def has_terminal() -> bool:
 def note(text: str) -> None:
     """Write to stderr, apart from the output."""
     console(stderr=True).print(Text(text, style="dim"))
+
+
+def at_most(limit: int, found: Iterable[Item]) -> list[Item]:
+    """Return the first `limit` items, the newest in most lists; stderr notes where more follow."""
+    shown = list(islice(found, limit + 1))
+    if len(shown) > limit:
+        note(f"{limit:,} of them are shown; --limit N shows more.")
+    return shown[:limit]
 
 
 def emit(value: Value, draw: Callable[[Value], RenderableType], *, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 // The frame of every page for those who are logged in: navigation, connection, theme, logout.
 
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useIsFetching, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { Navigate, NavLink, Outlet, useLocation } from "react-router";
 import { SessionMenu } from "@/features/session/SessionMenu";
@@ -69,21 +69,29 @@ function useFeed(): void {
 }
 
 const SILENT_MILLISECONDS = 2_000;
+const SLOW_MILLISECONDS = 4_000;
 
-/** Shown when live updates have stopped; a short break is not shown. */
+/** Shown when live updates have stopped or a page waits for its data; a short break is not shown. */
 function Connection() {
-  const status = useStreamStatus();
+  const isLost = useLasting(useStreamStatus() !== "live", SILENT_MILLISECONDS);
+  const isPending = useIsFetching({ predicate: ({ state }) => state.data === undefined }) > 0;
+  const isSlow = useLasting(isPending, SLOW_MILLISECONDS);
+  const words = isLost ? "Reconnecting…" : isSlow ? "Waiting for the server…" : null;
+  return (
+    <span className={words ? "connection connection-lost" : "connection"} role="status">
+      {words ?? <span className="visually-hidden">Live</span>}
+    </span>
+  );
+}
+
+/** Whether something has been so for longer than a time. */
+function useLasting(isSo: boolean, milliseconds: number): boolean {
   const [isLong, setIsLong] = useState(false);
   useEffect(() => {
     setIsLong(false);
-    if (status === "live") return;
-    const timer = setTimeout(() => setIsLong(true), SILENT_MILLISECONDS);
+    if (!isSo) return;
+    const timer = setTimeout(() => setIsLong(true), milliseconds);
     return () => clearTimeout(timer);
-  }, [status]);
-  const isLost = status !== "live" && isLong;
-  return (
-    <span className={isLost ? "connection connection-lost" : "connection"} role="status">
-      {isLost ? "Reconnecting…" : <span className="visually-hidden">Live</span>}
-    </span>
-  );
+  }, [isSo, milliseconds]);
+  return isSo && isLong;
 }

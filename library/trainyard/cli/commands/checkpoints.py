@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from trainyard.cli.commands.operations import finish
 from trainyard.cli.commands.watch import end_code, watch_job
 from trainyard.cli.errors import explained
 from trainyard.cli.options import Follow, Json, Limit, Newest, Set, Wait, Yes
-from trainyard.cli.output import emit, facts, write_json, write_text
+from trainyard.cli.output import at_most, emit, facts, write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_fork
 from trainyard.cli.table import Listing
@@ -60,7 +59,7 @@ def checkpoints(
             if target.checkpoint_id is not None:
                 emit(yard.checkpoint(target.checkpoint_id), draw_checkpoint, as_json=json)
                 return
-            shown = list(itertools.islice(yard.checkpoints(target.job_id), limit))
+            shown = at_most(limit, yard.checkpoints(target.job_id))
             emit(shown, draw_checkpoints, as_json=json)
             return
         if len(given) != 2 or given[0] not in VERBS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -13,7 +12,7 @@ import typer
 
 from trainyard.cli.listings import draw_artifacts, draw_metrics
 from trainyard.cli.options import JobReference, Json, Limit
-from trainyard.cli.output import emit, note, write_json, write_json_line
+from trainyard.cli.output import at_most, emit, note, write_json, write_json_line
 from trainyard.client.errors import InvalidRequestError, NotFoundError
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
@@ -120,7 +119,7 @@ def artifacts(
     with Client() as yard:
         job_id = resolve_job(yard, reference)
         if get is None:
-            shown = list(islice(yard.artifacts(job_id, kind=kind), limit))
+            shown = at_most(limit, yard.artifacts(job_id, kind=kind))
             emit(shown, draw_artifacts, as_json=json)
             return
         written = [str(path) for path in yard.download_artifacts(job_id, get, to)]

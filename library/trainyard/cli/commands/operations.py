@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from trainyard.cli import formats
 from trainyard.cli.errors import FAILED
 from trainyard.cli.listings import SHORT_ID
 from trainyard.cli.options import Json, Limit, Newest, Wait
-from trainyard.cli.output import emit, state_text
+from trainyard.cli.output import at_most, emit, state_text
 from trainyard.cli.table import Listing
 from trainyard.client.errors import UnknownReferenceError, UsageError
 from trainyard.client.references import newest_checkpoint, resolve
@@ -71,7 +70,7 @@ def operations(
             checkpoint_id=target.checkpoint_id if target else None,
             open_only=open_only,
         )
-        shown = list(itertools.islice(found, limit))
+        shown = at_most(limit, found)
     emit(shown, draw_operations, as_json=json)
 
 

@@ -18,7 +18,7 @@ from trainyard.cli.listings import (
     draw_what_if,
 )
 from trainyard.cli.options import JobReference, Json, Limit
-from trainyard.cli.output import emit, note, write_json, write_text
+from trainyard.cli.output import at_most, emit, note, write_json, write_text
 from trainyard.cli.render import draw_show
 from trainyard.client.errors import UsageError
 from trainyard.client.references import resolve_job
@@ -60,10 +60,10 @@ def ps(
             "imported": imported,
         }
         jobs = yard.jobs(**wanted, order=order)
-        shown = list(itertools.islice(jobs, limit))
         if json:
-            write_json(shown)
+            write_json(at_most(limit, jobs))
             return
+        shown = list(itertools.islice(jobs, limit))  # those that are left out are counted below
         write_text(draw_jobs(shown))
         if shown:
             counts = yard.job_counts(**wanted)
@@ -96,7 +96,7 @@ def queue(
         if file is not None:
             emit(yard.what_if(read_spec_file(file)), draw_what_if, as_json=json)
             return
-        shown = list(itertools.islice(yard.queue(), limit))
+        shown = at_most(limit, yard.queue())
     emit(shown, draw_queue, as_json=json)
 
 
@@ -104,7 +104,7 @@ def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> No
     """List the events of a job, oldest first."""
     with Client() as yard:
         job_id = resolve_job(yard, reference)
-        shown = list(itertools.islice(yard.events(job_id), limit))[::-1]
+        shown = at_most(limit, yard.events(job_id))[::-1]
     emit(shown, draw_events, as_json=json)
 
 

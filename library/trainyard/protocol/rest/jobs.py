@@ -198,6 +198,9 @@ class JobView(JobSummary):
     """Parts of that checkpoint that it loaded."""
     current_attempt: AttemptView | None
     """The newest attempt."""
+    active_seconds: float | None = None
+    """Time that its ended attempts took from their placement on, without the pauses between them;
+    null before the first has ended."""
     next_action: NextAction | None = None
     """What helps after the failure of a job that has failed."""
     retries_left: int

@@ -7,7 +7,7 @@ import { command } from "@/shared/format/shell";
 import { duration, moment } from "@/shared/format/time";
 import { checkpointsQuery } from "@/shared/job/api";
 import { MoreRows } from "@/shared/job/MoreRows";
-import { isOwn, useReference } from "@/shared/job/reference";
+import { isOwn, NEWEST, useReference } from "@/shared/job/reference";
 import { resumeVerb } from "@/shared/job/verbs";
 import { useView } from "@/shared/job/view";
 import { Badge } from "@/shared/ui/Badge";
@@ -53,11 +53,13 @@ export function Checkpoints({ job }: { job: Job }) {
   const operations = useOperations(job.id);
   const [asked, setAsked] = useState<Asked | null>(null);
   const view = useView();
-  const { fork, setting } = view;
+  const { setting } = view;
   const reference = useReference(job);
   if (!found.data) return <Absent query={found} lines={10} />;
   const rows = found.data.pages.flatMap((page) => page.items);
   if (rows.length === 0) return <NoCheckpoints job={job} />;
+  const newest = rows.find((row) => row.on_lineage && canFork(row))?.id;
+  const fork = view.fork === NEWEST ? newest : view.fork;
   return (
     <div className="stack">
       <VirtualTable
@@ -93,6 +95,10 @@ export function Checkpoints({ job }: { job: Job }) {
       {asked && <Asking asked={asked} job={job} onClose={() => setAsked(null)} />}
     </div>
   );
+}
+
+function canFork(row: CheckpointView): boolean {
+  return !row.deleting && row.verification?.ok !== false;
 }
 
 function Deletion({ row }: { row: CheckpointView }) {
@@ -175,7 +181,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
             Resume
           </Button>
         )}
-        {!isOfProgram && !row.deleting && row.verification?.ok !== false && (
+        {!isOfProgram && canFork(row) && (
           <Button
             small
             look="quiet"

@@ -87,11 +87,11 @@ function Content({ goodput, first }: { goodput: ClusterGoodput; first: string })
       </section>
       <div className="goodput-tables">
         <Table label="Slot-time by category" columns={COLUMNS}>
-          {parts.map(({ category, words, group, seconds, share }) => (
+          {parts.map(({ category, words, colour, seconds, share }) => (
             <tr key={category}>
               <td>
                 <span className="row">
-                  <span className={`legend-mark part-${group}`} />
+                  <span className={`legend-mark ${colour}`} />
                   {words}
                 </span>
               </td>

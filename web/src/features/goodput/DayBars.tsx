@@ -19,10 +19,10 @@ export function DayBars({ days }: { days: ClusterGoodput["days"] }) {
                 className="day-parts"
                 style={{ height: `${(day.slot_milliseconds / most) * 100}%` }}
               >
-                {parts.map(({ category, words, group, share }) => (
+                {parts.map(({ category, words, colour, share }) => (
                   <span
                     key={category}
-                    className={`part-${group}`}
+                    className={colour}
                     style={{ flexGrow: share }}
                     title={`${day.day}, ${words}: ${shareWords(share)}`}
                   />

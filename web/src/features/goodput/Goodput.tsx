@@ -62,10 +62,10 @@ export function Goodput({ job }: { job: Job }) {
 function Bar({ parts }: { parts: readonly Part[] }) {
   return (
     <div className="goodput-bar" aria-hidden="true">
-      {parts.map(({ category, words, group, share }) => (
+      {parts.map(({ category, words, colour, share }) => (
         <span
           key={category}
-          className={`goodput-part part-${group}`}
+          className={`goodput-part ${colour}`}
           style={{ flexGrow: share }}
           title={`${words}: ${shareWords(share)}`}
         />
@@ -101,11 +101,11 @@ const COLUMNS = [
 function Categories({ parts }: { parts: readonly Part[] }) {
   return (
     <Table label="Time by category" columns={COLUMNS}>
-      {parts.map(({ category, words, group, seconds, share }) => (
+      {parts.map(({ category, words, colour, seconds, share }) => (
         <tr key={category}>
           <td>
             <span className="row">
-              <span className={`legend-mark part-${group}`} />
+              <span className={`legend-mark ${colour}`} />
               {words}
             </span>
           </td>

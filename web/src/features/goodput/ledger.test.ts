@@ -18,6 +18,17 @@ describe("the goodput ledger", () => {
     ]);
   });
 
+  test("no two categories of a job look alike", () => {
+    const all = [
+      ...["productive", "data_wait", "compilation", "save_stall", "validation", "startup"],
+      ...["ending", "queued", "requeued", "backoff", "paused", "lost", "idle_after_failure"],
+      ...["unreachable", "other"],
+    ];
+    const categories = all.map((category) => ({ category, words: "", milliseconds: 1 }));
+    const found = partsOf({ wall_milliseconds: 15, categories } as Goodput);
+    expect(new Set(found.map(({ colour }) => colour)).size).toBe(all.length);
+  });
+
   test("a small part is not shown as none, nor a large one as all", () => {
     expect([0.0004, 0.0005, 0.824, 0.9996, 1].map(shareWords)).toEqual([
       "<0.1 %",

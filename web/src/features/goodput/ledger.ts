@@ -5,7 +5,7 @@ import { count, NONE } from "@/shared/format/numbers";
 type SlotTimes = ClusterGoodput["categories"];
 type Category = Goodput["categories"][number]["category"];
 
-/** The number of the colour of each category in the theme: one for each group. */
+/** The number of the colour of each category in the theme: one for each group, in shades. */
 const GROUPS: Record<Category, number> = {
   productive: 3,
   data_wait: 5,
@@ -29,10 +29,18 @@ const GROUPS: Record<Category, number> = {
   offline: 2,
 };
 
+/** Return the classes of a category: the second of its group is lighter than the first, and so on. */
+function colourOf(category: Category): string {
+  const group = GROUPS[category];
+  const alike = (Object.keys(GROUPS) as Category[]).filter((each) => GROUPS[each] === group);
+  return `part-${group} shade-${alike.indexOf(category)}`;
+}
+
 export interface Part {
   category: Category;
   words: string;
-  group: number;
+  /** Classes of its colour, and of its shade within the group. */
+  colour: string;
   seconds: number;
   /** Share of all the time, 0 to 1. */
   share: number;
@@ -69,7 +77,7 @@ function parts(times: readonly Time[], whole: number): Part[] {
     .map(({ category, words, milliseconds }) => ({
       category,
       words: capitalized(words),
-      group: GROUPS[category],
+      colour: colourOf(category),
       seconds: milliseconds / 1000,
       share: milliseconds / whole,
     }));

@@ -1,9 +1,9 @@
 // What may be done to the job now, the next thing first: buttons, and the dialog that they open.
 import { useMutation } from "@tanstack/react-query";
-import { Fragment, useEffect, useRef, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import type { Job, Verb } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
-import { useReference } from "@/shared/job/reference";
+import { NEWEST, useReference } from "@/shared/job/reference";
 import { type Asked, type DialogVerb, isDialogVerb, REQUESTS, VERBS } from "@/shared/job/verbs";
 import { useView } from "@/shared/job/view";
 import { useStream } from "@/shared/stream/useStream";
@@ -11,36 +11,62 @@ import { Button, type ButtonLook } from "@/shared/ui/Button";
 import { InlineError } from "@/shared/ui/Notice";
 import { postRequest } from "./api";
 
-/** After a failure the button of the remedy is the primary one. */
+/** After a failure the button of the remedy is the primary one; a finished job needs none. */
 function lookOf(verb: Verb, job: Job): ButtonLook {
   if (verb === "cancel" || verb === "delete") return "quiet";
-  return verb === "resume" && job.state !== "failed" ? "primary" : "plain";
+  const isNext = job.state === "stopped" || job.state === "cancelled";
+  return verb === "resume" && isNext ? "primary" : "plain";
+}
+
+/** The checkpoint of a program means nothing to another job. */
+function canFork(job: Job): boolean {
+  return job.progress.step > 0 && !job.imported && !job.spec.program;
 }
 
 export function Actions({ job }: { job: Job }) {
   const view = useView();
+  const isLast = (verb: Verb) => verb === "cancel" || verb === "delete";
   return (
     <div className="job-actions row">
-      {job.verbs.map((verb) =>
-        verb === "save" ? (
-          <Fragment key={verb}>
-            <RequestButton kind="save" job={job} />
-            <RequestButton kind="profile" job={job} />
-          </Fragment>
-        ) : (
-          <Button
-            key={verb}
-            look={lookOf(verb, job)}
-            title={VERBS[verb].means}
-            aria-haspopup="dialog"
-            // The URL opens the dialog, so that a link or a remedy can open it too.
-            onClick={() => view.change({ dialog: verb, checkpoint: null })}
-          >
-            {VERBS[verb].label}
-          </Button>
-        ),
+      {job.verbs
+        .filter((verb) => !isLast(verb))
+        .map((verb) => (
+          <VerbButton key={verb} verb={verb} job={job} />
+        ))}
+      {canFork(job) && (
+        <Button
+          title="Starts a new job with changed settings from a checkpoint."
+          onClick={() => view.change({ tab: "checkpoints", fork: NEWEST, setting: null }, "push")}
+        >
+          Fork
+        </Button>
       )}
+      {job.verbs.filter(isLast).map((verb) => (
+        <VerbButton key={verb} verb={verb} job={job} />
+      ))}
     </div>
+  );
+}
+
+function VerbButton({ verb, job }: { verb: Verb; job: Job }) {
+  const view = useView();
+  if (verb === "save")
+    return (
+      <>
+        <RequestButton kind="save" job={job} />
+        <RequestButton kind="profile" job={job} />
+      </>
+    );
+  return (
+    <Button
+      look={lookOf(verb, job)}
+      title={VERBS[verb].means}
+      aria-haspopup="dialog"
+      // The URL opens the dialog, so that a link or a remedy can open it too.
+      onClick={() => view.change({ dialog: verb, checkpoint: null })}
+    >
+      {VERBS[verb].label}
+    </Button>
   );
 }
 

@@ -100,10 +100,11 @@ function QueuePlace({ job }: { job: Job }) {
   const entry = place.data?.entry;
   if (!entry) return null;
   const { position, expected_start_at: start, unknown_because: why } = entry;
+  const isSaid = why !== null && job.reason?.includes(why); // by the notice itself
   return (
     <p className="muted">
       Position {count(position)} in the queue.{" "}
-      {start ? `Expected start: ${moment(start)}.` : `No expected start: ${why}.`}
+      {start ? `Expected start: ${moment(start)}.` : !isSaid && `No expected start: ${why}.`}
     </p>
   );
 }

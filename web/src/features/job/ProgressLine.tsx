@@ -54,7 +54,7 @@ export function ProgressLine({ job }: { job: Job }) {
         {hasTokens && (
           <Fact name="Tokens/s">{isActive ? short(progress.tokens_per_second) : NONE}</Fact>
         )}
-        <Fact name={job.ended_at ? "Duration" : "Time left"}>
+        <Fact name={job.ended_at ? "Ran for" : "Time left"}>
           <Time job={job} isActive={isActive} />
         </Fact>
         <Fact name="Phase">
@@ -67,6 +67,8 @@ export function ProgressLine({ job }: { job: Job }) {
 
 function Time({ job, isActive }: { job: Job; isActive: boolean }) {
   if (isActive) return duration(job.progress.seconds_left);
+  // Pauses between attempts are no part of it.
+  if (job.active_seconds !== null) return duration(job.active_seconds);
   if (!job.started_at || !job.ended_at) return NONE;
   return <Elapsed from={job.started_at} to={job.ended_at} />;
 }

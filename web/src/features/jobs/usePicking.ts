@@ -1,13 +1,20 @@
-// The jobs that were ticked to be compared; they stay ticked while the filter changes.
-import { useCallback, useMemo, useState } from "react";
+// The jobs that were ticked to be compared; they stay ticked while the filter changes, and after Back.
+import { useCallback, useEffect, useMemo, useState } from "react";
 import { MOST_COMPARED } from "@/shared/api/queries";
 import { useStream } from "@/shared/stream/useStream";
+import { PICKED } from "@/shared/url/pages";
+import { usePageParams } from "@/shared/url/params";
 import { toggled } from "./filter";
 import type { Picking } from "./JobsTable";
 
 /** Return what is ticked, and how to untick all of it. */
 export function usePicking(): [Picking, () => void] {
-  const [picked, setPicked] = useState<readonly string[]>([]);
+  const [kept, change] = usePageParams(PICKED);
+  const [picked, setPicked] = useState<readonly string[]>(kept.picked);
+  // The URL follows: it changes after a tick was drawn, and Back restores it.
+  useEffect(() => {
+    if (picked.join() !== kept.picked.join()) change({ picked: [...picked] });
+  }, [picked, kept, change]);
   const toggle = useCallback((id: string) => setPicked((ids) => toggled(ids, id)), []);
   const clear = useCallback(() => setPicked([]), []);
   useStream({

@@ -201,9 +201,12 @@ function NoLines({ attempt }: { attempt: Attempt }) {
   return (
     <EmptyState title={isLive ? "No output yet" : "No output from this rank"}>
       <p>
-        {isLive
-          ? "Lines appear when the rank writes them."
-          : "See another rank, or the job's events."}
+        {!isLive
+          ? "See another rank, or the job's events."
+          : attempt.state === "starting"
+            ? "The attempt starts: its nodes claim it, unpack what it needs and load torch. The " +
+              "events tell how far it is."
+            : "Lines appear when the rank writes them."}
       </p>
     </EmptyState>
   );

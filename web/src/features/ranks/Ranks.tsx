@@ -28,8 +28,12 @@ export function Ranks({ job }: { job: Job }) {
   const { times, stragglers } = ranks.data;
   if (!times) {
     return (
-      <EmptyState title="No times of ranks yet">
-        <p>An attempt on several ranks compares them from its second logged step on.</p>
+      <EmptyState title={job.ended_at ? "No times of ranks" : "No times of ranks yet"}>
+        <p>
+          {job.world_size > 1
+            ? "An attempt on several ranks compares them from its second logged step on."
+            : "The job runs on one rank, which has no other to be compared with."}
+        </p>
       </EmptyState>
     );
   }

@@ -40,9 +40,11 @@ export function TokensPage() {
       <title>Tokens · Trainyard</title>
       <header className="page-header">
         <h1>Tokens</h1>
-        <Button look="primary" onClick={() => setIsNew(true)}>
-          New token
-        </Button>
+        {tokens.data && (
+          <Button look="primary" onClick={() => setIsNew(true)}>
+            New token
+          </Button>
+        )}
       </header>
       {tokens.data ? (
         <Table label="Tokens" columns={COLUMNS} className="tokens">

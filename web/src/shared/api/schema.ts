@@ -8651,6 +8651,12 @@ export interface components {
             fork_parts: components["schemas"]["CheckpointPart"][] | null;
             /** @description The newest attempt. */
             current_attempt: components["schemas"]["AttemptView"] | null;
+            /**
+             * Active Seconds
+             * @description Time that its ended attempts took from their placement on, without the pauses between them;
+             *     null before the first has ended.
+             */
+            active_seconds: number | null;
             /** @description What helps after the failure of a job that has failed. */
             next_action: components["schemas"]["NextAction"] | null;
             /**

@@ -26,6 +26,9 @@ export function originWords(checkpointId: string, jobId: string): string {
   return isOwn(checkpointId, jobId) ? words : `${words} of another job`;
 }
 
+/** In place of an id: the newest checkpoint of the job's lineage. */
+export const NEWEST = "newest";
+
 /** 400 from a checkpoint's id. */
 export function stepOf(checkpointId: string): number {
   return Number(/\.step-(\d+)$/.exec(checkpointId)?.[1] ?? 0);

@@ -23,7 +23,12 @@ export function EmptyState({ title, children }: EmptyStateProps) {
   );
 }
 
-/** An error with the server's message, and a button that tries again. */
+/** Whether another try may have another end: what is forbidden or absent stays so. */
+function mayPass(error: unknown): boolean {
+  return !(error instanceof ApiError) || ![403, 404, 410, 422].includes(error.status);
+}
+
+/** An error with the server's message, and a button that tries again where that may help. */
 export function ErrorState({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
   const problem = error instanceof ApiError ? error.problem : null;
   return (
@@ -31,7 +36,7 @@ export function ErrorState({ error, onRetry }: { error: unknown; onRetry?: () =>
       <h2>{problem?.title ?? "Error"}</h2>
       <p>{messageOf(error)}</p>
       {(problem?.errors?.length ?? 0) > 1 && <ProblemList error={error} />}
-      {onRetry && <Button onClick={onRetry}>Try again</Button>}
+      {onRetry && mayPass(error) && <Button onClick={onRetry}>Try again</Button>}
       {problem?.request_id && <p className="notice-small">Request {problem.request_id}</p>}
     </div>
   );

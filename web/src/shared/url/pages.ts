@@ -40,6 +40,13 @@ export const JOBS = {
   ),
 };
 
+/** The jobs that are ticked in the table, apart from its filter. */
+export const PICKED = {
+  picked: list("pick", (found) =>
+    unique(found.filter((id) => ID.test(id))).slice(0, MOST_COMPARED),
+  ),
+};
+
 /** The filter of the nodes. */
 export const NODES = { search: text("q"), isTroubled: flag("problems") };
 

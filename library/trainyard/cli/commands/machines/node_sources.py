@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from trainyard.cli import formats
 from trainyard.cli.errors import FAILED
 from trainyard.cli.listings import SHORT_ID
 from trainyard.cli.options import Json, Limit
-from trainyard.cli.output import emit, facts, heading, note
+from trainyard.cli.output import at_most, emit, facts, heading, note
 from trainyard.cli.table import Listing
 from trainyard.client.errors import UnknownReferenceError, UsageError
 from trainyard.client.sdk import Client
@@ -91,8 +90,8 @@ def sources(
                 yard.delete_source(name)
                 emit(list(yard.sources()), draw_sources, as_json=json)
             case "requests":
-                found = itertools.islice(yard.node_requests(name, open_only=open_only), limit)
-                emit(list(found), draw_requests, as_json=json)
+                found = at_most(limit, yard.node_requests(name, open_only=open_only))
+                emit(found, draw_requests, as_json=json)
             case "request":
                 emit(yard.request_nodes(name, nodes=nodes or 1), draw_request, as_json=json)
             case "check":

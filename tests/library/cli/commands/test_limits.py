@@ -1,0 +1,18 @@
+"""Lists that are cut: the rest is named, apart from the output."""
+
+from __future__ import annotations
+
+import json
+
+from tests.library.conftest import Run, Yard
+
+
+def test_a_list_that_is_cut_notes_it(yard: Yard, run: Run) -> None:
+    job_id, _ = yard.harness.running(name="long")
+    yard.harness.submit(name="other")
+    cut = run("events", job_id, "--limit", "1")
+    assert "1 of them are shown; --limit N shows more." in cut.stderr
+    assert "shown" not in run("events", job_id).stderr
+    cut = run("ps", "--limit", "1", "--json")
+    assert len(json.loads(cut.stdout)) == 1
+    assert "--limit N shows more" in cut.stderr

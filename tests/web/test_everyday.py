@@ -1,0 +1,88 @@
+"""What a person meets every day: ticks after Back, a slow server, a phone, the next action."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, Route, expect
+
+from tests.web.conftest import Visit
+from tests.web.theatre import Theatre
+
+PHONE = {"width": 390, "height": 844}
+
+
+def test_ticks_stay_after_back(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/jobs").page
+    for name in ("debug", "smoke"):
+        page.get_by_role("checkbox", name=f"Compare {name}", exact=True).check()
+    page.get_by_role("link", name="Compare", exact=True).last.click()
+    expect(page).to_have_url(re.compile("/compare"))
+    page.go_back()
+    expect(page.get_by_text("2 jobs ticked")).to_be_visible()
+    page.get_by_role("button", name="Clear").click()
+    expect(page).not_to_have_url(re.compile("pick="))
+
+
+def test_what_is_for_the_admin_offers_nothing_to_others(theatre: Theatre, visit: Visit) -> None:
+    watched = visit("/tokens")
+    page = watched.page
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(page.get_by_role("button", name="New token")).to_have_count(0)
+    expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+    watched.forgive("403")
+
+
+def test_the_head_of_a_job_offers_a_fork_and_presses_no_finished_job_to_go_on(
+    theatre: Theatre, visit: Visit
+) -> None:
+    page = visit(f"/jobs/{theatre.scenes.stopped}").page
+    expect(page.locator(".job-head .button-primary")).to_have_text("Resume")
+    page.get_by_role("button", name="Fork", exact=True).click()
+    expect(page.get_by_role("dialog", name="Fork step 180 of attempt 1")).to_be_visible()
+    page = visit(f"/jobs/{theatre.scenes.done}").page
+    expect(page.get_by_role("button", name="Fork", exact=True)).to_be_visible()
+    expect(page.locator(".job-head .button-primary")).to_have_count(0)
+
+
+def test_a_page_that_waits_for_the_server_shows_it(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/nodes").page
+    held: list[Route] = []
+    page.route("**/api/v1/queue*", lambda route: held.append(route))
+    page.get_by_role("link", name="Queue").click()
+    waits = page.get_by_text("Waiting for the server…")
+    expect(waits).to_be_visible()
+    for route in held:
+        route.continue_()
+    page.unroute("**/api/v1/queue*")
+    expect(waits).to_have_count(0)
+
+
+def test_a_start_without_output_shows_what_it_does(theatre: Theatre, visit: Visit) -> None:
+    page = visit(f"/jobs/{theatre.scenes.fresh}?tab=logs").page
+    expect(page.get_by_text("The attempt starts")).to_be_visible()
+    page = visit(f"/jobs/{theatre.scenes.stopped}?tab=ranks").page
+    expect(page.get_by_text(re.compile("No times of ranks$"))).to_be_visible()
+
+
+def test_nothing_is_cut_on_a_phone_or_on_a_desk(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/goodput").page
+    expect(page.get_by_role("table").first).to_be_visible()
+    assert cut_tables(page) == []
+    page.set_viewport_size(PHONE)
+    page.goto(f"{theatre.url}/jobs/{theatre.scenes.stopped}?tab=checkpoints")
+    for name in ("Resume from step 180 of attempt 1", "Delete step 180 of attempt 1"):
+        button = page.get_by_role("button", name=name)
+        expect(button).to_be_visible()
+        box = button.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= PHONE["width"]
+
+
+def cut_tables(page: Page) -> list[str]:
+    """Return the names of tables that are wider than their frame."""
+    found: list[str] = page.locator(".table-frame").evaluate_all(
+        "frames => frames.filter(frame => frame.scrollWidth > frame.clientWidth + 1)"
+        ".map(frame => frame.querySelector('table').getAttribute('aria-label'))"
+    )
+    return found
