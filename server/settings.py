@@ -69,7 +69,8 @@ class Settings(BaseSettings):
     grow_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time for which an attempt of an elastic job trains before the job grows onto free slots."""
     preemption: bool = True
-    """Whether a waiting job preempts attempts of lower priority: they save, leave and are queued
+    """Whether a waiting job preempts attempts of lower priority, and those that overtook it on an
+    expected duration alone, of which there are none otherwise: they save, leave and are queued
     again."""
     preempt_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time since its first step after which an attempt may be preempted."""

@@ -50,6 +50,8 @@ from trainyard.protocol.worker_messages import LaunchMessage
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 MEMORY_EVERY = 0.05
 """Part of the jobs that start between two samples of the memory."""
+NO_PREEMPTION = 1e9
+"""Time since its first step after which an attempt is preempted for its priority: none is."""
 _PAGE_MIB = 4096 / 2**20
 
 
@@ -124,7 +126,9 @@ class Simulation:
                 arrives before the next one; else it lasts no time.
         """
         clock = VirtualClock()
-        settings = opened.context.settings.model_copy(update={"preemption": False})
+        settings = opened.context.settings.model_copy(
+            update={"preempt_after_seconds": NO_PREEMPTION}
+        )
         context = replace(opened.context, clock=clock, settings=settings)
         leader = Leader(context.database)
         epoch = leader.held()

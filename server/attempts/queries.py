@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Table
 
 from server.attempts.lineage import attempts_of, lineage_of
-from server.database.rows import Attempt, AttemptNode, StoredRequest
+from server.database.rows import Attempt, AttemptNode, TypedRow
 from server.database.tables import attempt_nodes, attempts, requests
 from server.lifecycle import check_job
 from server.ranks.store import present_stragglers
@@ -16,8 +19,21 @@ from trainyard.protocol.rest.jobs import JobRequestView
 from trainyard.protocol.rest.metrics_and_logs import StragglerView
 from trainyard.protocol.resume_rules import harmless_differences
 from trainyard.protocol.states import AttemptState
+from trainyard.run.records import Request, RequestAnswer
 from trainyard.spec.auto import auto_values
 from trainyard.spec.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequest(TypedRow):
+    """A request on the trainer of an attempt."""
+
+    table: ClassVar[Table] = requests
+    id: str
+    attempt_id: str
+    request: Request
+    answer: RequestAnswer | None
+    created_at: datetime
 
 
 def attempt_views(

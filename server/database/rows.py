@@ -40,7 +40,6 @@ from trainyard.protocol.states import (
 from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.run.failures import Failure
-from trainyard.run.records import Request, RequestAnswer
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
@@ -144,6 +143,7 @@ class LaunchedJob(JobHead):
     spare_slots: int
     forked_from: str | None
     started_at: datetime | None
+    pace_digest: str | None
 
     @property
     def spec(self) -> JobSpec:
@@ -277,18 +277,6 @@ class AttemptNode(TypedRow):
     lost_at: datetime | None
     spare_since: datetime | None
     reported_exit: Annotated[bool, tables.attempt_nodes.c.exit.is_not(None)]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRequest(TypedRow):
-    """A request on the trainer of an attempt."""
-
-    table: ClassVar[Table] = tables.requests
-    id: str
-    attempt_id: str
-    request: Request
-    answer: RequestAnswer | None
-    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ jobs = Table(
     Column("demand", String(64)),  # key of its group in the queue; null while it is in none
     Column("lasts_seconds", Float),  # expected duration of its next attempt, where it is known
     Column("lasts_on", String(8)),  # kind of slot on which it is
+    Column("lasts_on_name", String(200)),  # hardware on which it is, by its name
+    Column("pace_digest", String(64)),  # of the submitted spec; null in rows of before
     Column("attempt", Integer, nullable=False, default=0),  # number of the newest attempt
     Column("retries_used", Integer, nullable=False, default=0),
     Column("world_size", Integer, nullable=False),
@@ -133,6 +135,10 @@ attempts = Table(
     Column("ordered_at", UtcDateTime),  # when it was last ordered to end
     # Code of a job or a person ran in it: nothing of it is kept for other jobs. Never taken back.
     Column("tainted", Boolean, nullable=False, default=False, server_default="1"),
+    Column("pace_digest", String(64)),  # what its pace follows from; null in rows of before
+    Column("expected_end_at", UtcDateTime),  # as of its placement, where that was known
+    # Backfilled on an estimate alone: jobs that waited then preempt it.
+    Column("gives_way", Boolean, nullable=False, default=False, server_default="0"),
     Column("preempted", Text),  # why it is to save and leave although its job is to run on
     Column("provenance", Json),
     Column("continuity", Record(Continuity)),
@@ -146,6 +152,7 @@ attempts = Table(
     one_of("desired", DesiredState),
     Index(None, "ended_at"),
     Index(None, "state"),
+    Index("ix_attempts_pace", "pace_digest", "ended_at"),
 )
 
 _UNENDED = text("state != 'ended'")

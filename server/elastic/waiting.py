@@ -25,8 +25,8 @@ from server.errors import UnreadableError
 from server.jobs.checks import known_slots
 from server.lifecycle import lock_job
 from server.nodes.capacity import read_offers
-from server.placement.decide import QueuedJob, Turns
-from server.placement.demand import Offer
+from server.placement.decide import Turns
+from server.placement.demand import Offer, QueuedJob
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage

@@ -26,6 +26,7 @@ from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.resume_parts import CheckpointPart, parts_not_loaded
 from trainyard.protocol.states import AttemptCause, DesiredState, JobState
 from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
+from trainyard.spec.pace import pace_digest
 from trainyard.spec.rules import check_new_job
 
 _INSERT_JOB = insert(jobs)
@@ -183,6 +184,7 @@ def _row(context: Context, new: CheckedJob) -> dict[str, Any]:
         "project": spec.project,
         "spec": StoredRecord.of(spec.model_copy(update={"env": {}, "project": DEFAULT_PROJECT})),
         "spec_digest": spec.digest,
+        "pace_digest": pace_digest(spec),
         "env": context.secrets.seal(spec.env),
         "state": JobState.QUEUED,
         "desired": DesiredState.RUN,
@@ -200,7 +202,7 @@ def _row(context: Context, new: CheckedJob) -> dict[str, Any]:
         "min_world_size": spec.resources.min_world_size,
         "max_world_size": spec.resources.max_world_size,
         "layout": spec.layout_name(layout),
-        "preemptible": spec.program is None or spec.program.preemptible,
+        "preemptible": spec.is_preemptible,
         "progress": Progress(step=ancestor.start_step, steps=spec.total_steps),
         "forked_from": checkpoint_id,
         "fork_parts": parts,

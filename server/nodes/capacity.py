@@ -67,6 +67,9 @@ class _Held(NamedTuple):
     desired: str
     ordered_at: _StoredTime | None
     first_step_at: _StoredTime | None
+    placed_at: _StoredTime
+    expected_end_at: _StoredTime | None
+    gives_way: int
     job_id: str
     job_name: str
     job_state: str
@@ -86,7 +89,14 @@ _HELD = of_held(
         type_coerce(attempt_nodes.c.unreachable_since.is_not(None), Integer),
         type_coerce(attempts.c.desired, Text),
         type_coerce(attempts.c.ordered_at, Text),
-        type_coerce(attempts.c.started_at, Text),
+        *(
+            type_coerce(column, Text)
+            for column in (
+                *(attempts.c.started_at, attempts.c.created_at),
+                attempts.c.expected_end_at,
+            )
+        ),
+        type_coerce(attempts.c.gives_way, Integer),
         jobs.c.id,
         jobs.c.name,
         type_coerce(jobs.c.state, Text),
@@ -104,7 +114,7 @@ _NODES = select(
         type_coerce(column, Text)
         for column in (
             *(nodes.c.roots, nodes.c.partitions, nodes.c.worker_labels),
-            *(nodes.c.set_labels, nodes.c.withheld),
+            *(nodes.c.set_labels, nodes.c.withheld, nodes.c.hardware),
         )
     ),
 ).where(TAKES_JOBS)
@@ -121,6 +131,9 @@ class _Attempt:
     """Whether it is expected to end when the steps that are left are done."""
     leaves_until: datetime | None
     """Time before which it is expected to leave within `LEAVES_WITHIN`; None where it is not."""
+    expected_end_at: datetime | None
+    """When it is expected to end while its pace is not known, as of its placement; None where it
+    is not."""
 
     @classmethod
     def of(cls, shares: Sequence[_Held]) -> Self:
@@ -134,7 +147,8 @@ class _Attempt:
         kept = first.job_state == JobState.QUEUED
         silent = kept or any(share.is_lost or share.is_unreachable for share in shares)
         ordered, ordered_at = first.desired != DesiredState.RUN, _time(first.ordered_at)
-        may_leave = first.preemptible and not silent and not ordered
+        runs = not silent and not ordered
+        may_leave = first.preemptible and runs
         overdue_at = _NEVER if ordered_at is None else ordered_at + OVERDUE_AFTER
         return cls(
             Holding(
@@ -144,9 +158,11 @@ class _Attempt:
                 first.job_id,
                 first.priority,
                 _time(first.first_step_at) if may_leave else None,
+                _time(first.placed_at) if may_leave and first.gives_way else None,
             ),
-            is_paced=not ordered and not silent and first.job_state == JobState.RUNNING,
+            is_paced=runs and first.job_state == JobState.RUNNING,
             leaves_until=overdue_at if ordered and not silent else None,
+            expected_end_at=_time(first.expected_end_at) if runs else None,
         )
 
     def at(self, now: datetime, progress: str) -> Holding:
@@ -161,10 +177,14 @@ class _Attempt:
             seconds_left = orjson.loads(progress).get("seconds_left")
         elif self.leaves_until is not None and now < self.leaves_until:
             seconds_left = LEAVES_WITHIN.total_seconds()
-        if seconds_left is None:
+        if seconds_left is not None:
+            ends_at = now + expected_time(float(seconds_left))
+        elif self.expected_end_at is not None and now < self.expected_end_at:
+            ends_at = self.expected_end_at
+        else:
             return self.holding
-        held, ends_at = self.holding, now + expected_time(float(seconds_left))
-        of_job = (held.job_id, held.priority, held.first_step_at)
+        held = self.holding
+        of_job = (held.job_id, held.priority, held.first_step_at, held.overtook_at)
         return Holding(held.shares, ends_at, held.attempt_id, *of_job)  # `replace` takes longer
 
 
@@ -242,6 +262,7 @@ def _offer(
     worker_labels: str,
     set_labels: str,
     withheld: str,
+    hardware: str,
     held: Sequence[_HeldSlots],
 ) -> Offer:
     """Return what a node offers; texts are columns as they are stored."""
@@ -270,6 +291,7 @@ def _offer(
         partitions=tuple(slot for slot in orjson.loads(partitions) if slot not in reasons),
         labels={**orjson.loads(worker_labels), **orjson.loads(set_labels)},
         withheld=reasons,
+        device_name=orjson.loads(hardware)["device_name"],
     )
 
 

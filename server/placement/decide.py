@@ -7,34 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from server.placement.backfill import Keeper, needed_before, without
-from server.placement.demand import LEAVES_WITHIN, Demand, Holding, Offer
+from server.placement.demand import CAUTION, LEAVES_WITHIN, Demand, Holding, Offer, QueuedJob
 from server.placement.fit import choose, could_hold, eligible_for, groups, unit_on
 from server.placement.open_nodes import BY_FREE, OpenNodes
 from server.placement.preempt import victims
 from server.placement.quotas import Quota, Quotas
 from server.placement.reasons import why_job_waits, why_operation_waits
 from trainyard.protocol.attempt import NodeAllocation
-from trainyard.spec.job import DEFAULT_PROJECT
-
-
-@dataclass(frozen=True)
-class QueuedJob:
-    """A job of the queue."""
-
-    id: str
-    name: str
-    demand: Demand
-    lasts: timedelta | None = None
-    """Expected time from its placement to its end; None where that is not known."""
-    lasts_on: str | None = None
-    """Kind of slot on which it lasts so long; None for any."""
-    priority: int = 0
-    project: str = DEFAULT_PROJECT
-    """Project whose quotas it counts towards."""
-
-    def lasts_with(self, device: str) -> timedelta | None:
-        """Return how long it lasts on a kind of slot; None where that is not known."""
-        return self.lasts if self.lasts_on in {None, device} else None
 
 
 @dataclass(frozen=True)
@@ -63,6 +42,10 @@ class Decisions:
     """Ids of the jobs that wait because of a quota of their project."""
     keeping: Collection[Demand]
     """The demands of which a job keeps nodes."""
+    expected_ends: Mapping[str, datetime]
+    """Expected end of each job that starts, where it is known."""
+    giving_way: Collection[str]
+    """Ids of the jobs that are backfilled on an estimate alone."""
 
 
 def decide(
@@ -80,8 +63,9 @@ def decide(
 
     A job that the nodes could hold, were they empty, keeps all of them from those behind it, so
     that a large job does not wait for ever; one that is larger than what is online keeps nothing.
-    A job behind it starts there all the same (is backfilled) when its expected end is not after the
-    earliest start of each job that keeps one of its nodes. Where one does not fit, none behind it
+    A job behind it starts there all the same (is backfilled) when twice its expected duration is
+    over before the earliest start of each job that keeps one of its nodes; it then gives way to
+    these, as far as jobs preempt others. Where one does not fit, none behind it
     with the same demand does. A job that keeps nodes preempts attempts of lower priority on those
     that no job ahead keeps, if it then fits. One that a quota of its project keeps from starting
     keeps no nodes.
@@ -110,6 +94,8 @@ def decide(
         turns.victims,
         turns.over_quota,
         turns.keeping,
+        turns.expected_ends,
+        turns.giving_way,
     )
 
 
@@ -135,12 +121,17 @@ class Turns:
         now: datetime | None = None,
         preempt_after: timedelta | None = None,
         quotas: Mapping[str, Quota] | None = None,
+        on_estimates: bool | None = None,
     ) -> None:
-        """Begin a round, with the arguments of `decide`."""
+        """Begin a round, with the arguments of `decide`.
+
+        `on_estimates` decides whether jobs are backfilled although no other one is preempted here.
+        """
         self._offers = offers
         self._by_name = {offer.node: offer for offer in offers}
         self._now = now
         self._preempt_after = preempt_after
+        self._on_estimates = preempt_after is not None if on_estimates is None else on_estimates
         self._left = dict(self._by_name)
         self._spans: dict[Demand, Sequence[_Span]] = {}
         self._open: dict[Demand, OpenNodes] = {}
@@ -156,6 +147,8 @@ class Turns:
         self.victims: dict[str, Sequence[Holding]] = {}
         self.over_quota: set[str] = set()
         self.keeping: set[Demand] = set()
+        self.expected_ends: dict[str, datetime] = {}
+        self.giving_way: set[str] = set()
 
     @property
     def free_slots(self) -> int:
@@ -227,8 +220,10 @@ class Turns:
             after = self._left[share.node] = _take(before, job.name, share.slots)
             self._taken.append((before, after))
         shares = {share.node: share.slots for share in chosen}
-        lasts = job.lasts_with(self._by_name[chosen[0].node].device)
-        self._holdings.append(Holding(shares, self._after(lasts)))
+        ends_at = self._after(job.lasts_with(self._by_name[chosen[0].node]))
+        if ends_at is not None:
+            self.expected_ends[job.id] = ends_at
+        self._holdings.append(Holding(shares, ends_at))
         return True
 
     def _span(self, demand: Demand) -> Sequence[_Span]:
@@ -274,17 +269,20 @@ class Turns:
         self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
     ) -> tuple[NodeAllocation, ...] | None:
         """Return an allocation on nodes that jobs ahead keep, but do not need before it ends."""
-        ends_at = self._after(job.lasts)
-        if ends_at is None or not self._keepers:
+        if not (self._keepers and self._on_estimates and job.preemptible):
             return None
-        needed = needed_before(ends_at, self._keepers)
-        paced = [[o for o in group if job.lasts_with(o.device) is not None] for group in eligible]
+        left_at = self._after(job.lasts and CAUTION * job.lasts)
+        if left_at is None:
+            return None
+        needed = needed_before(left_at, self._keepers)
+        paced = [[o for o in group if job.lasts_with(o) is not None] for group in eligible]
         spanned = [sorted(group, key=BY_FREE) for group in without(paced, needed)]
         chosen = choose(job.demand, spanned, units=units)
         if chosen is not None:
             nodes = {share.node for share in chosen}
             first = next(keeper for keeper in self._keepers if keeper.nodes & nodes)
             self.backfilled[job.id] = first.name
+            self.giving_way.add(job.id)
         return chosen
 
     def _preempt(self, job: QueuedJob, pairs: Sequence[tuple[Sequence[Offer], int]]) -> None:
@@ -292,12 +290,11 @@ class Turns:
         if self._now is None or self._preempt_after is None:
             return
         found = victims(
-            job.demand,
             without((group for group, _ in pairs), self._kept_for.keys()),
             units=[unit for _, unit in pairs],
             holdings=self._holdings,
             offers=self._by_name,
-            priority=job.priority,
+            job=job,
             now=self._now,
             running_since=self._now - self._preempt_after,
         )

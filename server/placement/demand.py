@@ -10,6 +10,7 @@ from typing import Literal
 
 from trainyard.base.labels import BLOCK, FABRIC, RACK
 from trainyard.protocol.worker_messages import PROTOCOL
+from trainyard.spec.job import DEFAULT_PROJECT
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -21,6 +22,9 @@ attempt is expected: its save may hang."""
 LONGEST_EXPECTED = timedelta(days=10_000)
 """Longest time that is expected of a job. Ranks report its pace, and a later year than 9999 is no
 `datetime`: one such job would fail the rounds of all."""
+
+CAUTION = 2
+"""So many times the expected duration fit where a job is backfilled on that estimate alone."""
 
 
 def expected_time(seconds: float) -> timedelta:
@@ -88,6 +92,8 @@ class Offer:
     """Labels of the node; one without `fabric`, `block` or `rack` has the empty value."""
     withheld: Mapping[int, str] = field(default_factory=dict)
     """Why further slots are withheld, by their index."""
+    device_name: str = ""
+    """Name of its hardware."""
 
     @cached_property
     def indices(self) -> frozenset[int]:
@@ -133,6 +139,18 @@ class Holding:
     """Of its job."""
     first_step_at: datetime | None = None
     """When it began to train; None before, and where no waiting job may make it leave."""
+    overtook_at: datetime | None = None
+    """When it was placed, of an attempt that was backfilled on an estimate alone, so that it leaves
+    for the jobs that waited then; None for others."""
+
+    def gives_way_to(self, job: QueuedJob) -> bool:
+        """Return whether it overtook a job on an estimate alone."""
+        return (
+            self.overtook_at is not None
+            and job.queued_at is not None
+            and job.queued_at <= self.overtook_at
+            and self.priority <= job.priority
+        )
 
     def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
         """Return how many slots of each node a demand could use once the attempt has ended.
@@ -153,3 +171,32 @@ class Holding:
             if count:
                 found[node] = count
         return found
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job of the queue."""
+
+    id: str
+    name: str
+    demand: Demand
+    lasts: timedelta | None = None
+    """Expected time from its placement to its end; None where that is not known."""
+    lasts_on: str | None = None
+    """Kind of slot on which it lasts so long; None for any."""
+    lasts_on_name: str | None = None
+    """Name of the hardware on which it does; None for any."""
+    priority: int = 0
+    project: str = DEFAULT_PROJECT
+    """Project whose quotas it counts towards."""
+    queued_at: datetime | None = None
+    """Since when it waits."""
+    preemptible: bool = True
+    """Whether another job may make it leave."""
+
+    def lasts_with(self, offer: Offer) -> timedelta | None:
+        """Return how long it lasts on a node; None where that is not known."""
+        is_known = self.lasts_on in {None, offer.device} and (
+            self.lasts_on_name in {None, offer.device_name}
+        )
+        return self.lasts if is_known else None

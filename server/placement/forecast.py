@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from server.placement.decide import QueuedJob, Turns
-from server.placement.demand import Holding, Offer
+from server.placement.decide import Turns
+from server.placement.demand import Holding, Offer, QueuedJob
 from server.placement.fit import fits
 from server.placement.quotas import Quota
 
@@ -42,6 +42,7 @@ def forecast(
     *,
     now: datetime,
     quotas: Mapping[str, Quota] | None = None,
+    on_estimates: bool = True,
     has_time: Callable[[], bool] = lambda: True,
 ) -> Forecast:
     """Return the expected starts of jobs, by rounds at `now` and at each expected end.
@@ -56,6 +57,7 @@ def forecast(
         now: time of the first round.
         quotas: the quota of each project that has one. A job that waits because of one has no
             expected start: when others use less of it is not forecast.
+        on_estimates: whether jobs are backfilled on an estimate alone: others then preempt them.
         has_time: called before each round but the first; no round follows when it returns False.
     """
     starts: dict[str, datetime] = {}
@@ -71,7 +73,7 @@ def forecast(
         held = [holding for holding in held if not _has_ended(holding, moment)]
         # Within the quotas in the first round: what that leaves fits into them together.
         limits = quotas if rounds == 0 else None
-        turns = Turns(free, holdings=held, now=moment, quotas=limits)
+        turns = Turns(free, holdings=held, now=moment, quotas=limits, on_estimates=on_estimates)
         for _ in turns.take(left):
             pass
         if rounds == 0:

@@ -10,8 +10,9 @@ from datetime import datetime
 from itertools import combinations
 from math import comb
 
-from server.placement.demand import LEAVES_WITHIN, Demand, Holding, Offer
+from server.placement.demand import LEAVES_WITHIN, Holding, Offer, QueuedJob
 from server.placement.fit import fits_with
+from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
 MOST_SETS = 20_000
 """Sets of one size that are compared; where there are more, attempts are added one by one."""
@@ -27,6 +28,8 @@ class _Candidate:
     holding: Holding
     usable: Mapping[str, int]
     """Slots that the waiting job could use, by node."""
+    rank: int
+    """Its priority; lower than all of them where it gives way to the waiting job."""
 
     @property
     def gain(self) -> int:
@@ -35,13 +38,12 @@ class _Candidate:
 
 
 def victims(
-    demand: Demand,
     groups: Sequence[Sequence[Offer]],
     *,
+    job: QueuedJob,
     units: Sequence[int],
     holdings: Iterable[Holding],
     offers: Mapping[str, Offer],
-    priority: int,
     now: datetime,
     running_since: datetime,
 ) -> Sequence[Holding]:
@@ -56,22 +58,23 @@ def victims(
     count as gone: no second set is preempted while the first one leaves.
 
     Args:
-        demand: what the job needs.
-        groups: sets of nodes that it may span, without those that jobs ahead keep.
+        groups: sets of nodes that the job may span, without those that jobs ahead keep.
+        job: the job that waits: attempts of lower priority leave, and those that overtook it on an
+            estimate alone, which leave first.
         units: for each of them the number of slots of which each share is a multiple.
         holdings: what attempts hold.
         offers: all nodes by name.
-        priority: that of the job; only attempts of lower priority leave.
         now: the present time.
-        running_since: an attempt leaves only if it took its first step no later.
+        running_since: an attempt of lower priority leaves only if it took its first step no later.
     """
-    nodes = {offer.node for group in groups for offer in group}
+    demand, nodes = job.demand, {offer.node for group in groups for offer in group}
     freed: Counter[str] = Counter()
     candidates: list[_Candidate] = []
     for holding in holdings:
         leaves = holding.ends_at is not None and holding.ends_at <= now + LEAVES_WITHIN
-        may_leave = (
-            holding.priority < priority
+        gives_way = holding.gives_way_to(job)
+        may_leave = gives_way or (
+            holding.priority < job.priority
             and holding.first_step_at is not None
             and holding.first_step_at <= running_since
         )
@@ -87,7 +90,8 @@ def victims(
         if leaves:
             freed.update(usable)
         else:
-            candidates.append(_Candidate(holding, usable))
+            rank = LOWEST_PRIORITY - 1 if gives_way else holding.priority
+            candidates.append(_Candidate(holding, usable, rank))
 
     def fits(chosen: Iterable[_Candidate]) -> bool:
         more = freed.copy()
@@ -125,7 +129,7 @@ def _one_by_one(
     candidates: Sequence[_Candidate], fits: Callable[[Iterable[_Candidate]], bool]
 ) -> list[_Candidate]:
     """Return a set that suffices, from which none can be left out as far as that is tried."""
-    order = sorted(candidates, key=lambda c: (c.holding.priority, -c.gain, _age(c)))
+    order = sorted(candidates, key=lambda c: (c.rank, -c.gain, _age(c)))
     count = bisect_left(range(1, len(order)), True, key=lambda size: fits(order[:size])) + 1
     taken = order[:count]
     for candidate in taken[-2 : -MOST_TRIED - 2 : -1]:  # the last one is needed
@@ -137,13 +141,13 @@ def _one_by_one(
 
 def _cost(chosen: Sequence[_Candidate]) -> tuple[list[int], int, float]:
     """Return what a set of victims costs: compared by priorities, then slots, then age."""
-    priorities = sorted((c.holding.priority for c in chosen), reverse=True)
+    priorities = sorted((c.rank for c in chosen), reverse=True)
     slots = sum(len(slots) for c in chosen for slots in c.holding.shares.values())
     return priorities, slots, sum(map(_age, chosen))
 
 
 def _age(candidate: _Candidate) -> float:
-    """Return a number that grows with the time since the first step."""
-    first_step_at = candidate.holding.first_step_at
-    assert first_step_at is not None, "a candidate took a step"
-    return -first_step_at.timestamp()
+    """Return a number that grows with the time since the first step, or without one the start."""
+    since = candidate.holding.first_step_at or candidate.holding.overtook_at
+    assert since is not None, "a candidate took a step, or gives way"
+    return -since.timestamp()

@@ -14,9 +14,10 @@ from server.http.request_body import JsonBody
 from server.http.responses import reply
 from server.jobs.checks import check_hardware, check_spec, check_world_size
 from server.lifecycle import check_job
-from server.placement.decide import QueuedJob
+from server.placement.demand import QueuedJob, expected_time
 from server.placement.forecast import FORECAST_JOBS, TOO_FAR_BACK, Forecast
 from server.projects.service import check_project
+from server.queue.duration import duration_of_spec
 from server.queue.forecaster import Forecaster
 from server.queue.groups import demand_of
 from server.queue.order import TOKEN, QueueKey, key_of_candidate, read_order
@@ -93,7 +94,6 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
     check_spec(context, spec, rules=check_new_job)
     check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
     demand = demand_of(spec, Overrides(), spec.layout(), bound=None)
-    candidate = QueuedJob(context.new_id(), spec.name, demand, project=spec.project)
     with context.database.read() as connection:
         check_project(connection, spec.project)
         check_hardware(connection, spec)
@@ -106,6 +106,18 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
             now=context.now(),
         )
         ahead, grouped = count_up_to(connection, order, key)
+        duration = duration_of_spec(connection, spec)
+    candidate = QueuedJob(
+        context.new_id(),
+        spec.name,
+        demand,
+        lasts=None if duration is None else expected_time(duration.seconds),
+        lasts_on=None if duration is None else duration.device,
+        lasts_on_name=None if duration is None else duration.device_name,
+        priority=spec.resources.priority,
+        project=spec.project,
+        preemptible=spec.is_preemptible,
+    )
     if grouped >= FORECAST_JOBS:
         return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
     expected = forecasts.with_candidate(candidate, key)

@@ -15,7 +15,7 @@ from server.context import Context
 from server.database.queue_tables import demands
 from server.database.tables import jobs
 from server.nodes.capacity import Capacity, read_capacity
-from server.placement.decide import QueuedJob
+from server.placement.demand import QueuedJob
 from server.placement.forecast import FORECAST_JOBS, Forecast, forecast
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
@@ -71,6 +71,7 @@ class Forecaster:
             inputs.capacity.holdings,
             now=now,
             quotas=inputs.quotas,
+            on_estimates=self._context.settings.preemption,
             has_time=lambda: time.monotonic() < deadline,
         )
 

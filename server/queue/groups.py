@@ -8,7 +8,7 @@ jobs as for ten. The group of a job is recorded when the job enters the queue.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -40,7 +40,7 @@ from server.placement.demand import Demand, expected_time
 from server.projects.groups import group_key, store_groups
 from server.projects.queries import keep_quotas
 from server.protocol_2 import lacking
-from server.queue.duration import expected_durations
+from server.queue.duration import Duration, expected_durations, with_newer_history
 from server.queue.order import ARRIVAL, GROUPED
 from server.subject import Subject
 from trainyard.protocol.attempt import Overrides
@@ -57,6 +57,12 @@ GROUPED_AT_ONCE = 500
 """Jobs that one round assigns to groups; each is parsed whole."""
 PUT_OFF_FOR = timedelta(seconds=15)
 """Pause before another look at a job that cannot start yet for a reason that no slot removes."""
+_DURATION: dict[str, Any] = {
+    "lasts_seconds": bindparam("seconds"),
+    "lasts_on": bindparam("on"),
+    "lasts_on_name": bindparam("on_name"),
+}
+"""Columns of an expected duration."""
 Waiting = tuple[str, datetime | None, str]
 """A job, the time at which it was queued, and why it waits."""
 
@@ -74,6 +80,8 @@ class NewJob(TypedRow):
     project: str
     storage: str | None
     forked_from: str | None
+    fork_step: int | None
+    pace_digest: str | None
     attempt: int
     has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
 
@@ -150,7 +158,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
     )
     with context.database.read() as connection:
         rows = NewJob.all(connection, new)
-        durations = expected_durations(connection, [row for row in rows if row.attempt > 0])
+        durations = expected_durations(connection, rows)
     if not rows:
         return frozenset()
     found: list[tuple[NewJob, Demand]] = []
@@ -173,30 +181,63 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
                 shape = astuple(demand)
                 group = {"key": group_key(project, shape), "shape": shape, "slots": demand.slots}
                 groups[project, demand] = group
-            duration = durations.get(row.id)
+            duration = _duration_values(durations.get(row.id))
             grouped.append(
-                {
-                    "job": row.id,
-                    "since": row.queued_at,
-                    "group": group["key"],
-                    "seconds": duration and duration.seconds,
-                    "on": duration and duration.device,
-                }
+                {"job": row.id, "since": row.queued_at, "group": group["key"], **duration}
             )
         put_off(context, connection, unreadable)
         if grouped:
             store_groups(connection, groups.values())
             entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
             connection.execute(
-                entered.values(
-                    demand=bindparam("group"),
-                    reason=None,
-                    lasts_seconds=bindparam("seconds"),
-                    lasts_on=bindparam("on"),
-                ),
+                entered.values(demand=bindparam("group"), reason=None, **_DURATION),
                 grouped,
             )
     return frozenset(row["job"] for row in grouped)
+
+
+def learn_durations(
+    context: Context, waiting: Mapping[str, str], *, since: datetime
+) -> Sequence[str]:
+    """Store durations of waiting jobs without one that former attempts show by now.
+
+    Args:
+        context: the server's surroundings.
+        waiting: what the pace of each follows from, by id: a hundred jobs or so.
+        since: when that was last looked at.
+
+    Returns:
+        The ids of those that have one now.
+    """
+    if not waiting:
+        return ()
+    with context.database.read() as connection:
+        job_ids = with_newer_history(connection, waiting, since=since)
+        if not job_ids:
+            return ()
+        rows = NewJob.all(connection, NewJob.select().where(GROUPED, jobs.c.id.in_(job_ids)))
+        found = {k: v for k, v in expected_durations(connection, rows).items() if v is not None}
+    values = [
+        {"job": row.id, "since": row.queued_at, **_duration_values(found[row.id])}
+        for row in sorted(rows, key=lambda row: row.id)
+        if row.id in found
+    ]
+    if values:
+        entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
+        with context.database.write() as connection:
+            connection.execute(entered.values(**_DURATION), values)
+    return list(found)
+
+
+def _duration_values(duration: Duration | None) -> dict[str, Any]:
+    """Return what a statement with `_DURATION` sets."""
+    if duration is None:
+        return {"seconds": None, "on": None, "on_name": None}
+    return {
+        "seconds": duration.seconds,
+        "on": duration.device,
+        "on_name": duration.device_name,
+    }
 
 
 def put_off(context: Context, connection: Connection, waiting: Iterable[Waiting]) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Table, Text, func, select, type_coerce
 from server.database.queue_tables import demands
 from server.database.rows import TypedRow
 from server.database.tables import jobs
-from server.placement.decide import QueuedJob
+from server.placement.demand import QueuedJob
 from server.queue.groups import demand_of_shape, lasts_of
 from server.queue.order import GROUPED, ProjectShare
 
@@ -38,6 +38,10 @@ class GroupedJob(TypedRow):
     min_world_size: int | None
     lasts_seconds: float | None
     lasts_on: str | None
+    lasts_on_name: str | None
+    preemptible: bool
+    attempt: int
+    pace_digest: str | None
     slots: Annotated[int, demands.c.slots]
     """Slots that it takes, those of its spare nodes included."""
     group: Annotated[str, jobs.c.demand.label("group")]
@@ -53,8 +57,11 @@ class GroupedJob(TypedRow):
             demand_of_shape(self.shape),
             lasts=lasts_of(self.lasts_seconds),
             lasts_on=self.lasts_on,
+            lasts_on_name=self.lasts_on_name,
             priority=self.priority,
             project=self.project,
+            queued_at=self.queued_at,
+            preemptible=self.preemptible,
         )
 
 

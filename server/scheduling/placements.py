@@ -40,6 +40,8 @@ from trainyard.protocol.states import (
 )
 from trainyard.protocol.worker_messages import PROTOCOL, LaunchMessage
 from trainyard.run.failures import REMEDIES, FailureReason
+from trainyard.spec.job import JobSpec
+from trainyard.spec.pace import pace_digest
 from trainyard.training.data_stream import Windows
 
 PLACEMENT_LOCK = 7_301_004
@@ -73,6 +75,10 @@ class Placement:
     """The shares after those of `resources.nodes` are spare nodes."""
     backfilled_before: str | None = None
     """Name of the waiting job on whose nodes it starts."""
+    expected_end_at: datetime | None = None
+    """Expected end of the attempt, where that is known."""
+    gives_way: bool = False
+    """Whether it is backfilled on that estimate alone."""
 
 
 @dataclass(frozen=True)
@@ -295,6 +301,9 @@ def _start(
         "last_step": parent.step,
         "rendezvous_port": rendezvous_port(attempt_id),
         "check_network": False,
+        "pace_digest": _pace_digest(job, spec),
+        "expected_end_at": placement.expected_end_at,
+        "gives_way": placement.gives_way,
         "created_at": now,
     }
     shares = [
@@ -345,6 +354,13 @@ def _start(
     )
     keeps = newest_launch(connection, job.id) if job.spare_slots else None
     return _Start(attempt, shares, values, keeps, event)
+
+
+def _pace_digest(job: LaunchedJob, spec: JobSpec) -> str:
+    """Return what the pace follows from; that of the submitted spec is stored with the job."""
+    if job.pace_digest is not None and spec is job.spec:
+        return job.pace_digest
+    return pace_digest(spec)
 
 
 def _is_named(pending: PendingLaunch) -> bool:

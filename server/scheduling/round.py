@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 from sqlalchemy.exc import OperationalError
 
@@ -17,9 +18,9 @@ from server.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
 from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
-from server.queue.groups import enter_groups, put_off
+from server.queue.groups import enter_groups, learn_durations, put_off
 from server.queue.heads import explain, note_turn, read_heads
-from server.queue.scheduling_queue import SchedulingQueue, group_sizes
+from server.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
 from server.scheduling.awaited_operations import held_back
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.placements import Placement, place
@@ -30,6 +31,12 @@ logger = logging.getLogger(__name__)
 
 DECIDE_AGAIN_AFTER = timedelta(seconds=10)
 """Pause after which rounds that placed nothing are made again though nothing changed but time."""
+LEARNED_AT_ONCE = 100
+"""Waiting jobs without an expected duration that get one when an attempt like theirs has ended."""
+LEARN_EVERY = timedelta(seconds=1)
+"""Pause between two looks at what has ended."""
+LEARN_SINCE = timedelta(seconds=30)
+"""How far back a look goes: an end is committed a while after its time."""
 PLACED_TOGETHER = 50
 """Jobs that are placed in one transaction, some milliseconds each: it locks their rows."""
 _PAST = datetime.min.replace(tzinfo=UTC)
@@ -54,6 +61,8 @@ class Placer:
         self._state: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
         self._considered: set[str] = set()
         self._hopeless_since = _PAST
+        self._waiting: Sequence[GroupedJob] = ()
+        self._learned_at = _PAST
         self._victims: Mapping[str, Sequence[Holding]] = {}
         self._soon_since: Mapping[str, datetime] = {}
 
@@ -65,7 +74,8 @@ class Placer:
         except Exception:
             self.queue.clear()  # it is not known which jobs have entered
             raise
-        self.queue.enter(new)
+        learned = self._learned(now)
+        self.queue.enter([*new, *learned])
         with context.database.read() as connection:
             sizes = group_sizes(connection)
             if not sizes:
@@ -77,7 +87,9 @@ class Placer:
             if state != self._state:
                 self._state, self._considered, self._hopeless_since = state, set(), _PAST
             # A clock that is set back must not put the next decision off.
-            if timedelta() <= now - self._hopeless_since < DECIDE_AGAIN_AFTER and not new:
+            if timedelta() <= now - self._hopeless_since < DECIDE_AGAIN_AFTER and not (
+                new or learned
+            ):
                 return 0
             free = sum(len(offer.free) for offer in offers)
             heads = read_heads(
@@ -103,6 +115,8 @@ class Placer:
                 row.queued_at,
                 decisions.placed[row.id],
                 backfilled_before=decisions.backfilled.get(row.id),
+                expected_end_at=decisions.expected_ends.get(row.id),
+                gives_way=row.id in decisions.giving_way,
             )
             for row in heads.rows
             if row.id in decisions.placed
@@ -115,12 +129,26 @@ class Placer:
         explain(context, heads, decisions.waiting, new=new)
         self._victims, self.over_quota = decisions.victims, decisions.over_quota
         note_turn(self.queue, heads, decisions)
+        self._waiting = [row for row in heads.rows if row.id in decisions.waiting]
         self._considered.update(row.shape for row in heads.rows)
         if decisions.placed:
             self._state = None
         elif self._considered >= heads.demands:
             self._considered, self._hopeless_since = set(), now
         return len(decisions.placed)
+
+    def _learned(self, now: datetime) -> Sequence[str]:
+        """Store what attempts that have ended show of jobs that wait, and return the jobs' ids."""
+        if timedelta() <= now - self._learned_at < LEARN_EVERY:
+            return ()
+        self._learned_at = now
+        unpaced = (
+            (row.id, row.pace_digest)
+            for row in self._waiting
+            if row.pace_digest is not None and row.lasts_seconds is None and not row.attempt
+        )
+        waiting = dict(islice(unpaced, LEARNED_AT_ONCE))
+        return learn_durations(self._context, waiting, since=now - LEARN_SINCE)
 
     def _place(
         self, placements: Sequence[Placement], offers: Sequence[Offer]
@@ -170,13 +198,13 @@ class Placer:
             for each in holdings
             if each.attempt_id in close or each.attempt_id in self._soon_since
         }
-        limit = now - OVERDUE_AFTER
-        return [
-            replace(each, ends_at=None)
-            if each.attempt_id in close and self._soon_since[each.attempt_id] <= limit
-            else each
-            for each in holdings
-        ]
+
+        def is_doubted(each: Holding) -> bool:
+            # What overtook others on an estimate keeps none of them waiting for a wrong one.
+            allowed = OVERDUE_AFTER if each.overtook_at is None else LEAVES_WITHIN
+            return each.attempt_id in close and self._soon_since[each.attempt_id] <= now - allowed
+
+        return [replace(each, ends_at=None) if is_doubted(each) else each for each in holdings]
 
     def preempt(self) -> int:
         """Order attempts to leave as the round decided, and return how many were ordered.

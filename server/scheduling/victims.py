@@ -21,7 +21,7 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
 
     All of them leave, or none: the slots of some of them do not suffice. None leaves when the job
     has left the queue or its group, because it may need other slots then, or when the job of one of
-    them has its priority by now.
+    them has its priority by now, unless that one overtook it on an estimate alone.
 
     Args:
         context: the server's surroundings.
@@ -36,14 +36,24 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
     with context.database.write() as connection:
         for victim_id in victim_ids:  # all locks of jobs before the first event
             lock_job(connection, victim_id)
-        row = select(jobs.c.name, jobs.c.state, jobs.c.demand, jobs.c.priority)
+        row = select(*(jobs.c.name, jobs.c.state, jobs.c.demand, jobs.c.priority, jobs.c.queued_at))
         waits = connection.execute(row.where(jobs.c.id == job_id)).one_or_none()
         if waits is None or waits.state != JobState.QUEUED or waits.demand is None:
             return 0
-        priorities = connection.scalars(select(jobs.c.priority).where(jobs.c.id.in_(victim_ids)))
-        if max(priorities) >= waits.priority:
+        query = select(jobs.c.id, jobs.c.priority).where(jobs.c.id.in_(victim_ids))
+        priorities = {row.id: row.priority for row in connection.execute(query)}
+        overtook = {
+            victim.job_id
+            for victim in leaving
+            if victim.overtook_at is not None and waits.queued_at <= victim.overtook_at
+        }
+        lower = {each for each, priority in priorities.items() if priority < waits.priority}
+        equal = {each for each, priority in priorities.items() if priority == waits.priority}
+        if not priorities.keys() <= lower | (equal & overtook):
             return 0
-        because = f"preempted by {waits.name} of priority {priority_words(waits.priority)}"
+        for_priority = f"preempted by {waits.name} of priority {priority_words(waits.priority)}"
+        for_head = f"gives way to {waits.name}, which was ahead of it"
         for victim in leaving:
+            because = for_head if victim.job_id in overtook else for_priority
             preempt(context, connection, victim.attempt_id, actor=SCHEDULER, because=because)
     return len(leaving)

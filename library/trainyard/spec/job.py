@@ -134,6 +134,11 @@ class JobSpec(SpecModel):
         return "trainer" if self.program is None else "program"
 
     @property
+    def is_preemptible(self) -> bool:
+        """Whether another job may make it leave: what a program saves is not known."""
+        return self.program is None or self.program.preemptible
+
+    @property
     def total_steps(self) -> int | None:
         """Steps after which the job has succeeded; None for a program that does not give them."""
         return self.training.steps if self.program is None else self.program.steps

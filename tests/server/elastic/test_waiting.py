@@ -12,7 +12,8 @@ from server.elastic.jobs import can_continue
 from server.elastic.waiting import SizeFitter
 from server.jobs.resume import resume
 from server.jobs.service import cancel
-from server.placement.decide import QueuedJob, Turns
+from server.placement.decide import Turns
+from server.placement.demand import QueuedJob
 from server.queue import heads
 from server.scheduling import reconcile
 from tests.actors import ADA

@@ -8,8 +8,8 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from server.placement.decide import Decisions, QueuedJob
-from server.placement.demand import Demand, Offer
+from server.placement.decide import Decisions
+from server.placement.demand import Demand, Offer, QueuedJob
 from trainyard.protocol.worker_messages import PROTOCOL
 
 ROOTS = {"checkpoints": "uuid-1"}

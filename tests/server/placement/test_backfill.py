@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.placement.backfill import MOST_KEEPERS
-from server.placement.decide import Decisions, QueuedJob, decide
-from server.placement.demand import Demand, Holding, Offer
+from server.placement.decide import Decisions, decide
+from server.placement.demand import CAUTION, LEAVES_WITHIN, Demand, Holding, Offer, QueuedJob
 from server.placement.fit import fits
 from tests.server.placement.cluster import job, nodes_of, offer, withholding
 
@@ -23,8 +23,8 @@ def minutes(count: float) -> timedelta:
 
 
 def lasting(name: str, world_size: int, count: float, **more: object) -> QueuedJob:
-    """Return a job that lasts so many minutes."""
-    return replace(job(name, world_size, **more), lasts=minutes(count))
+    """Return a job that needs so many minutes, twice its expected time."""
+    return replace(job(name, world_size, **more), lasts=minutes(count) / CAUTION)
 
 
 def held(until: float | None, **shares: Sequence[int]) -> Holding:
@@ -39,7 +39,7 @@ UNTIL_10 = [held(10, a=[0, 1])]
 
 
 def decided(jobs: Sequence[QueuedJob], *offers: Offer, holdings: Sequence[Holding]) -> Decisions:
-    return decide(jobs, offers, holdings=holdings, now=NOW)
+    return decide(jobs, offers, holdings=holdings, now=NOW, preempt_after=minutes(10))
 
 
 def test_a_job_that_ends_in_time_starts_on_slots_that_are_kept() -> None:
@@ -107,7 +107,7 @@ def test_a_job_behind_others_counts_from_their_starts_on() -> None:
 
 def test_what_starts_in_the_same_round_counts_with_its_expected_end() -> None:
     free = offer("a", 4)
-    jobs = [lasting("first", 2, 10), HEAD, lasting("short", 1, 10), lasting("late", 2, 11)]
+    jobs = [lasting("first", 2, 20), HEAD, lasting("short", 1, 10), lasting("late", 2, 11)]
     found = decided(jobs, free, holdings=[])
     assert list(found.placed) == ["first", "short"]
     endless = [replace(jobs[0], lasts=None), *jobs[1:]]
@@ -181,7 +181,13 @@ class Cluster:
         ]
 
     def holdings(self) -> list[Holding]:
-        return [holding for holding, _ in self.running.values()]
+        """What runs holds; of an end that has passed as little is expected as of an unknown one."""
+        return [
+            replace(
+                held, ends_at=held.ends_at if held.ends_at and held.ends_at > self.now else None
+            )
+            for held, _ in self.running.values()
+        ]
 
     def waiting(self) -> list[Work]:
         return [work for work in self.queue if work.arrives <= self.now]
@@ -189,15 +195,32 @@ class Cluster:
     def round(self) -> Decisions:
         waits = self.waiting()
         jobs = [w.job if self.backfills else replace(w.job, lasts=None) for w in waits]
-        found = decide(jobs, self.offers(), holdings=self.holdings(), now=self.now)
+        found = decide(
+            jobs, self.offers(), holdings=self.holdings(), now=self.now, preempt_after=minutes(1)
+        )
         for work in waits:
             if work.job.id in found.placed:
                 self.queue.remove(work)
                 shares = {share.node: share.slots for share in found.placed[work.job.id]}
                 lasts = work.job.lasts
                 ends_at = None if lasts is None else self.now + lasts
-                self.running[work.job.id] = Holding(shares, ends_at), self.now + work.runs
+                self.running[work.job.id] = (
+                    Holding(
+                        shares,
+                        ends_at,
+                        attempt_id=work.job.id,
+                        overtook_at=self.now if work.job.id in found.giving_way else None,
+                    ),
+                    self.now + work.runs,
+                )
         return found
+
+    def leave(self, found: Decisions) -> bool:
+        """Have what a round orders to leave do so at once; return whether anything does."""
+        leaving = [held.attempt_id for each in found.victims.values() for held in each]
+        for key in leaving:
+            del self.running[key]
+        return bool(leaving)
 
     def advance(self) -> bool:
         """Go to the next end or arrival; return whether there is one."""
@@ -327,5 +350,33 @@ def test_the_first_job_that_waits_starts_no_later_than_without_backfill(
             start = twin.start_without_backfill(head)
             assert start is not None
             without.setdefault(head.id, start)
+        if not cluster.advance():
+            break
+
+
+@thorough
+@given(nodes_strategy, works_strategy, st.lists(st.integers(0, 12), min_size=12, max_size=12))
+def test_a_wrong_estimate_delays_the_first_job_that_waits_by_no_more_than_a_save(
+    nodes: Sequence[Offer], rows: Sequence[Row], expected: Sequence[int]
+) -> None:
+    """Expected durations are arbitrary; what is ordered to leave does so at once.
+
+    At every moment the first job does not fit on what is free without those that overtook it, but
+    for a minute in which one of these is expected to end by itself.
+    """
+    made = [
+        replace(work, job=replace(work.job, queued_at=work.arrives, lasts=minutes(lasts)))
+        for work, lasts in zip(works(rows), expected, strict=False)
+    ]
+    cluster = Cluster(nodes, made, {}, NOW)
+    while True:
+        while (found := cluster.round()).placed or cluster.leave(found):
+            pass
+        head = cluster.head()
+        if head is not None:
+            overtook = [held for held in cluster.holdings() if held.gives_way_to(head)]
+            soon = any(h.ends_at and h.ends_at <= cluster.now + LEAVES_WITHIN for h in overtook)
+            left = {k: run for k, run in cluster.running.items() if not run[0].gives_way_to(head)}
+            assert soon or not fits(head.demand, replace_running(cluster, left).offers())
         if not cluster.advance():
             break

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 
-from server.placement.decide import QueuedJob, decide
-from server.placement.demand import Offer
+from server.placement.decide import decide
+from server.placement.demand import Offer, QueuedJob
 from server.placement.fit import fits, groups
 from tests.server.placement.cluster import (
     ROOTS,

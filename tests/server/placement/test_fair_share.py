@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from server.placement.decide import QueuedJob, decide
-from server.placement.demand import Demand, Offer
+from server.placement.decide import decide
+from server.placement.demand import Demand, Offer, QueuedJob
 from server.placement.quotas import Quota
 from tests.server.placement.fair_order import Waiting, fair_order
 

@@ -8,8 +8,8 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 
-from server.placement.decide import QueuedJob, decide
-from server.placement.demand import Demand, Offer
+from server.placement.decide import decide
+from server.placement.demand import Demand, Offer, QueuedJob
 from server.placement.fit import fits, groups
 from tests.server.placement.cluster import (
     holds,

@@ -10,8 +10,8 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.placement.decide import QueuedJob, decide
-from server.placement.demand import Demand, Holding, Offer
+from server.placement.decide import decide
+from server.placement.demand import Demand, Holding, Offer, QueuedJob
 from server.placement.fit import fits
 from server.placement.forecast import (
     FORECAST_ENDS,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.placement.decide import QueuedJob, decide
-from server.placement.demand import Demand, Offer
+from server.placement.decide import decide
+from server.placement.demand import Demand, Offer, QueuedJob
 from server.placement.fit import groups
 from tests.server.placement.cluster import holds, job, node_counts, nodes_of, offer, unit_of
 

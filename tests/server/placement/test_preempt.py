@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.placement import preempt
-from server.placement.decide import Decisions, QueuedJob, decide
-from server.placement.demand import LEAVES_WITHIN, Holding, Offer
+from server.placement.decide import Decisions, decide
+from server.placement.demand import LEAVES_WITHIN, Holding, Offer, QueuedJob
 from server.placement.fit import fits
 from tests.server.placement.cluster import job, offer, withholding
 

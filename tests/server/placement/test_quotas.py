@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.placement.decide import QueuedJob, decide
-from server.placement.demand import Demand
+from server.placement.decide import decide
+from server.placement.demand import Demand, QueuedJob
 from server.placement.quotas import Quota
 from tests.server.placement.cluster import offer
 

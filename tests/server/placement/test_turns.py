@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.placement.decide import QueuedJob, Turns, decide
-from server.placement.demand import Offer
+from server.placement.decide import Turns, decide
+from server.placement.demand import Offer, QueuedJob
 from server.placement.quotas import Quota
 from tests.server.placement.cluster import job, jobs_strategy, offer, offers_strategy
 

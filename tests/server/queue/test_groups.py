@@ -14,7 +14,8 @@ from server.database.migrate import alembic_config, upgrade
 from server.database.queue_tables import demands
 from server.database.tables import jobs, nodes, notices
 from server.jobs.service import stop
-from server.placement.decide import Decisions, QueuedJob, decide
+from server.placement.decide import Decisions, decide
+from server.placement.demand import QueuedJob
 from server.queue import heads
 from server.queue.groups import forget_groups, put_off
 from server.queue.heads import FIRST_AT_ONCE, NOTIFIED

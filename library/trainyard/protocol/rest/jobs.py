@@ -241,7 +241,8 @@ class QueueEntry(RecordModel):
     backfilled_before: str | None = None
     """Name of the job ahead on whose nodes it is expected to start, because it ends in time."""
     lasts_seconds: float | None = None
-    """Expected time from its placement to its end; null where no attempt shows it."""
+    """Expected time from its placement to its end, as former attempts of the same training part
+    show it, or its own; null where none does."""
 
 
 class QueuePlace(RecordModel):

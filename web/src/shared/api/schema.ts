@@ -12785,7 +12785,8 @@ export interface components {
             backfilled_before: string | null;
             /**
              * Lasts Seconds
-             * @description Expected time from its placement to its end; null where no attempt shows it.
+             * @description Expected time from its placement to its end, as former attempts of the same training part
+             *     show it, or its own; null where none does.
              */
             lasts_seconds: number | null;
         };
