@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, exists, select, update
+from sqlalchemy import Connection, update
 
 from server.attempts.earlier_checkpoint import (
     append_rollback,
@@ -18,6 +18,8 @@ from server.attempts.launch import (
     Launch,
     effective_spec,
     failures_in_a_row,
+    gets_further,
+    newest_saved_step,
     read_launch,
     release_spares,
     settle,
@@ -26,7 +28,7 @@ from server.attempts.recovery import queue_recovery
 from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
 from server.context import Context
 from server.database.rows import AttemptNode
-from server.database.tables import attempt_nodes, attempts, checkpoints, requests
+from server.database.tables import attempt_nodes, attempts, requests
 from server.errors import UnreadableError
 from server.events.store import NewEvent
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
@@ -237,6 +239,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         first_failure=attempt.failure,
         desired=job.desired,
         preempted=attempt.preempted,
+        over_time=attempt.is_over_time,
     )
     if failure is not None:
         failure = explained(connection, failure, launch.nodes)
@@ -289,7 +292,7 @@ def _follow_up(
     fallback: Fallback | None,
 ) -> FollowUp:
     job, attempt = launch.job, launch.attempt
-    saved = connection.scalar(select(exists().where(checkpoints.c.attempt_id == attempt.id)))
+    saved = newest_saved_step(connection, attempt.id)
     return follow_up(
         outcome,
         failure,
@@ -301,14 +304,15 @@ def _follow_up(
             overrides=attempt.overrides.with_priority(job.spec, job.priority),
             layout=attempt.layout,
             # Both hold for the checkpoint that a person named, and not for the attempt's own saves.
-            allow_code_change=attempt.allow_code_change and not saved,
-            parent_named=attempt.parent_named and not saved,
+            allow_code_change=attempt.allow_code_change and saved is None,
+            parent_named=attempt.parent_named and saved is None,
         ),
         rollback=rollback,
         fallback=fallback,
         retry=spec.retry,
         retries_used=job.retries_used,
         failures_in_a_row=failures_in_a_row(connection, launch, failure),
+        gets_further=not attempt.is_over_time or gets_further(spec, attempt, saved),
         at_once=attempt.preempted is not None
         or any(node.lost_at for node in launch.nodes)
         or (_is_lost(failure) and bool(launch.spares) and attempt.last_step > attempt.start_step),

@@ -24,7 +24,7 @@ from server.attempts.retry_policy import MOST_PUT_BACKS
 from server.context import Context
 from server.database.column_types import Json, text_of
 from server.database.rows import Attempt, AttemptNode, Job, LaunchedJob
-from server.database.tables import attempt_nodes, attempts, jobs
+from server.database.tables import attempt_nodes, attempts, checkpoints, jobs
 from server.errors import ConflictError, UnreadableError
 from server.projects.usage import EndedShare, settle_share
 from server.subject import SCHEDULER, Subject
@@ -256,3 +256,22 @@ def refuse_while_held(connection: Connection, job: Job) -> None:
             f"{', '.join(held)} may still run ranks of {job.name}, whose rows hold the slots until "
             "the node reports, or until retry.node_lost_after_seconds of silence"
         )
+
+
+def newest_saved_step(connection: Connection, attempt_id: str) -> int | None:
+    """Return the step of the newest checkpoint that an attempt committed; None without one."""
+    newest = select(func.max(checkpoints.c.step)).where(checkpoints.c.attempt_id == attempt_id)
+    saved: int | None = connection.scalar(newest)
+    return saved
+
+
+def gets_further(spec: JobSpec, attempt: Attempt, saved: int | None) -> bool:
+    """Return whether the next attempt begins behind the step at which this one began.
+
+    Args:
+        spec: the effective spec.
+        attempt: the attempt.
+        saved: the newest step that it committed.
+    """
+    begins_again = spec.program is not None and spec.program.resume == "never"
+    return saved is not None and saved > attempt.start_step and not begins_again

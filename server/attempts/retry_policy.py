@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from trainyard.base.backoff import Backoff
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptOutcome, DesiredState, JobState
-from trainyard.run.failures import NEVER_RETRIED, Failure, FailureReason
+from trainyard.run.failures import (
+    NEVER_RETRIED,
+    REMEDIES,
+    Failure,
+    FailureReason,
+    Remedy,
+)
 from trainyard.spec.sections.retry import RetrySection
 from trainyard.training.data_stream import merged
 
@@ -22,6 +28,9 @@ QUICK_PUT_BACKS = 5
 """Put-backs in a row that this pause follows; after further ones, whose cause lasts, it doubles."""
 MOST_PUT_BACKS = QUICK_PUT_BACKS + math.ceil(math.log2(LONGEST_BACKOFF_SECONDS / PUT_BACK_SECONDS))
 """Put-backs in a row from which on the pause is the longest: no more of them are counted."""
+OVER_TIME = Remedy(text="Resume with a longer resources.max_runtime_seconds, or without one.")
+"""What helps a job whose run time is over before it gets further."""
+_NO_FURTHER = "It saved no step more than it began with, so another attempt would get no further."
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,7 @@ def verdict(
     first_failure: Failure | None,
     desired: DesiredState,
     preempted: str | None = None,
+    over_time: bool = False,
 ) -> tuple[AttemptOutcome, Failure | None]:
     """Return the outcome of an attempt whose shares have all ended.
 
@@ -120,6 +130,7 @@ def verdict(
         first_failure: the failure that the server received first.
         desired: state to which a person ordered the job.
         preempted: why the server ordered a save and leave while the job continues.
+        over_time: whether it did so because the run time was over.
     """
     failures = [end.failure for end in ends if end.failure is not None]
     lost = next((f for f in failures if f.reason == FailureReason.NODE_LOST), None)
@@ -132,7 +143,11 @@ def verdict(
     if desired == DesiredState.RUN:  # a drain, or an announced shutdown of the machine
         nodes = ", ".join(e.node for e in ends if e.outcome != AttemptOutcome.SUCCEEDED)
         unordered = f"{nodes} ended the training without an order"
-        failure = Failure(reason=FailureReason.PREEMPTED, message=preempted or unordered)
+        failure = Failure(
+            reason=FailureReason.PREEMPTED,
+            message=preempted or unordered,
+            remedy=OVER_TIME if over_time else REMEDIES[FailureReason.PREEMPTED],
+        )
         return AttemptOutcome.FAILED, failure
     if AttemptOutcome.CANCELLED in outcomes and desired == DesiredState.CANCEL:
         return AttemptOutcome.CANCELLED, None
@@ -152,6 +167,7 @@ def follow_up(
     retries_used: int,
     failures_in_a_row: int,
     at_once: bool = False,
+    gets_further: bool = True,
 ) -> FollowUp:
     """Return the next state of the job.
 
@@ -168,6 +184,8 @@ def follow_up(
         failures_in_a_row: failures since then, this one included; after a launch that was put back
             the put-backs alone, without another end between them.
         at_once: whether the launch follows without a pause: the cause of the end is gone.
+        gets_further: False where the run time of the attempt was over before it saved a step more
+            than it began with.
     """
     if outcome == AttemptOutcome.STOPPED and resize is not None:
         return FollowUp(JobState.QUEUED, reason="waits for its new size", pending=resize)
@@ -180,6 +198,9 @@ def follow_up(
         rollback = None  # a person has chosen the checkpoint
     if fallback is not None and fallback.damaged is not None:
         return _fall_back(fallback, resize or again, failure)
+    if failure.reason == FailureReason.PREEMPTED and not gets_further and resize is None:
+        why = f"{_sentence(what)} {_NO_FURTHER} {failure.remedy.text}"
+        return FollowUp(JobState.FAILED, reason=why)
     passing = fallback is not None or failure.free_retry
     hopeless = _why_hopeless(failure, rollback, retry, retries_used, passing=passing)
     if hopeless is not None:

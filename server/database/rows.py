@@ -235,12 +235,20 @@ class Attempt(TypedRow):
     rendezvous_port: int
     check_network: bool
     preempted: str | None
+    runs_until: datetime | None
+    ordered_at: datetime | None
     provenance: dict[str, object] | None
     continuity: Continuity | None
     save_failed: SaveFailed | None
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+
+    @property
+    def is_over_time(self) -> bool:
+        """Whether it was ordered to leave because its run time was over."""
+        bound, ordered = self.runs_until, self.ordered_at
+        return bool(self.preempted and bound and ordered and ordered >= bound)
 
     @property
     def overrides(self) -> Overrides:

@@ -74,6 +74,7 @@ jobs = Table(
     Column("lasts_on", String(8)),  # kind of slot on which it is
     Column("lasts_on_name", String(200)),  # hardware on which it is, by its name
     Column("pace_digest", String(64)),  # of the submitted spec; null in rows of before
+    Column("max_runtime_seconds", Float),  # bound of its next attempt
     Column("attempt", Integer, nullable=False, default=0),  # number of the newest attempt
     Column("retries_used", Integer, nullable=False, default=0),
     Column("world_size", Integer, nullable=False),
@@ -137,6 +138,7 @@ attempts = Table(
     Column("tainted", Boolean, nullable=False, default=False, server_default="1"),
     Column("pace_digest", String(64)),  # what its pace follows from; null in rows of before
     Column("expected_end_at", UtcDateTime),  # as of its placement, where that was known
+    Column("runs_until", UtcDateTime),  # when it saves and leaves, where its time is bounded
     # Backfilled on an estimate alone: jobs that waited then preempt it.
     Column("gives_way", Boolean, nullable=False, default=False, server_default="0"),
     Column("preempted", Text),  # why it is to save and leave although its job is to run on

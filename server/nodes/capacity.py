@@ -69,6 +69,7 @@ class _Held(NamedTuple):
     first_step_at: _StoredTime | None
     placed_at: _StoredTime
     expected_end_at: _StoredTime | None
+    runs_until: _StoredTime | None
     gives_way: int
     job_id: str
     job_name: str
@@ -93,7 +94,7 @@ _HELD = of_held(
             type_coerce(column, Text)
             for column in (
                 *(attempts.c.started_at, attempts.c.created_at),
-                attempts.c.expected_end_at,
+                *(attempts.c.expected_end_at, attempts.c.runs_until),
             )
         ),
         type_coerce(attempts.c.gives_way, Integer),
@@ -134,6 +135,8 @@ class _Attempt:
     expected_end_at: datetime | None
     """When it is expected to end while its pace is not known, as of its placement; None where it
     is not."""
+    runs_until: datetime | None
+    """When it is to leave at the latest; None where its run time has no bound."""
 
     @classmethod
     def of(cls, shares: Sequence[_Held]) -> Self:
@@ -163,6 +166,7 @@ class _Attempt:
             is_paced=runs and first.job_state == JobState.RUNNING,
             leaves_until=overdue_at if ordered and not silent else None,
             expected_end_at=_time(first.expected_end_at) if runs else None,
+            runs_until=_time(first.runs_until) if runs else None,
         )
 
     def at(self, now: datetime, progress: str) -> Holding:
@@ -177,13 +181,13 @@ class _Attempt:
             seconds_left = orjson.loads(progress).get("seconds_left")
         elif self.leaves_until is not None and now < self.leaves_until:
             seconds_left = LEAVES_WITHIN.total_seconds()
+        known = [self.runs_until, self.expected_end_at if seconds_left is None else None]
+        ends = [each for each in known if each is not None and now < each]
         if seconds_left is not None:
-            ends_at = now + expected_time(float(seconds_left))
-        elif self.expected_end_at is not None and now < self.expected_end_at:
-            ends_at = self.expected_end_at
-        else:
+            ends.append(now + expected_time(float(seconds_left)))
+        if not ends:
             return self.holding
-        held = self.holding
+        held, ends_at = self.holding, min(ends)
         of_job = (held.job_id, held.priority, held.first_step_at, held.overtook_at)
         return Holding(held.shares, ends_at, held.attempt_id, *of_job)  # `replace` takes longer
 

@@ -63,12 +63,12 @@ def decide(
 
     A job that the nodes could hold, were they empty, keeps all of them from those behind it, so
     that a large job does not wait for ever; one that is larger than what is online keeps nothing.
-    A job behind it starts there all the same (is backfilled) when twice its expected duration is
-    over before the earliest start of each job that keeps one of its nodes; it then gives way to
-    these, as far as jobs preempt others. Where one does not fit, none behind it
-    with the same demand does. A job that keeps nodes preempts attempts of lower priority on those
-    that no job ahead keeps, if it then fits. One that a quota of its project keeps from starting
-    keeps no nodes.
+    A job behind it starts there all the same (is backfilled) when its bound, or twice its expected
+    duration, is over before the earliest start of each job that keeps one of its nodes; on an
+    expected duration alone it gives way to these, as far as jobs preempt others. Where one does not
+    fit, none behind it with the same demand does. A job that keeps nodes preempts attempts of lower
+    priority on those that no job ahead keeps, if it then fits. One that a quota of its project
+    keeps from starting keeps no nodes.
 
     Args:
         jobs: the jobs, in the order of the queue.
@@ -220,7 +220,7 @@ class Turns:
             after = self._left[share.node] = _take(before, job.name, share.slots)
             self._taken.append((before, after))
         shares = {share.node: share.slots for share in chosen}
-        ends_at = self._after(job.lasts_with(self._by_name[chosen[0].node]))
+        ends_at = self._after(job.ends_with(self._by_name[chosen[0].node]))
         if ends_at is not None:
             self.expected_ends[job.id] = ends_at
         self._holdings.append(Holding(shares, ends_at))
@@ -268,22 +268,35 @@ class Turns:
     def _backfill(
         self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on nodes that jobs ahead keep, but do not need before it ends."""
-        if not (self._keepers and self._on_estimates and job.preemptible):
+        """Return an allocation on nodes that jobs ahead keep, but do not need before it leaves."""
+        if not self._keepers:
             return None
-        left_at = self._after(job.lasts and CAUTION * job.lasts)
-        if left_at is None:
-            return None
-        needed = needed_before(left_at, self._keepers)
-        paced = [[o for o in group if job.lasts_with(o) is not None] for group in eligible]
-        spanned = [sorted(group, key=BY_FREE) for group in without(paced, needed)]
-        chosen = choose(job.demand, spanned, units=units)
+        chosen = self._leaving_after(job.bound, job.demand, eligible, units)
+        if chosen is None and self._on_estimates and job.preemptible and job.lasts is not None:
+            paced = [[o for o in group if job.lasts_with(o) is not None] for group in eligible]
+            chosen = self._leaving_after(CAUTION * job.lasts, job.demand, paced, units)
+            if chosen is not None:
+                self.giving_way.add(job.id)
         if chosen is not None:
             nodes = {share.node for share in chosen}
             first = next(keeper for keeper in self._keepers if keeper.nodes & nodes)
             self.backfilled[job.id] = first.name
-            self.giving_way.add(job.id)
         return chosen
+
+    def _leaving_after(
+        self,
+        time: timedelta | None,
+        demand: Demand,
+        groups: Sequence[Sequence[Offer]],
+        units: Sequence[int],
+    ) -> tuple[NodeAllocation, ...] | None:
+        """Return an allocation on nodes that no job ahead needs before so much time has passed."""
+        left_at = self._after(time)
+        if left_at is None:
+            return None
+        needed = needed_before(left_at, self._keepers)
+        spanned = [sorted(group, key=BY_FREE) for group in without(groups, needed)]
+        return choose(demand, spanned, units=units)
 
     def _preempt(self, job: QueuedJob, pairs: Sequence[tuple[Sequence[Offer], int]]) -> None:
         """Order attempts to leave for a job, on nodes that no job ahead keeps."""

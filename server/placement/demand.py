@@ -186,6 +186,8 @@ class QueuedJob:
     """Kind of slot on which it lasts so long; None for any."""
     lasts_on_name: str | None = None
     """Name of the hardware on which it does; None for any."""
+    bound: timedelta | None = None
+    """Longest run time of its attempt, which leaves then; None for a job without a bound."""
     priority: int = 0
     project: str = DEFAULT_PROJECT
     """Project whose quotas it counts towards."""
@@ -200,3 +202,11 @@ class QueuedJob:
             self.lasts_on_name in {None, offer.device_name}
         )
         return self.lasts if is_known else None
+
+    def ends_with(self, offer: Offer) -> timedelta | None:
+        """Return when its attempt on a node is expected to have left; None where it is not known.
+
+        That is at its bound where it is expected to last longer.
+        """
+        known = [each for each in (self.lasts_with(offer), self.bound) if each is not None]
+        return min(known, default=None)

@@ -19,7 +19,7 @@ from server.placement.forecast import FORECAST_JOBS, TOO_FAR_BACK, Forecast
 from server.projects.service import check_project
 from server.queue.duration import duration_of_spec
 from server.queue.forecaster import Forecaster
-from server.queue.groups import demand_of
+from server.queue.groups import demand_of, lasts_of
 from server.queue.order import TOKEN, QueueKey, key_of_candidate, read_order
 from server.queue.queries import WaitingJob, count_up_to, find_waiting, read_waiting
 from trainyard.protocol.attempt import Overrides
@@ -114,6 +114,7 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
         lasts=None if duration is None else expected_time(duration.seconds),
         lasts_on=None if duration is None else duration.device,
         lasts_on_name=None if duration is None else duration.device_name,
+        bound=lasts_of(spec.resources.max_runtime_seconds),
         priority=spec.resources.priority,
         project=spec.project,
         preemptible=spec.is_preemptible,

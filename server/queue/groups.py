@@ -183,14 +183,25 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
                 groups[project, demand] = group
             duration = _duration_values(durations.get(row.id))
             grouped.append(
-                {"job": row.id, "since": row.queued_at, "group": group["key"], **duration}
+                {
+                    "job": row.id,
+                    "since": row.queued_at,
+                    "group": group["key"],
+                    "bound": _bound_of(row),
+                    **duration,
+                }
             )
         put_off(context, connection, unreadable)
         if grouped:
             store_groups(connection, groups.values())
             entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
             connection.execute(
-                entered.values(demand=bindparam("group"), reason=None, **_DURATION),
+                entered.values(
+                    demand=bindparam("group"),
+                    reason=None,
+                    max_runtime_seconds=bindparam("bound"),
+                    **_DURATION,
+                ),
                 grouped,
             )
     return frozenset(row["job"] for row in grouped)
@@ -310,3 +321,11 @@ def demand_of_new(row: NewJob) -> Demand:
     demand = demand_of(submitted, pending.overrides, pending.layout, bound=bound)
     # A retry waits for no spare node: the one that it would wait for may be broken.
     return replace(demand, spare_nodes=0) if pending.cause == AttemptCause.RETRY else demand
+
+
+def _bound_of(row: NewJob) -> float | None:
+    """Return the bound on the run time of the next attempt of a job that can be read."""
+    assert row.pending is not None, "its demand is known"
+    pending = row.pending.read(f"launch of job {row.id}")
+    spec = pending.overrides.apply_but_schedule(row.spec.read(f"spec of job {row.id}"))
+    return spec.resources.max_runtime_seconds

@@ -39,6 +39,7 @@ class GroupedJob(TypedRow):
     lasts_seconds: float | None
     lasts_on: str | None
     lasts_on_name: str | None
+    max_runtime_seconds: float | None
     preemptible: bool
     attempt: int
     pace_digest: str | None
@@ -58,6 +59,7 @@ class GroupedJob(TypedRow):
             lasts=lasts_of(self.lasts_seconds),
             lasts_on=self.lasts_on,
             lasts_on_name=self.lasts_on_name,
+            bound=lasts_of(self.max_runtime_seconds),
             priority=self.priority,
             project=self.project,
             queued_at=self.queued_at,

@@ -1,4 +1,4 @@
-"""Attempts save and leave: nodes that are drained, and the slots of a project over its quota."""
+"""Attempts save and leave: drained nodes, projects over their quota, run times that are over."""
 
 from __future__ import annotations
 
@@ -80,5 +80,30 @@ def run_slot_hours(context: Context, usage: ReadUsage = read_usage) -> int:
         with context.database.write() as connection:
             lock_job(connection, row.job_id)
             because = used_up[row.project]
+            preempt(context, connection, row.id, actor=SCHEDULER, because=because)
+    return len(rows)
+
+
+def run_bounds(context: Context) -> int:
+    """Order attempts whose run time is over to save and leave; return their number.
+
+    One that no node has claimed yet is left to the limit on claims (docs/lifecycle.md, 7 and 58).
+    """
+    launched = (AttemptState.STARTING, AttemptState.RUNNING)
+    with context.database.read() as connection:
+        rows = connection.execute(
+            select(attempts.c.id, attempts.c.job_id, attempts.c.created_at, attempts.c.runs_until)
+            .where(
+                attempts.c.state.in_(launched),
+                attempts.c.desired == DesiredState.RUN,
+                attempts.c.runs_until <= context.now(),
+            )
+            .order_by(attempts.c.id)
+        ).all()
+    for row in rows:
+        with context.database.write() as connection:
+            lock_job(connection, row.job_id)
+            seconds = (row.runs_until - row.created_at).total_seconds()
+            because = f"its max_runtime_seconds={seconds:g} are over"
             preempt(context, connection, row.id, actor=SCHEDULER, because=because)
     return len(rows)

@@ -21,7 +21,7 @@ from server.projects.usage import RecentUsage
 from server.retention.rounds import Upkeep
 from server.scheduling.cordon import NodeWatch
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
-from server.scheduling.drain import run_drain, run_slot_hours
+from server.scheduling.drain import run_bounds, run_drain, run_slot_hours
 from server.scheduling.leader import Leader, leading
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
@@ -89,6 +89,7 @@ class Scheduler:
             Reconciler(context, self._dispatcher, usage).run,
             lambda: run_drain(context),
             lambda: run_slot_hours(context, usage),
+            lambda: run_bounds(context),
             NodeWatch(context).run,
             SpareKeeper(context, self._dispatcher, usage).run,
             LeaveKeeper(context).run,

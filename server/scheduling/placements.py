@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Text, bindparam, insert, select, text, type_coerce
@@ -280,6 +280,7 @@ def _start(
     first = offers[placement.allocation[0].node]
     ranks = placement.allocation[: spec.resources.nodes]
     spares = placement.allocation[len(ranks) :]
+    bound = spec.resources.max_runtime_seconds
     now, attempt_id, number = context.now(), context.new_id(), job.attempt + 1
     attempt = {
         "id": attempt_id,
@@ -304,6 +305,7 @@ def _start(
         "pace_digest": _pace_digest(job, spec),
         "expected_end_at": placement.expected_end_at,
         "gives_way": placement.gives_way,
+        "runs_until": None if bound is None else now + timedelta(seconds=bound),
         "created_at": now,
     }
     shares = [

@@ -85,6 +85,12 @@ class ResourcesSection(SpecModel):
     priority: Priority = 0
     """Queued jobs of higher priority start first; among equals the oldest. `low` is -50, `normal`
     0, `high` 50. It can be changed while the job waits or runs."""
+    max_runtime_seconds: (
+        Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] | None
+    ) = None
+    """Longest run time of one attempt, from its placement on. Then it saves and leaves, and the job
+    waits for another attempt where a further step was saved, else it ends. A job with a bound can
+    start on slots that a larger one waits for, if it is over before that one can start."""
     node_selector: Labels = Field(default_factory=dict)
     """Labels that each node must have, such as `a` for `zone`."""
     exclude_nodes: Annotated[

@@ -13445,6 +13445,13 @@ export interface components {
              */
             priority: number;
             /**
+             * Max Runtime Seconds
+             * @description Longest run time of one attempt, from its placement on. Then it saves and leaves, and the job
+             *     waits for another attempt where a further step was saved, else it ends. A job with a bound can
+             *     start on slots that a larger one waits for, if it is over before that one can start.
+             */
+            max_runtime_seconds: number | null;
+            /**
              * Node Selector
              * @description Labels that each node must have, such as `a` for `zone`.
              */
@@ -13514,6 +13521,13 @@ export interface components {
              * @default 0
              */
             priority?: number | ("low" | "normal" | "high");
+            /**
+             * Max Runtime Seconds
+             * @description Longest run time of one attempt, from its placement on. Then it saves and leaves, and the job
+             *     waits for another attempt where a further step was saved, else it ends. A job with a bound can
+             *     start on slots that a larger one waits for, if it is over before that one can start.
+             */
+            max_runtime_seconds?: number | null;
             /**
              * Node Selector
              * @description Labels that each node must have, such as `a` for `zone`.
