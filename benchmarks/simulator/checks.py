@@ -34,6 +34,8 @@ class Running:
     slots: int
     expected_end: float
     """Seconds from the beginning; `NEVER` where no end is expected."""
+    overtook_at: float = -NEVER
+    """When it overtook the jobs that waited then, for which it leaves as soon as they fit."""
 
 
 class Line:
@@ -109,16 +111,26 @@ def head_behind(
     return None, set()
 
 
-def earliest_start(size: int, free: int, running: Iterable[Running]) -> float:
+def giving_way(running: Iterable[Running], since: float) -> int:
+    """Return the slots of what leaves for a job that waits since a time."""
+    return sum(each.slots for each in running if each.overtook_at >= since)
+
+
+def earliest_start(
+    size: int, free: int, running: Collection[Running], *, since: float = NEVER
+) -> float:
     """Return when so many slots are free, if attempts end as expected and nothing else starts.
+
+    What gives way to the job counts as gone.
 
     Args:
         size: slots that a job needs.
         free: slots that are free now.
         running: what holds the others.
+        since: when the job was queued.
     """
-    ends = sorted((each.expected_end, each.slots) for each in running)
-    sums = accumulate((slots for _, slots in ends), initial=free)
+    ends = sorted((each.expected_end, each.slots) for each in running if each.overtook_at < since)
+    sums = accumulate((slots for _, slots in ends), initial=free + giving_way(running, since))
     return next(
         (
             end

@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 from typing import Any
 
 from sqlalchemy import bindparam, insert, select, update
 
-from benchmarks.simulator.trace import SLOTS_PER_NODE, TracedJob
+from benchmarks.simulator.trace import SLOTS_PER_NODE, Known, TracedJob
 from server.context import Context
 from server.database.queue_tables import projects
 from server.database.tables import attempt_nodes, attempts, events, jobs, nodes
 from server.subject import Actor
 from trainyard.base.ids import make_id
-from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.states import (
@@ -30,6 +29,7 @@ from trainyard.protocol.states import (
 )
 from trainyard.protocol.worker_messages import PROTOCOL, Hardware
 from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
 
 ACTOR = Actor("simulator")
 STEPS = 100
@@ -45,6 +45,11 @@ class Placed:
     job_id: str
     backfilled_before: str | None
     """Name of the waiting job on whose nodes it starts."""
+    number: int
+    """Number of the attempt."""
+    expected_end_at: datetime | None
+    gives_way: bool
+    """Whether it is backfilled on that expectation alone."""
 
 
 def add_nodes(context: Context, count: int) -> None:
@@ -85,24 +90,16 @@ def add_projects(context: Context, weights: Mapping[str, float]) -> None:
         connection.execute(insert(projects), rows)
 
 
-def add_jobs(context: Context, arriving: Sequence[tuple[TracedJob, datetime]]) -> list[str]:
-    """Queue jobs as a submission does, each at its own time; return their ids.
-
-    One with an expected duration has an attempt behind it that took a step at that pace.
-    """
-    job_rows, former = [], []
-    for job, at in arriving:
-        job_id = _id(job.name, at)
-        paced = job.expected_seconds is not None
-        job_rows.append(_job_row(job, job_id, at, attempt=int(paced)))
-        if job.expected_seconds is not None:
-            step = timedelta(seconds=job.expected_seconds / STEPS)
-            former.append(_former_attempt(job, job_id, at - step, at))
+def add_jobs(
+    context: Context,
+    arriving: Sequence[tuple[TracedJob, datetime]],
+    known: Known = "nothing",
+) -> list[str]:
+    """Queue jobs as a submission does, each at its own time; return their ids."""
+    rows = [_job_row(job, _id(job.name, at), at, known) for job, at in arriving]
     with context.database.write() as connection:
-        connection.execute(insert(jobs), job_rows)
-        if former:
-            connection.execute(insert(attempts), former)
-    return [row["id"] for row in job_rows]
+        connection.execute(insert(jobs), rows)
+    return [row["id"] for row in rows]
 
 
 def read_placed(context: Context, attempt_ids: Iterable[str]) -> list[Placed]:
@@ -112,10 +109,24 @@ def read_placed(context: Context, attempt_ids: Iterable[str]) -> list[Placed]:
         events.c.attempt == attempts.c.number,
         events.c.kind == EventKind.PLACED,
     )
-    query = select(attempts.c.id, attempts.c.job_id, event.scalar_subquery().label("data"))
+    query = select(
+        *(attempts.c.id, attempts.c.job_id, attempts.c.number),
+        *(attempts.c.expected_end_at, attempts.c.gives_way),
+        event.scalar_subquery().label("data"),
+    )
     with context.database.read() as connection:
         rows = connection.execute(query.where(attempts.c.id.in_(attempt_ids))).all()
-    return [Placed(row.id, row.job_id, row.data["backfilled_before"]) for row in rows]
+    return [
+        Placed(
+            row.id,
+            row.job_id,
+            row.data["backfilled_before"],
+            row.number,
+            row.expected_end_at,
+            row.gives_way,
+        )
+        for row in rows
+    ]
 
 
 def start(context: Context, placed: Sequence[Placed]) -> None:
@@ -173,6 +184,7 @@ def end(context: Context, placed: Sequence[Placed]) -> None:
             .values(
                 state=AttemptState.ENDED.value,
                 outcome=AttemptOutcome.SUCCEEDED.value,
+                last_step=STEPS,
                 ended_at=now,
             ),
             ids,
@@ -215,23 +227,27 @@ def _spec(world_size: int) -> JobSpec:
     )
 
 
-def _job_row(job: TracedJob, job_id: str, at: datetime, *, attempt: int) -> dict[str, Any]:
+def _bounded(spec: JobSpec, seconds: float | None) -> JobSpec:
+    bound = {"max_runtime_seconds": seconds}
+    return spec.model_copy(update={"resources": spec.resources.model_copy(update=bound)})
+
+
+def _job_row(job: TracedJob, job_id: str, at: datetime, known: Known) -> dict[str, Any]:
     spec = _spec(job.world_size)
     layout = spec.layout()
-    cause = AttemptCause.RESUME if attempt else AttemptCause.SUBMIT
     return {
         "id": job_id,
         "name": job.name,
         "tags": [],
         "project": job.project,
-        "spec": spec,
+        "spec": _bounded(spec, job.expected_seconds) if known == "bounds" else spec,
         "spec_digest": spec.digest,
+        "pace_digest": job.part if known == "history" else job_id,
         "state": JobState.QUEUED.value,
         "desired": DesiredState.RUN.value,
         "priority": job.priority,
-        "pending": PendingLaunch(cause=cause, actor=ACTOR.name, layout=layout),
+        "pending": _launch(AttemptCause.SUBMIT, layout),
         "queued_at": at,
-        "attempt": attempt,
         "world_size": layout.world_size,
         "layout": str(layout),
         "progress": Progress(steps=STEPS),
@@ -241,24 +257,39 @@ def _job_row(job: TracedJob, job_id: str, at: datetime, *, attempt: int) -> dict
     }
 
 
-def _former_attempt(
-    job: TracedJob, job_id: str, started_at: datetime, ended_at: datetime
-) -> dict[str, Any]:
-    return {
-        "id": _id(f"{job.name} 1", started_at),
-        "job_id": job_id,
-        "number": 1,
-        "cause": AttemptCause.SUBMIT.value,
-        "actor": ACTOR.name,
-        "state": AttemptState.ENDED.value,
-        "desired": DesiredState.STOP.value,
-        "outcome": AttemptOutcome.STOPPED.value,
-        "layout": _spec(job.world_size).layout(),
-        "overrides": Overrides(),
-        "micro_batch_size": 1,
-        "last_step": 1,
-        "rendezvous_port": 1,
-        "created_at": started_at,
-        "started_at": started_at,
-        "ended_at": ended_at,
-    }
+def _launch(cause: AttemptCause, layout: Layout) -> PendingLaunch:
+    return PendingLaunch(cause=cause, actor=ACTOR.name, layout=layout)
+
+
+def leave(context: Context, leaving: Iterable[tuple[Placed, TracedJob, float]]) -> None:
+    """End attempts that were ordered to leave, at once, and queue their jobs again.
+
+    Args:
+        context: the surroundings.
+        leaving: the attempts, their jobs, and which part of the steps each has done.
+    """
+    now, ended = context.now(), AttemptState.ENDED.value
+    with context.database.write() as connection:
+        for placed, job, done in leaving:
+            of_attempt = update(attempts).where(attempts.c.id == placed.attempt_id)
+            outcome = AttemptOutcome.FAILED.value
+            steps = int(STEPS * done)
+            connection.execute(
+                of_attempt.values(state=ended, outcome=outcome, last_step=steps, ended_at=now)
+            )
+            shares = update(attempt_nodes).where(attempt_nodes.c.attempt_id == placed.attempt_id)
+            connection.execute(shares.values(state=AttemptNodeState.ENDED.value, outcome=outcome))
+            pending = _launch(AttemptCause.RETRY, _spec(job.world_size).layout())
+            of_job = update(jobs).where(jobs.c.id == placed.job_id)
+            connection.execute(
+                of_job.values(
+                    state=JobState.QUEUED.value, demand=None, queued_at=now, pending=pending
+                )
+            )
+
+
+def read_leaving(context: Context, attempt_ids: Iterable[str]) -> set[str]:
+    """Return which attempts are ordered to leave."""
+    ordered = select(attempts.c.id).where(attempts.c.desired != DesiredState.RUN)
+    with context.database.read() as connection:
+        return {*connection.scalars(ordered.where(attempts.c.id.in_(attempt_ids)))}

@@ -27,6 +27,7 @@ from benchmarks.simulator.checks import (
     Running,
     Waiting,
     earliest_start,
+    giving_way,
     head_behind,
 )
 from benchmarks.simulator.cluster import (
@@ -35,12 +36,14 @@ from benchmarks.simulator.cluster import (
     add_nodes,
     add_projects,
     end,
+    leave,
+    read_leaving,
     read_placed,
     read_ungrouped,
     report,
     start,
 )
-from benchmarks.simulator.trace import Trace, TracedJob
+from benchmarks.simulator.trace import Known, Trace, TracedJob
 from server.scheduling.dispatch import Message
 from server.scheduling.leader import Leader, leading
 from server.scheduling.loop import TICK_SECONDS
@@ -85,6 +88,7 @@ class _Attempt:
 
     placed: Placed
     job: TracedJob
+    began_at: float
     ends_at: float
     running: Running
 
@@ -105,6 +109,16 @@ class Record:
     most_waiting: int = 0
     memory_mib: list[float] = field(default_factory=list)
     makespan: float = 0.0
+    waiting_seconds: float = 0.0
+    """Time in which jobs waited."""
+    held_while_waiting: float = 0.0
+    """Slot-time that was held in it."""
+    expected: list[float] = field(default_factory=list)
+    """Expected durations of attempts that ran to their end, of their real ones."""
+    left: int = 0
+    """Attempts that gave way to the head of the queue."""
+    kept_seconds: list[float] = field(default_factory=list)
+    """For how long each head waited that fitted without those that were to give way to it."""
     contended_seconds: float = 0.0
     """Time in which every project had a job that waited."""
     contended_slot_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -116,12 +130,20 @@ class Record:
 class Simulation:
     """A trace on a database."""
 
-    def __init__(self, opened: Store, trace: Trace, *, rounds_take_time: bool = False) -> None:
+    def __init__(
+        self,
+        opened: Store,
+        trace: Trace,
+        *,
+        known: Known = "bounds",
+        rounds_take_time: bool = False,
+    ) -> None:
         """Lead on an empty database.
 
         Args:
             opened: the database; its clock is replaced by the simulation's.
             trace: what arrives.
+            known: what is known of the durations of new jobs.
             rounds_take_time: whether a round lasts as long as its processor time, so that more
                 arrives before the next one; else it lasts no time.
         """
@@ -136,6 +158,8 @@ class Simulation:
         self._context = leading(context, leader, epoch)
         self._clock = clock
         self._trace = trace
+        self._known = known
+        self._kept_since: float | None = None
         self._rounds_take_time = rounds_take_time
         self._messages = Messages()
         self._placer = Placer(self._context, self._messages)
@@ -187,7 +211,9 @@ class Simulation:
         while (now := self._next_event()) <= until:
             self._let_pass(now)
             if self._ends and self._ends[0][0] == now:
-                ended.append(self._end(heapq.heappop(self._ends)[1]))
+                attempt_id = heapq.heappop(self._ends)[1]
+                self._note_error(self._attempts[attempt_id])
+                ended.append(self._end(attempt_id))
             else:
                 job = self._trace.jobs[self._arrived]
                 self._arrived += 1
@@ -198,7 +224,7 @@ class Simulation:
             end(self._context, ended)
         if arriving:
             timed = [(job, moment(job.arrives_at)) for job in arriving]
-            ids = add_jobs(self._context, timed)
+            ids = add_jobs(self._context, timed, self._known)
             for job_id, job in zip(ids, arriving, strict=True):
                 self._waiting[job_id] = Waiting(job_id, job)
                 self._line.add(self._waiting[job_id])
@@ -208,6 +234,9 @@ class Simulation:
         record, seconds = self.record, until - self._clock.seconds
         if not seconds:
             return
+        if self._waiting:
+            record.waiting_seconds += seconds
+            record.held_while_waiting += (self._trace.slots - self._free) * seconds
         if len(+self._waiting_by_project) == len(self._trace.weights):
             record.contended_seconds += seconds
             for project, slots in self._held.items():
@@ -229,7 +258,27 @@ class Simulation:
         self._check(placed, ungrouped)
         if placed:
             start(self._context, placed)
-        return bool(placed or ungrouped)
+        return bool(placed or ungrouped or self._let_leave())
+
+    def _let_leave(self) -> bool:
+        """Have attempts leave that the scheduler orders to, at once; return whether any does."""
+        if not self._placer.preempt():
+            return False
+        now, leaving = self._clock.seconds, []
+        for attempt_id in sorted(read_leaving(self._context, list(self._attempts))):
+            attempt = self._attempts[attempt_id]
+            self._end(attempt_id)
+            self._ends.remove((attempt.ends_at, attempt_id))
+            left = attempt.ends_at - now
+            leaving.append((attempt.placed, attempt.job, 1 - left / attempt.job.seconds))
+            job = replace(attempt.job, arrives_at=now, seconds=left)
+            waiting = self._waiting[attempt.placed.job_id] = Waiting(attempt.placed.job_id, job)
+            self._line.add(waiting)
+            self._waiting_by_project[job.project] += 1
+        heapq.heapify(self._ends)
+        leave(self._context, leaving)
+        self.record.left += len(leaving)
+        return True
 
     def _check(self, placed: Sequence[Placed], ungrouped: set[str]) -> None:
         """Compare a round with the order of the queue, and count its placements as started."""
@@ -246,9 +295,11 @@ class Simulation:
         now, size = self._clock.seconds, head.job.world_size
         started = [self._attempts[p.attempt_id].running for p in placed]
         ahead = [self._attempts[p.attempt_id].running for p in placed if p.job_id not in behind]
-        without = earliest_start(size, free, [*running, *ahead])
-        with_all = earliest_start(size, self._free, [*running, *started])
-        if without <= now and len(placed) < MOST_STARTED:
+        since = head.job.arrives_at
+        without = earliest_start(size, free, [*running, *ahead], since=since)
+        self._note_kept(self._free + giving_way([*running, *started], since) >= size)
+        with_all = earliest_start(size, self._free, [*running, *started], since=since)
+        if size <= free and len(placed) < MOST_STARTED:
             self.record.violations.append(f"{head.job.name} fits and waits, at {now:.2f} s")
         elif with_all > without:
             self.record.violations.append(
@@ -261,8 +312,9 @@ class Simulation:
         self._line.remove(waited)
         job = waited.job
         expected = NEVER if job.expected_seconds is None else now + job.expected_seconds
-        running = Running(job.world_size, expected)
-        self._attempts[placed.attempt_id] = _Attempt(placed, job, now + job.seconds, running)
+        running = Running(job.world_size, expected, now if placed.gives_way else -NEVER)
+        attempt = _Attempt(placed, job, now, now + job.seconds, running)
+        self._attempts[placed.attempt_id] = attempt
         heapq.heappush(self._ends, (now + job.seconds, placed.attempt_id))
         self._free -= job.world_size
         self._held[job.project] += job.world_size
@@ -271,6 +323,7 @@ class Simulation:
         if self._head is not None and self._head[0] == placed.job_id:
             record.head_waits.append((now - self._head[1], self._head[2]))
             self._head = None
+            self._note_kept(False)
         if (placed.job_id in behind) != (placed.backfilled_before is not None):
             record.violations.append(
                 f"{job.name} starts at {now:.2f} s, backfilled before {placed.backfilled_before}, "
@@ -282,6 +335,14 @@ class Simulation:
         if record.placements % max(int(len(self._trace.jobs) * MEMORY_EVERY), 1) == 0:
             record.memory_mib.append(_memory_mib())
 
+    def _note_kept(self, is_kept: bool) -> None:
+        """Note since when the head of the queue waits for those alone that give way to it."""
+        if is_kept and self._kept_since is None:
+            self._kept_since = self._clock.seconds
+        elif not is_kept and self._kept_since is not None:
+            self.record.kept_seconds.append(self._clock.seconds - self._kept_since)
+            self._kept_since = None
+
     def _follow_head(self, head: Waiting, expected_start: float) -> None:
         """Note since when a job is the first of the queue, and when it starts at the latest."""
         if self._head is not None and self._head[0] == head.id:
@@ -289,6 +350,12 @@ class Simulation:
         now = self._clock.seconds
         last_end = max((each.ends_at for each in self._attempts.values()), default=now)
         self._head = head.id, now, (expected_start if expected_start < NEVER else last_end) - now
+
+    def _note_error(self, attempt: _Attempt) -> None:
+        expected_at = attempt.placed.expected_end_at
+        if expected_at is not None and attempt.placed.number == 1 and self._known == "history":
+            expected = (expected_at - moment(attempt.began_at)).total_seconds()
+            self.record.expected.append(expected / attempt.job.seconds)
 
     def _end(self, attempt_id: str) -> Placed:
         attempt = self._attempts.pop(attempt_id)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
+Known = Literal["nothing", "history", "bounds"]
+"""What is known of the duration of a new job: nothing, what earlier jobs of its training part
+lasted, or the bound that a person gave it."""
+KNOWN: tuple[Known, ...] = get_args(Known)
 SLOTS_PER_NODE = 8
 SMALLEST_QUEUE = 30
 """Workloads of one queue of Kueue's test; a trace has whole queues."""
@@ -26,7 +31,9 @@ class TracedJob:
     seconds: float
     """How long it runs."""
     expected_seconds: float | None
-    """How long the scheduler expects it to run, never less; None where it cannot know."""
+    """Bound that a person gives it, never less than `seconds`; None where ends are not known."""
+    part: str = ""
+    """Its training part: jobs of one last about as long."""
 
     @property
     def slot_seconds(self) -> float:
@@ -96,6 +103,7 @@ def kueue(count: int, nodes: int, seed: int) -> Trace:
             arrives_at=(number + 1) * each.interval * SECONDS_PER_MILLISECOND,
             seconds=each.runtime * SECONDS_PER_MILLISECOND,
             expected_seconds=None,
+            part=each.name,
         )
         for each in _KUEUE
         for number in range(each.count)
@@ -112,26 +120,33 @@ SIGMA = 1.5
 LONGEST_SECONDS = 4 * 3600.0
 """Time limit of every job."""
 LARGEST_FACTOR = 5.0
-"""A person expects a job to last up to so many times as long as it does."""
+"""A person gives a job a bound of up to so many times its duration."""
+ALIKE = 10
+"""Jobs of a training part: those of one size with the closest durations."""
 OVERLOAD = 4 / 3
 """Work that arrives in the time in which the cluster does one unit of work."""
 
 
-def heavy_tail(count: int, nodes: int, seed: int) -> Trace:
+def heavy_tail(count: int, nodes: int, seed: int, *, part_of_cluster: int = 8) -> Trace:
     """Return jobs of log-normal durations, on powers of two of slots, in projects of eight weights.
 
-    Expected durations are real ones times a number drawn evenly from 1 to `LARGEST_FACTOR`. Jobs
+    Bounds are real durations times a number drawn evenly from 1 to `LARGEST_FACTOR`. Jobs
     arrive at random times and faster than the cluster runs them, each project's share of the work
     by its weight, so that all projects wait for most of the time.
 
     Args:
         count: jobs.
-        nodes: nodes of the cluster; the largest job needs an eighth of it.
+        nodes: nodes of the cluster.
         seed: of every draw.
+        part_of_cluster: the largest job needs one part of so many.
     """
     chance = random.Random(seed)
     slots = nodes * SLOTS_PER_NODE
-    sizes = [2**power for power in range(slots.bit_length()) if 2**power <= max(slots // 8, 1)]
+    sizes = [
+        2**power
+        for power in range(slots.bit_length())
+        if 2**power <= max(slots // part_of_cluster, 1)
+    ]
     rarity = [size**-0.5 for size in sizes]
     weights = {f"project-{number}": weight for number, weight in enumerate(WEIGHTS)}
     drawn = []
@@ -147,10 +162,18 @@ def heavy_tail(count: int, nodes: int, seed: int) -> Trace:
             expected_seconds=seconds * chance.uniform(1.0, LARGEST_FACTOR),
         )
         drawn.append(job)
+    order = sorted(range(count), key=lambda n: (drawn[n].world_size, drawn[n].seconds))
+    parts = {number: f"part-{place // ALIKE}" for place, number in enumerate(order)}
+    drawn = [replace(job, part=parts[number]) for number, job in enumerate(drawn)]
     window = sum(job.slot_seconds for job in drawn) / slots / OVERLOAD
     times = sorted(chance.uniform(0.0, window) for _ in drawn)
     jobs = [replace(job, arrives_at=time) for job, time in zip(drawn, times, strict=True)]
     return Trace(jobs, weights, nodes)
+
+
+def wide_heavy_tail(count: int, nodes: int, seed: int) -> Trace:
+    """Return `heavy_tail` with jobs of up to half of the cluster, which wait the longest."""
+    return heavy_tail(count, nodes, seed, part_of_cluster=2)
 
 
 SATURATING_RATE = 1_000.0
@@ -184,15 +207,27 @@ class Shape:
     whole: tuple[int, int]
     arrives_singly: bool = False
     """Whether most rounds find no more than one job to place, which shows what a round costs."""
+    known: Sequence[Known] = ("nothing",)
+    """What is known of the durations of new jobs, one run each."""
+    is_even: bool = True
+    """Whether jobs are small enough for waits of heads and shares of projects to have targets."""
     saturates: bool = False
     """Whether a round lasts as long as its processor time; nothing of the order is printed then."""
 
 
 SHAPES: Mapping[str, Shape] = {
     "kueue": Shape(kueue, (12_000, 200), (60_000, 1_000)),
-    "heavy_tail": Shape(heavy_tail, (600, 100), (5_000, 1_000), arrives_singly=True),
+    "heavy_tail": Shape(heavy_tail, (600, 100), (5_000, 1_000), arrives_singly=True, known=KNOWN),
+    "heavy_tail_wide": Shape(
+        wide_heavy_tail,
+        (600, 16),
+        (5_000, 1_000),
+        arrives_singly=True,
+        known=KNOWN,
+        is_even=False,
+    ),
     "heavy_tail_saturated": Shape(
-        saturated_heavy_tail, (5_000, 1_000), (5_000, 1_000), saturates=True
+        saturated_heavy_tail, (5_000, 1_000), (5_000, 1_000), known=("bounds",), saturates=True
     ),
 }
 

@@ -12,36 +12,43 @@ from benchmarks.control_plane.servers import store
 from benchmarks.simulator.checks import MOST_STARTED, NEVER, Running, earliest_start
 from benchmarks.simulator.simulation import Record, Simulation
 from benchmarks.simulator.trace import (
+    KNOWN,
     LARGEST_FACTOR,
     SATURATING_RATE,
     SLOTS_PER_NODE,
+    Known,
     Trace,
     TracedJob,
     heavy_tail,
     kueue,
     saturated_heavy_tail,
     shortest_makespan,
+    wide_heavy_tail,
 )
 from server.placement import backfill, decide
 from server.placement.decide import Turns
+from server.placement.demand import LEAVES_WITHIN
 from server.queue import heads
 from server.scheduling.loop import TICK_SECONDS
 from server.scheduling.round import Placer
 
 
-def run(trace: Trace) -> Record:
+def run(trace: Trace, known: Known = "bounds") -> Record:
     with store("sqlite") as opened:
-        return Simulation(opened, trace).run()
+        return Simulation(opened, trace, known=known).run()
 
 
-def test_a_heavy_tailed_trace_runs_to_its_end_without_a_broken_rule() -> None:
-    trace = heavy_tail(100, 4, seed=1)
+@pytest.mark.parametrize("known", KNOWN)
+def test_a_heavy_tailed_trace_runs_to_its_end_without_a_broken_rule(known: Known) -> None:
+    trace = wide_heavy_tail(60, 4, seed=1)
 
-    record = run(trace)
+    record = run(trace, known)
 
     assert record.violations == []
-    assert record.placements == len(trace.jobs)
-    assert record.backfills > 0
+    assert record.placements == len(trace.jobs) + record.left
+    assert (record.backfills > 0) == (known != "nothing")
+    assert (record.left > 0, len(record.expected) > 0) == (known == "history",) * 2
+    assert max(record.kept_seconds, default=0) <= LEAVES_WITHIN.total_seconds()
     assert all(waited <= bound + TICK_SECONDS for waited, bound in record.head_waits)
     assert shortest_makespan(trace) <= record.makespan < 2 * shortest_makespan(trace)
 
@@ -62,9 +69,19 @@ def test_a_backfill_that_needs_a_kept_node_for_too_long_is_found(
 ) -> None:
     monkeypatch.setattr(decide, "needed_before", lambda _end, _keepers: set())
 
-    record = run(heavy_tail(100, 4, seed=1))
+    record = run(wide_heavy_tail(100, 4, seed=1))
 
     assert any("is put off" in violation for violation in record.violations)
+
+
+def test_a_head_that_those_which_overtook_it_keep_waiting_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Placer, "preempt", lambda _: 0)
+
+    record = run(wide_heavy_tail(60, 4, seed=1), "history")
+
+    assert max(record.kept_seconds) > LEAVES_WITHIN.total_seconds()
 
 
 def test_a_start_behind_the_head_that_is_no_backfill_is_found(
