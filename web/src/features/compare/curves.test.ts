@@ -8,7 +8,7 @@ import {
   nonFiniteTotal,
   readingAt,
 } from "@/shared/ui/chart/curve";
-import { runsOf } from "@/shared/ui/chart/plot/drawCurves";
+import { runsOf } from "@/shared/ui/chart/plot/drawExtremes";
 import { curvesOf, newestValue, smoothed } from "./curves";
 
 const job = (id: string, more: object = {}): ComparedJob =>

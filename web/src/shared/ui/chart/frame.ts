@@ -1,5 +1,6 @@
-// Which values the y axis holds: a run that diverges does not flatten the others.
+// Which values the y axis holds: a lone value far from all others does not flatten a curve.
 import type { Buckets, Extent } from "./curve";
+import { greatestExplained, quantile, usualSize } from "./outliers";
 
 export interface Frame {
   /** Least and greatest value on the axis; null without a finite value. */
@@ -9,31 +10,22 @@ export interface Frame {
   above: number | null;
 }
 
-/** A value is far when it is this many times as large as the usual ones. */
-const FAR = 10;
-/** A curve with far values shapes the axis by those up to this many times the usual ones. */
-const NEAR = 6;
+/** Outliers are cut only where the axis would be this many times as long as the rest is large. */
+const TOO_LONG = 20;
 
 /**
  * Return the values of the y axis for curves over each other.
  *
- * The usual size is the third quartile of a curve's magnitudes, of several curves the lower median.
- * A curve that has far values and others too has left the usual range: its values beyond `NEAR` lie
- * outside the axis. A curve whose values are all far has a scale of its own and is shown whole, as
- * every curve is when `isFull`.
+ * Every value is on the axis but outliers, and those only where they would flatten the rest. The
+ * usual size is that of the curve, of several curves the lower median. A curve whose values are
+ * all far from it has a scale of its own. With `isFull` every value is on the axis.
  */
 export function frameOfValues(curves: readonly Buckets[], isFull: boolean): Frame {
-  const size = isFull ? 0 : usualSize(curves);
-  const usual = size > 0 ? size : Number.POSITIVE_INFINITY;
-  const all = curves.flatMap(valuesOf);
-  const kept = curves.flatMap((curve) => {
-    const values = valuesOf(curve);
-    return hasLeft(values, FAR * usual)
-      ? values.filter((v) => Math.abs(v) <= NEAR * usual)
-      : values;
-  });
-  const [values, whole] = [extentOfValues(kept), extentOfValues(all)];
-  if (!values || !whole) return { values: null, below: null, above: null };
+  const whole = extentOfValues(curves.flatMap(valuesOf));
+  const kept = isFull ? whole : extentOfValues(explainedOf(curves));
+  if (!whole || !kept) return { values: whole, below: null, above: null };
+  const size = Math.max(Math.abs(kept[0]), Math.abs(kept[1]), kept[1] - kept[0]);
+  const values = whole[1] - whole[0] <= TOO_LONG * size ? whole : kept;
   return {
     values,
     below: whole[0] < values[0] ? whole[0] : null,
@@ -41,24 +33,27 @@ export function frameOfValues(curves: readonly Buckets[], isFull: boolean): Fram
   };
 }
 
-function usualSize(curves: readonly Buckets[]): number {
-  const sizes = curves.flatMap(({ min, max }) => {
-    const magnitudes = max.flatMap((high, at) =>
-      high === null ? [] : [Math.max(Math.abs(high), Math.abs(min[at] ?? high))],
-    );
-    return magnitudes.length === 0 ? [] : [quantile(magnitudes, 0.75)];
+const OTHER_SCALE = 10;
+
+/** The ends of what is explained of each curve. */
+function explainedOf(curves: readonly Buckets[]): number[] {
+  const sizes = curves.map(usualSize);
+  const common = quantile(
+    sizes.filter((size) => size > 0),
+    0.5,
+  );
+  return curves.flatMap((curve, at) => {
+    const values = valuesOf(curve);
+    const isOther = values.every((value) => Math.abs(value) > OTHER_SCALE * common);
+    const usual = isOther ? (sizes[at] ?? 0) : common;
+    const high = greatestExplained(curve.max, usual);
+    const low = greatestExplained(curve.min.map(negated), usual);
+    return [high, negated(low)].filter((value) => value !== null);
   });
-  return sizes.length === 0 ? 0 : quantile(sizes, 0.5);
 }
 
-/** The value at a share of the sorted ones, the lower of two. */
-function quantile(values: readonly number[], share: number): number {
-  const sorted = Float64Array.from(values).sort();
-  return sorted[Math.floor((sorted.length - 1) * share)] ?? 0;
-}
-
-function hasLeft(values: readonly number[], far: number): boolean {
-  return values.some((v) => Math.abs(v) > far) && values.some((v) => Math.abs(v) <= far);
+function negated(value: number | null): number | null {
+  return value === null ? null : -value;
 }
 
 function valuesOf({ min, max }: Buckets): number[] {

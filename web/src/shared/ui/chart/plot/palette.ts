@@ -1,5 +1,5 @@
 // Colours of a chart, read from the theme, and drawing within the plot's frame.
-import type uPlot from "uplot";
+import uPlot from "uplot";
 
 export interface Palette {
   mark: string;
@@ -34,4 +34,24 @@ export function inFrame(chart: uPlot, draw: (context: Context) => void): void {
   context.clip();
   draw(context);
   context.restore();
+}
+
+/** The least width in device pixels of which a line of any slope fills whole ones. */
+const WHOLE = 2;
+
+/** Width of a line in whole device pixels: a thinner one would mix with the ground everywhere. */
+export function thickness(width: number): number {
+  return Math.max(Math.round(width * uPlot.pxRatio), WHOLE);
+}
+
+const MOST_HEIGHTS = 100;
+
+/** On a logarithmic axis what is not positive lies below the frame. */
+export function pixel(chart: uPlot, place: number, value: number): [number, number] {
+  const { top, height } = chart.bbox;
+  const isBelow = chart.scales.y?.distr === 3 && value <= 0;
+  const found = isBelow ? top + 2 * height : chart.valToPos(value, "y", true);
+  // A canvas draws wrong lines to places that are millions of pixels away.
+  const far = MOST_HEIGHTS * height;
+  return [chart.valToPos(place, "x", true), Math.min(Math.max(found, top - far), top + far)];
 }
