@@ -1,5 +1,7 @@
 // Artifacts of one name as a sequence over steps, and a histogram as bars.
+
 import type { Artifact, Histogram } from "@/shared/api/types";
+import { count as grouped } from "@/shared/format/numbers";
 
 export interface Sequence {
   name: string;
@@ -50,6 +52,6 @@ export function apart({ nan, positive_infinity, negative_infinity }: Histogram):
   ];
   return parts
     .filter(([count]) => count > 0)
-    .map(([count, word]) => `${count.toLocaleString("en")} ${word}`)
+    .map(([count, word]) => `${grouped(count)} ${word}`)
     .join(", ");
 }

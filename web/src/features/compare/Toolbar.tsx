@@ -1,7 +1,7 @@
 // How the curves are drawn: axis, logarithm, smoothing, series and the stretch that is shown.
 import { useEffect, useId, useState } from "react";
 import { useDraft } from "@/shared/api/useSettled";
-import { plural } from "@/shared/format/numbers";
+import { fixed, plural } from "@/shared/format/numbers";
 import { AXIS_WORDS, type Axis } from "@/shared/ui/chart/axis";
 import { ChartToolbar } from "@/shared/ui/chart/ChartToolbar";
 import { Popover } from "@/shared/ui/Popover";
@@ -76,7 +76,7 @@ function Smoothing({ weight, onChange }: { weight: number; onChange: (weight: nu
         value={dragged}
         onChange={(event) => setDragged(Number(event.target.value))}
       />
-      <output htmlFor={id}>{dragged.toFixed(2)}</output>
+      <output htmlFor={id}>{fixed(dragged, 2)}</output>
     </span>
   );
 }

@@ -4,7 +4,7 @@ import { Link } from "react-router";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
 import type { ClusterGoodput } from "@/shared/api/types";
-import { count, NONE } from "@/shared/format/numbers";
+import { count, fixed, NONE } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Choice, Fact } from "@/shared/ui/Field";
@@ -80,7 +80,7 @@ function Content({ goodput, first }: { goodput: ClusterGoodput; first: string })
             note={
               rate === null
                 ? ""
-                : `, ${rate < 100 ? rate.toFixed(2) : count(rate)} in 1,000 node-days`
+                : `, ${rate < 100 ? fixed(rate, 2) : count(rate)} in 1,000 node-days`
             }
           />
         </dl>

@@ -1,6 +1,6 @@
 // The categories of the goodput ledger: their groups, and their shares of the bar.
 import type { ClusterGoodput, Goodput } from "@/shared/api/types";
-import { count, NONE } from "@/shared/format/numbers";
+import { count, fixed, NONE } from "@/shared/format/numbers";
 
 type SlotTimes = ClusterGoodput["categories"];
 type Category = Goodput["categories"][number]["category"];
@@ -87,7 +87,7 @@ function parts(times: readonly Time[], whole: number): Part[] {
 export function slotHours(slotMilliseconds: number): string {
   const hours = slotMilliseconds / 3_600_000;
   if (hours > 0 && hours < 0.05) return "<0.1 slot-hours";
-  return `${hours < 9.95 ? hours.toFixed(1) : count(hours)} slot-hours`;
+  return `${hours < 9.95 ? fixed(hours, 1) : count(hours)} slot-hours`;
 }
 
 function capitalized(words: string): string {
@@ -98,7 +98,7 @@ function capitalized(words: string): string {
 export function shareWords(share: number): string {
   if (share > 0 && share < 0.0005) return "<0.1 %";
   if (share < 1 && share >= 0.9995) return ">99.9 %";
-  return `${(share * 100).toFixed(1)} %`;
+  return `${fixed(share * 100, 1)} %`;
 }
 
 /** The same, and a dash where the share is unknown. */

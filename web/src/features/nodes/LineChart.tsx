@@ -1,5 +1,7 @@
 // Lines over time as a picture: values from zero, a gap where samples are missing.
+
 import { useId } from "react";
+import { fixed } from "@/shared/format/numbers";
 import { cx } from "@/shared/ui/cx";
 import { type Line, stretches } from "./history";
 
@@ -42,7 +44,7 @@ export function LineChart(props: LineChartProps) {
         stretches(points, seconds).map((stretch) => {
           const [first, last] = [stretch[0], stretch.at(-1)];
           if (!first || !last) return null;
-          const path = stretch.map(([at, value]) => `${x(at).toFixed(1)},${y(value).toFixed(1)}`);
+          const path = stretch.map(([at, value]) => `${fixed(x(at), 1)},${fixed(y(value), 1)}`);
           // A point alone would have no length.
           const drawn = path.length > 1 ? path.join("L") : `${path[0]}h2`;
           const colours = cx(`line-${(place % COLOURS) + 1}`, place >= COLOURS && "line-again");

@@ -1,7 +1,7 @@
 // One machine.
 import { Link } from "react-router";
 import type { NodeView } from "@/shared/api/types";
-import { bytes, plural } from "@/shared/format/numbers";
+import { bytes, fixed, plural } from "@/shared/format/numbers";
 import { moment } from "@/shared/format/time";
 import { Badge } from "@/shared/ui/Badge";
 import { cx } from "@/shared/ui/cx";
@@ -119,7 +119,7 @@ function Allocation({ node }: { node: NodeView }) {
 
 /** By how much a clock differs: `0.02 s ahead of`. */
 function skew(seconds: number): string {
-  return `${Math.abs(seconds).toFixed(2)} s ${seconds < 0 ? "behind" : "ahead of"}`;
+  return `${fixed(Math.abs(seconds), 2)} s ${seconds < 0 ? "behind" : "ahead of"}`;
 }
 
 /** Why nothing is placed on the node or on some of its slots, and what else is wrong. */

@@ -4,7 +4,7 @@ import { useState } from "react";
 import { Link } from "react-router";
 import { projectsQuery } from "@/shared/api/queries";
 import type { Project } from "@/shared/api/types";
-import { count, percent } from "@/shared/format/numbers";
+import { count, hours, percent } from "@/shared/format/numbers";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { cx } from "@/shared/ui/cx";
@@ -20,7 +20,6 @@ const DEFAULT = "default";
 /** Slot-hours pass without an event, and no event of a job reads the projects anew. */
 const REFRESH_MILLISECONDS = 5_000;
 
-const HOURS = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
 const COLUMNS: readonly Column[] = [
   { name: "name", label: "Name" },
   { name: "weight", label: "Weight", number: true },
@@ -107,10 +106,8 @@ function ProjectRow({ project, onOpen }: ProjectRowProps) {
             isFull={project.slot_hours_used >= quota}
           />
         )}
-        <span>{HOURS.format(project.slot_hours_used)}</span>
-        <span className="faint">
-          {quota === null ? " without a limit" : ` of ${HOURS.format(quota)}`}
-        </span>
+        <span>{hours(project.slot_hours_used)}</span>
+        <span className="faint">{quota === null ? " without a limit" : ` of ${hours(quota)}`}</span>
       </td>
       <td className="number">{count(project.waiting_jobs)}</td>
       <td className="project-actions">

@@ -3,7 +3,7 @@ import { queryOptions, useQuery } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
 import type { Job, Ranks as RanksView } from "@/shared/api/types";
-import { count, percent } from "@/shared/format/numbers";
+import { count, fixed, percent } from "@/shared/format/numbers";
 import { fine, moment } from "@/shared/format/time";
 import { at } from "@/shared/job/api";
 import { Badge } from "@/shared/ui/Badge";
@@ -112,7 +112,7 @@ function Slowest({ spans, slow }: { spans: readonly Span[]; slow: ReadonlySet<nu
             </span>
           </td>
           <td className="number">{fine(ownSeconds(span))}</td>
-          <td className="number">{factor.toFixed(2)} x</td>
+          <td className="number">{fixed(factor, 2)} x</td>
           <td className="number">{fine(span.data_seconds)}</td>
           <td className="number">{fine(span.wait_seconds)}</td>
         </tr>
@@ -135,7 +135,7 @@ function History({ stragglers }: Pick<RanksView, "stragglers">) {
       {stragglers.map((one) => (
         <tr key={`${one.rank}-${one.step}`}>
           <td>
-            rank {count(one.rank)} · {one.kind} {one.factor.toFixed(2)} x
+            rank {count(one.rank)} · {one.kind} {fixed(one.factor, 2)} x
           </td>
           <td>
             {one.node} · {one.slot}

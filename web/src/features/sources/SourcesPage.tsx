@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { sessionQuery, sourcesQuery } from "@/shared/api/queries";
 import type { Source } from "@/shared/api/types";
-import { count, plural } from "@/shared/format/numbers";
+import { count, hours, plural } from "@/shared/format/numbers";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
@@ -15,8 +15,6 @@ import { standingOf } from "./state";
 import "./sources.css";
 
 const REFRESH_MILLISECONDS = 5_000;
-const HOURS = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
-
 export function SourcesPage() {
   const sources = useQuery({ ...sourcesQuery, refetchInterval: REFRESH_MILLISECONDS });
   const isAdmin = useQuery(sessionQuery).data?.kind === "admin";
@@ -95,10 +93,7 @@ function SourceCard({ source, isAdmin }: { source: Source; isAdmin: boolean }) {
         />
         <Fact
           name="Node-hours this month"
-          value={
-            HOURS.format(source.node_hours_this_month) +
-            (quota == null ? "" : ` / ${HOURS.format(quota)}`)
-          }
+          value={hours(source.node_hours_this_month) + (quota == null ? "" : ` / ${hours(quota)}`)}
         />
       </dl>
       <Requests source={name} isAdmin={isAdmin} />

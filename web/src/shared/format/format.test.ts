@@ -2,16 +2,22 @@ import { describe, expect, it } from "vitest";
 import { bytes, count, metric, numberOf, percent, plural, short, shortCount } from "./numbers";
 import { formatOf } from "./series";
 import { command, quoted } from "./shell";
+import { tickLabels } from "./ticks";
 import { age, duration } from "./time";
 
 describe("numbers", () => {
   it.each([
     [2.34191234, "2.3419"],
-    [0.5, "0.50000"],
+    [0.5, "0.5"],
+    [0.001, "1e-3"],
+    [0.00012345, "1.234e-4"],
+    [0.0312, "0.0312"],
+    [1, "1"],
+    [-0.25, "-0.25"],
     [12345.678, "12346"],
     [123456.7, "123,457"],
     [1.2345e-5, "1.234e-5"],
-    [7.1e6, "7.100e6"],
+    [7.1e6, "7.1e6"],
     [0, "0"],
     ["NaN", "NaN"],
     ["-Infinity", "−∞"],
@@ -53,8 +59,37 @@ describe("numbers", () => {
   });
 });
 
+describe("one format", () => {
+  const sources = import.meta.glob<string>("../../**/*.{ts,tsx}", {
+    query: "?raw",
+    import: "default",
+    eager: true,
+  });
+
+  it("is that of these files: no page formats a number by itself", () => {
+    const own = Object.entries(sources).filter(
+      ([path, text]) =>
+        !/^\.\/|\/shared\/format\/|\.test\.|schema\.ts$/.test(path) &&
+        /\.(toFixed|toExponential|toLocaleString)\(|NumberFormat\(/.test(text),
+    );
+    expect(Object.keys(sources).length).toBeGreaterThan(200);
+    expect(own.map(([path]) => path)).toEqual([]);
+  });
+
+  it("writes a value as the tick at its height, within the digits of both", () => {
+    for (const value of [0.001, 0.0003, 0.02, 0.5, 2, 1.25, 40, 1e-7]) {
+      expect(metric(value)).toBe(tickLabels([value], true)[0]);
+    }
+  });
+});
+
 describe("times", () => {
   it.each([
+    [0, "0 s"],
+    [0.0004, "0.4 ms"],
+    [0.06, "0.06 s"],
+    [0.524, "0.52 s"],
+    [0.999, "1.0 s"],
     [4.21, "4.2 s"],
     [9.97, "10 s"],
     [59.7, "1 min 00 s"],

@@ -1,4 +1,4 @@
-// Numbers as text: a fixed number of significant digits, so that columns stay still while they change.
+// Numbers as text, for every page: nothing else of the dashboard formats one.
 
 /** Text in place of an absent value. */
 export const NONE = "–";
@@ -19,22 +19,48 @@ export function count(value: number | null | undefined): string {
   return value == null ? NONE : GROUPED.format(value);
 }
 
+const TENTHS = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
+
+/** Hours with one decimal at most: `1,204.5` */
+export function hours(value: number): string {
+  return TENTHS.format(value);
+}
+
 /** `1 slot`, `3 slots` */
 export function plural(value: number, noun: string, nouns = `${noun}s`): string {
   return `${count(value)} ${value === 1 ? noun : nouns}`;
 }
 
-/** A loss or another metric with five significant digits: `2.3419`, `1.234e-5`, `NaN`, `∞`. */
+/**
+ * A loss or another metric: `2.3419`, `0.5`, `1e-3`, `1.234e-5`, `NaN`, `∞`.
+ *
+ * Five significant digits at most and no zeros behind them, as ticks have none; below a hundredth, and
+ * from a million on, with an exponent.
+ */
 export function metric(value: unknown): string {
   const number = numberOf(value);
   if (number === null) return NONE;
   if (Number.isNaN(number)) return "NaN";
   if (!Number.isFinite(number)) return number > 0 ? "∞" : "−∞";
-  if (number === 0) return "0";
   const size = Math.abs(number);
-  if (size >= 1e6 || size < 1e-3) return number.toExponential(3).replace("e+", "e");
-  const text = number.toPrecision(5);
-  return size >= 1e5 ? GROUPED.format(number) : text;
+  if (number !== 0 && (size >= 1e6 || size < 1e-2)) return exponential(number, 4);
+  return size >= 1e5 ? GROUPED.format(number) : significant(number, 5);
+}
+
+/** A number with some significant digits at most, without zeros at its end: `0.381`, `61.3`, `2`. */
+export function significant(value: number, digits: number): string {
+  return String(Number(value.toPrecision(digits)));
+}
+
+/** `1.25e-3`, with some significant digits at most. */
+export function exponential(value: number, digits: number): string {
+  const [mantissa = "", exponent = "0"] = value.toExponential(digits - 1).split("e");
+  return `${Number(mantissa)}e${Number(exponent)}`;
+}
+
+/** A number with decimals that stay while it changes: `1.04`, `0.95`. */
+export function fixed(value: number, decimals: number): string {
+  return value.toFixed(decimals);
 }
 
 const SHORT: readonly (readonly [number, string])[] = [
@@ -67,7 +93,7 @@ export function shortCount(value: number | null | undefined): string {
 export function percent(share: number | null | undefined): string {
   if (share == null) return NONE;
   const value = share * 100;
-  return `${Number.isInteger(value) ? value : value.toFixed(1)} %`;
+  return `${Number.isInteger(value) ? value : fixed(value, 1)} %`;
 }
 
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -87,11 +113,4 @@ export function bytes(value: number | null | undefined): string {
 /** `1.30 GiB/s`, from bytes and the time that they took. */
 export function bandwidth(size: number, seconds: number | null | undefined): string {
   return seconds ? `${bytes(size / seconds)}/s` : NONE;
-}
-
-/** A large number without zeros at its end: `1.5k` where `short` has `1.50k`. */
-export function shortest(value: number): string {
-  return short(value).replace(/\.(\d*?)0+(?=[kMGTP]$)/, (_, kept: string) =>
-    kept ? `.${kept}` : "",
-  );
 }

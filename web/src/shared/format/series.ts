@@ -1,5 +1,5 @@
 // Series of metrics: which ones most people want, and how their values are written.
-import { metric, short } from "./numbers";
+import { metric, short, significant } from "./numbers";
 import { duration } from "./time";
 
 /** Drawn first, in this order, where the job has them. */
@@ -18,7 +18,7 @@ export const FIRST = [
 /** Return how values of a series are written: by the unit that its name carries. */
 export function formatOf(name: string): (value: number) => string {
   if (name.endsWith("_seconds")) return duration;
-  if (name.endsWith("_gib")) return (gib) => `${Number(gib.toPrecision(3))} GiB`; // as on the axis
+  if (name.endsWith("_gib")) return (gib) => `${significant(gib, 3)} GiB`; // as on the axis
   if (name.includes("tokens") || name.includes("sequences")) return short;
-  return (value) => metric(value).replace(/\.?0+e/, "e");
+  return metric;
 }

@@ -1,15 +1,17 @@
 // Durations and moments as text, never wider than they need be.
-import { NONE } from "./numbers";
+import { fixed, NONE, significant } from "./numbers";
 
 const MINUTE = 60;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 
-/** Two units at most: `4.2 s`, `45 s`, `3 min 20 s`, `2 h 05 min`, `6 d 03 h`. */
+/** Two units at most: `4 ms`, `0.06 s`, `4.2 s`, `45 s`, `3 min 20 s`, `2 h 05 min`, `6 d 03 h`. */
 export function duration(seconds: number | null | undefined): string {
   if (seconds == null || !Number.isFinite(seconds)) return NONE;
   if (seconds < 0) return `−${duration(-seconds)}`;
-  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  if (seconds < 0.00995) return seconds === 0 ? "0 s" : `${significant(seconds * 1000, 2)} ms`;
+  if (seconds < 0.995) return `${significant(seconds, 2)} s`;
+  if (seconds < 9.95) return `${fixed(seconds, 1)} s`;
   const whole = Math.round(seconds);
   if (whole < MINUTE) return `${whole} s`;
   if (whole < HOUR) return `${Math.floor(whole / MINUTE)} min ${two(whole % MINUTE)} s`;
@@ -20,8 +22,8 @@ export function duration(seconds: number | null | undefined): string {
 
 /** A duration of which hundredths matter: `0.02 s`, `3.40 s`, `45 s`. */
 export function fine(seconds: number | null | undefined): string {
-  if (seconds == null || !(seconds >= 0 && seconds < 9.995)) return duration(seconds);
-  return `${seconds.toFixed(2)} s`;
+  if (seconds == null || !(seconds >= 0.00995 && seconds < 9.995)) return duration(seconds);
+  return `${fixed(seconds, 2)} s`;
 }
 
 /** One unit, for columns and ages: `now`, `45 s`, `3 min`, `2 h`, `6 d`. */

@@ -1,6 +1,8 @@
 // How command lines name a job and its checkpoints.
+
 import { useQuery } from "@tanstack/react-query";
 import type { Job } from "@/shared/api/types";
+import { count } from "@/shared/format/numbers";
 import { nameIsUniqueQuery } from "./api";
 
 /** Return the job's name where no other job has it, else its id. */
@@ -38,5 +40,5 @@ export function stepOf(checkpointId: string): number {
 export function checkpointWords(checkpointId: string): string {
   const match = /\.a(\d+)\.step-(\d+)$/.exec(checkpointId);
   if (!match) return checkpointId;
-  return `step ${Number(match[2]).toLocaleString("en-US")} of attempt ${match[1]}`;
+  return `step ${count(Number(match[2]))} of attempt ${match[1]}`;
 }

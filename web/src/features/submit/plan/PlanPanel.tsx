@@ -4,7 +4,7 @@ import type { ReactNode } from "react";
 import type { ApiError } from "@/shared/api/errors";
 import type { AnyPlan, Plan, Problem, ProgramPlan, RankedLayout } from "@/shared/api/types";
 import type { JsonObject } from "@/shared/format/document";
-import { bytes, count, plural, short, shortCount } from "@/shared/format/numbers";
+import { bytes, count, exponential, plural, short, shortCount } from "@/shared/format/numbers";
 import { autoWords } from "@/shared/format/spec";
 import { Badge } from "@/shared/ui/Badge";
 import { CommandLine } from "@/shared/ui/CommandLine";
@@ -93,7 +93,7 @@ function TrainerView({ plan, onLayout }: { plan: Plan } & Pick<PlanPanelProps, "
     ["Parameters", shortCount(plan.parameters.total), count(plan.parameters.total)],
     ["Tokens per step", shortCount(plan.tokens_per_step), count(plan.tokens_per_step)],
     ["Total tokens", shortCount(plan.total_tokens), count(plan.total_tokens)],
-    ["Total FLOPs", short(plan.total_flops), plan.total_flops.toExponential(2)],
+    ["Total FLOPs", short(plan.total_flops), exponential(plan.total_flops, 3)],
     ["Checkpoint", bytes(plan.checkpoint_bytes), `${count(plan.checkpoint_bytes)} bytes`],
     [
       "Checkpoints kept",

@@ -3,6 +3,7 @@ import { useState } from "react";
 import type { Plan, RankedLayout } from "@/shared/api/types";
 import { bytes, percent, plural, short } from "@/shared/format/numbers";
 import { calibrationWords } from "@/shared/format/prediction";
+import { fine } from "@/shared/format/time";
 import { cx } from "@/shared/ui/cx";
 
 /** Rows that are shown at first, besides the draft's own layout. */
@@ -82,7 +83,7 @@ function LayoutRow({ option, fastest, isOwn, onChoose }: LayoutRowProps) {
       </span>
       <span
         className="ranked-speed"
-        title={`${speed.step_seconds.toPrecision(3)} s a step; ${spentWords(speed)}`}
+        title={`${fine(speed.step_seconds)} a step; ${spentWords(speed)}`}
       >
         {short(speed.tokens_per_second)}
         <span className="visually-hidden"> tokens/s, </span>

@@ -1,5 +1,6 @@
 // The horizontal axis of a chart: its ticks, places and stretches of it as text.
-import { count, short, shortest } from "@/shared/format/numbers";
+import { count, short } from "@/shared/format/numbers";
+import { tickLabels } from "@/shared/format/ticks";
 import { duration } from "@/shared/format/time";
 import type { Extent } from "./curve";
 
@@ -25,13 +26,11 @@ export function gapsOf(axis: Axis): number[] | undefined {
   return axis === "seconds" ? CLOCK_GAPS : undefined;
 }
 
-/** A tick of an axis. */
-export function tickOf(axis: Axis): (place: number) => string {
-  return axis === "seconds" ? clock : wholeStep;
-}
-
-function wholeStep(step: number): string {
-  return Number.isInteger(step) ? shortest(step) : "";
+/** Labels of the ticks of an axis; a place that is no whole step has none. */
+export function labelsOf(axis: Axis, places: readonly number[]): string[] {
+  if (axis === "seconds") return places.map(clock);
+  const labels = tickLabels(places.filter(Number.isInteger));
+  return places.map((place) => (Number.isInteger(place) ? (labels.shift() ?? "") : ""));
 }
 
 /** `45 s`, `1:30 min`, `5 min`, `2:30 h`, `3 d`: as short as ticks must be. */

@@ -3,7 +3,7 @@
 import { type RefObject, useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
 import { watchTheme } from "@/shared/theme/theme";
-import { type Axis, gapsOf, tickOf, wholeStretch } from "../axis";
+import { type Axis, gapsOf, labelsOf, wholeStretch } from "../axis";
 import type { ChartCursor } from "../cursor";
 import { type Curve, type Extent, readingAt } from "../curve";
 import type { Frame } from "../frame";
@@ -56,7 +56,10 @@ export function usePlot(element: RefObject<HTMLDivElement | null>, setup: PlotSe
     const options = optionsOf({ shown: () => shown.current, width, height, axis, scale });
     const made = new uPlot(options, dataOf(shown.current), parent);
     setChart(made);
-    const resized = new ResizeObserver(() => made.setSize({ width: parent.clientWidth, height }));
+    const resized = new ResizeObserver(() => {
+      made.setSize({ width: parent.clientWidth, height });
+      if (!isUnderPointer(made)) placeCursor(made, cursor);
+    });
     resized.observe(parent);
     const unwatch = watchTheme(() => made.redraw(false, true));
     return () => {
@@ -65,23 +68,34 @@ export function usePlot(element: RefObject<HTMLDivElement | null>, setup: PlotSe
       made.destroy();
       setChart(null);
     };
-  }, [element, height, axis, scale]);
+  }, [element, height, axis, scale, cursor]);
   const [first, last] = stretch;
   // biome-ignore lint/correctness/useExhaustiveDependencies: curves and marks are drawn again too
   useEffect(() => {
     chart?.setData(dataOf({ stretch: [first, last], frame }));
   }, [chart, curves, marks, frame, first, last]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the scale has changed under the cursor
+  useEffect(() => {
+    if (chart && !isUnderPointer(chart)) placeCursor(chart, cursor);
+  }, [chart, cursor, first, last]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: another job stands out now
   useEffect(() => chart?.redraw(false, false), [chart, focus]);
   useEffect(() => {
     if (!chart) return;
-    return cursor.watch(() => {
-      const { place } = cursor;
-      const left = place ? chart.valToPos(place.step, "x") : -10;
-      chart.setCursor({ left, top: place ? 0 : -10 }, false);
-    });
+    return cursor.watch(() => placeCursor(chart, cursor));
   }, [chart, cursor]);
   return chart;
+}
+
+function isUnderPointer({ over }: uPlot): boolean {
+  return over.matches(":hover");
+}
+
+/** Show the common place; what a chart does not show lies left of it, out of sight. */
+function placeCursor(chart: uPlot, { place }: ChartCursor): void {
+  const left = place ? chart.valToPos(place.step, "x") : -1;
+  const isShown = left >= 0 && left <= chart.over.clientWidth;
+  chart.setCursor(isShown ? { left, top: 0 } : { left: -10, top: -10 }, false);
 }
 
 const NEAR_PIXELS = 24;
@@ -112,7 +126,6 @@ interface PlotOptions {
 
 function optionsOf({ shown, width, height, axis, scale }: PlotOptions): uPlot.Options {
   const palette = (chart: uPlot) => paletteOf(chart.root);
-  const tick = tickOf(axis);
   return {
     width,
     height,
@@ -127,7 +140,7 @@ function optionsOf({ shown, width, height, axis, scale }: PlotOptions): uPlot.Op
         size: 24,
         space: 64,
         incrs: gapsOf(axis),
-        values: (_, splits) => splits.map(tick),
+        values: (_, splits) => labelsOf(axis, splits),
       }),
       valueAxis(palette, scale),
     ],
@@ -161,7 +174,7 @@ function dataOf({ stretch, frame }: Pick<Shown, "stretch" | "frame">): uPlot.Ali
 /** uPlot calls this after each drawing too, and after the cursor was moved by code: no pointer. */
 function moved(chart: uPlot, onPoint: Shown["onPoint"]): void {
   const { left = -1, top = -1 } = chart.cursor;
-  const isOver = chart.over.matches(":hover");
+  const isOver = isUnderPointer(chart);
   if (isOver && left >= 0) onPoint(chart.posToVal(left, "x"), top);
   else if (!isOver && left < 0) onPoint(null, top);
 }

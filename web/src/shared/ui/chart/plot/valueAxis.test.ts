@@ -1,7 +1,9 @@
 import { describe, expect, test } from "vitest";
+import { tickLabels } from "@/shared/format/ticks";
+import { labelsOf } from "../axis";
 import { type Curve, stretchOf } from "../curve";
 import { SINGLE } from "../looks";
-import { logTicks, padded, tick } from "./valueAxis";
+import { logTicks, padded } from "./valueAxis";
 
 const curve = (steps: number[]): Curve => ({
   slot: 0,
@@ -43,18 +45,47 @@ describe("axes", () => {
     expect(logTicks(2.32, 2.67)).toEqual([2.35, 2.4, 2.45, 2.5, 2.55, 2.6, 2.65]);
   });
 
+  test("ticks of a logarithmic axis do not overlap, in one power of ten nor in fifty", () => {
+    for (const [low, high] of [
+      [1, 9.9],
+      [2.1, 7.9],
+      [1e-12, 1e3],
+      [1e-30, 1e20],
+      [3, 3.1],
+    ] as const) {
+      const ticks = logTicks(low, high, 0.12);
+      const gaps = ticks.slice(1).map((value, at) => Math.log10(value / (ticks[at] ?? 1)));
+      expect(ticks.length).toBeGreaterThan(2);
+      expect(Math.min(...gaps) / Math.log10(high / low)).toBeGreaterThanOrEqual(0.12 - 1e-9);
+      expect(new Set(tickLabels(ticks, true)).size).toBe(ticks.length);
+    }
+  });
+
   test("ticks have as many digits as tell them apart", () => {
-    expect(tick(2.5, 3, 0.5)).toBe("2.5");
-    expect(tick(2, 3, 1)).toBe("2");
-    expect(tick(2.25, 2.5, 0.05)).toBe("2.25");
-    expect(tick(0.0003, 0.0003, 0.0001)).toBe("3e-4");
-    expect(tick(3.25, 3.5, 0.25)).toBe("3.25");
-    expect(tick(0.1 + 0.2, 0.5, 0.1)).toBe("0.3");
-    expect(tick(150_000, 150_000, 50_000)).toBe("150k");
-    expect(tick(100_000, 150_000, 50_000)).toBe("100k");
-    expect(tick(12_500, 15_000, 2_500)).toBe("12.5k");
-    expect(tick(35_000, 40_000, 5_000)).toBe("35k");
-    expect(tick(1_000_000, 1_500_000, 500_000)).toBe("1M");
-    expect(tick(0, 10, 1)).toBe("0");
+    expect(tickLabels([2, 2.5, 3])).toEqual(["2.0", "2.5", "3.0"]);
+    expect(tickLabels([0, 1, 2, 10])).toEqual(["0", "1", "2", "10"]);
+    expect(tickLabels([2.2, 2.25])).toEqual(["2.20", "2.25"]);
+    expect(tickLabels([0.1, 0.1 + 0.2, 0.5])).toEqual(["0.1", "0.3", "0.5"]);
+    expect(tickLabels([1e-4, 2e-4, 3e-4])).toEqual(["1e-4", "2e-4", "3e-4"]);
+    expect(tickLabels([1e-3, 1.01e-3, 1.02e-3])).toEqual(["1e-3", "1.01e-3", "1.02e-3"]);
+    expect(tickLabels([100_000, 150_000])).toEqual(["100k", "150k"]);
+    expect(tickLabels([12_500, 15_000])).toEqual(["12.5k", "15k"]);
+    expect(tickLabels([500_000, 1_500_000])).toEqual(["500k", "1.5M"]);
+    expect(tickLabels([264_995, 265_000, 265_005])).toEqual(["264,995", "265,000", "265,005"]);
+    expect(tickLabels([0.01, 0.1, 1, 1e4], true)).toEqual(["0.01", "0.1", "1", "10k"]);
+    expect(labelsOf("step", [1, 1.5, 2])).toEqual(["1", "", "2"]);
+  });
+
+  test("labels never repeat, wherever an axis stands", () => {
+    for (const middle of [0, 1e-7, 0.001, 0.0199, 1, 2.31, 999.5, 9_999, 265_000, 3e6, 7.2e9]) {
+      for (const unit of [1, 2, 2.5, 5]) {
+        for (const power of [-6, -4, -2, 0, 2]) {
+          const gap = unit * 10 ** power * Math.max(middle, 1e-6);
+          const from = Math.round(middle / gap);
+          const ticks = [-2, -1, 0, 1, 2].map((n) => Number(((from + n) * gap).toPrecision(12)));
+          expect([ticks, new Set(tickLabels(ticks)).size]).toEqual([ticks, ticks.length]);
+        }
+      }
+    }
   });
 });

@@ -1,6 +1,6 @@
 // The value axis of a chart: its range, linear or logarithmic, and its ticks.
 import type uPlot from "uplot";
-import { shortest } from "@/shared/format/numbers";
+import { tickLabels } from "@/shared/format/ticks";
 import type { Extent } from "../curve";
 import type { Palette } from "./palette";
 
@@ -8,6 +8,7 @@ export type ValueScale = "linear" | "log";
 
 const VALUE_AXIS = 52;
 const FONT_SIZE = 11;
+const LABEL_GAP = 6;
 
 /** Values of the y axis: those of the shown buckets with a margin, zero kept where it is near. */
 export function padded([low, high]: Extent): [number, number] {
@@ -26,16 +27,28 @@ export function framed(found: Extent | null, scale: ValueScale): [number, number
 
 /** The y axis; on a logarithmic one the ticks are round numbers, also within one power of ten. */
 export function valueAxis(palette: (chart: uPlot) => Palette, scale: ValueScale): uPlot.Axis {
-  const own = { size: VALUE_AXIS, space: 28 };
-  if (scale === "linear") return axisOf(palette, { ...own, values: valueTicks });
+  const own = { size: sizeOf, space: 28 };
+  if (scale === "linear") {
+    return axisOf(palette, { ...own, values: (_, splits) => tickLabels(splits) });
+  }
   return axisOf(palette, {
     ...own,
-    splits: (_chart, _axis, low, high) => logTicks(low, high),
+    splits: (chart, _axis, low, high) => logTicks(low, high, LOG_SPACE / chart.over.clientHeight),
     filter: (_, splits) => splits,
-    values: (_, splits) => splits.map((value) => tick(value, value, value)),
+    values: (_, splits) => tickLabels(splits, true),
   });
 }
 
+const DIGIT_WIDTH = 6.4;
+
+/** Room for the longest label: uPlot asks again when labels change. */
+function sizeOf(_: uPlot, labels: string[] | null): number {
+  const longest = Math.max(0, ...(labels ?? []).map((label) => label.length));
+  return Math.max(VALUE_AXIS, Math.ceil(longest * DIGIT_WIDTH) + LABEL_GAP + 4);
+}
+
+/** Pixels between two ticks of a logarithmic axis at least. */
+const LOG_SPACE = 18;
 const LEAST_TICKS = 3;
 const DECADES: readonly (readonly number[])[] = [
   [1],
@@ -44,21 +57,41 @@ const DECADES: readonly (readonly number[])[] = [
   [1, 2, 3, 4, 5, 6, 7, 8, 9],
 ];
 
-/** Round numbers between two positive ones, evenly strewn over a logarithmic axis. */
-export function logTicks(low: number, high: number): number[] {
+/**
+ * Return round numbers between two positive ones, evenly strewn over a logarithmic axis.
+ *
+ * `room` is the share of the axis between two of them at least.
+ */
+export function logTicks(low: number, high: number, room = 0): number[] {
+  const gap = room * Math.log10(high / low);
   const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  const every = Math.max(Math.ceil(gap), 1);
   const powers = Array.from({ length: last - first + 1 }, (_, n) => first + n);
   for (const digits of DECADES) {
     const ticks = powers
+      .filter((power) => power % every === 0)
       .flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`)))
       .filter((value) => value >= low && value <= high);
-    if (ticks.length >= LEAST_TICKS) return ticks;
+    if (ticks.length >= LEAST_TICKS) return apart(ticks, gap);
   }
   // Within less than two digits the axis is as good as linear.
-  const gap = 10 ** Math.floor(Math.log10(high - low)) / 2;
-  const from = Math.ceil(low / gap);
-  const ticks = Array.from({ length: Math.floor(high / gap) - from + 1 }, (_, n) => from + n);
-  return ticks.map((times) => Number((times * gap).toPrecision(12)));
+  const unit = 10 ** Math.floor(Math.log10(high - low)) / 2;
+  const from = Math.ceil(low / unit);
+  const ticks = Array.from({ length: Math.floor(high / unit) - from + 1 }, (_, n) => from + n);
+  return apart(
+    ticks.map((times) => Number((times * unit).toPrecision(12))),
+    gap,
+  );
+}
+
+/** Leave out ticks that are nearer to the one before than a gap, in powers of ten. */
+function apart(ticks: readonly number[], gap: number): number[] {
+  let last = 0;
+  return ticks.filter((value) => {
+    if (last > 0 && Math.log10(value / last) < gap) return false;
+    last = value;
+    return true;
+  });
 }
 
 export function axisOf(palette: (chart: uPlot) => Palette, own: uPlot.Axis): uPlot.Axis {
@@ -67,31 +100,7 @@ export function axisOf(palette: (chart: uPlot) => Palette, own: uPlot.Axis): uPl
     grid: { stroke: (chart) => palette(chart).grid, width: 1 },
     ticks: { show: false },
     font: `${FONT_SIZE}px system-ui, sans-serif`,
-    gap: 6,
+    gap: LABEL_GAP,
     ...own,
   };
-}
-
-function valueTicks(_: uPlot, splits: (number | null)[]): string[] {
-  const shown = splits.filter((value) => value !== null);
-  const greatest = Math.max(...shown.map(Math.abs));
-  const gap = Math.min(...shown.slice(1).map((value, index) => value - (shown[index] ?? 0)));
-  return splits.map((value) => (value === null ? "" : tick(value, greatest, gap)));
-}
-
-/** A value of an axis, with as many digits as distinguish it from its neighbour. */
-export function tick(value: number, greatest: number, gap: number): string {
-  if (value === 0) return "0";
-  if (greatest >= 1e4) return shortest(value);
-  if (greatest < 1e-2) return value.toExponential(1).replace(".0e", "e");
-  return value.toFixed(decimalsOf(gap));
-}
-
-/** The fewest decimals with which multiples of a gap are exact, up to six. */
-function decimalsOf(gap: number): number {
-  let decimals = 0;
-  while (decimals < 6 && Math.abs(gap * 10 ** decimals - Math.round(gap * 10 ** decimals)) > 1e-6) {
-    decimals += 1;
-  }
-  return decimals;
 }
