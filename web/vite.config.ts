@@ -11,6 +11,6 @@ export default defineConfig(({ mode }) => {
     build: { target: "es2022", assetsInlineLimit: 0 },
     // The server refuses writes whose Origin is not its own, so the proxy sends the server's own origin.
     server: { proxy: { "/api": { target, changeOrigin: true, headers: { origin: target } } } },
-    test: { environment: "node", include: ["src/**/*.test.{ts,tsx}"] },
+    test: { css: true, environment: "node", include: ["src/**/*.test.{ts,tsx}"] },
   };
 });

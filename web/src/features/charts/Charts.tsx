@@ -121,8 +121,9 @@ interface PanelProps extends Omit<PanelsProps, "names"> {
 
 function Panel({ name, curves, marks, range, view, cursor, isPending }: PanelProps) {
   const format = useMemo(() => formatOf(name), [name]);
+  const { smoothing } = view;
   const shownMarks = useMemo(() => labelled(marks), [marks]);
-  const drawn = useMemo(() => drawnCurves(curves), [curves]);
+  const drawn = useMemo(() => drawnCurves(curves, smoothing), [curves, smoothing]);
   const lineage = drawn.find(({ isBranch }) => !isBranch);
   return (
     <Chart
@@ -135,7 +136,9 @@ function Panel({ name, curves, marks, range, view, cursor, isPending }: PanelPro
       onZoom={(to) => view.change({ range: to })}
       cursor={cursor}
       format={format}
-      describe={(place) => describePlace(lineage, marks, place)}
+      describe={(place) =>
+        `${describePlace(lineage, marks, place)}${smoothing > 0 ? ", smoothed" : ""}`
+      }
       isFull={view.isFull}
       marks={shownMarks}
       caption={lineage && <Readout curve={lineage} cursor={cursor} format={format} />}

@@ -13,6 +13,7 @@ import { at } from "@/shared/job/api";
 import { useStream } from "@/shared/stream/useStream";
 import type { Curve, Extent } from "@/shared/ui/chart/curve";
 import { BRANCH, SINGLE } from "@/shared/ui/chart/looks";
+import { smoothed } from "@/shared/ui/chart/smoothed";
 
 const MAX_POINTS = 1000;
 const REFRESH_MILLISECONDS = 2_000;
@@ -149,13 +150,17 @@ function isLineage({ branch }: MetricCurve): boolean {
   return branch === LINEAGE;
 }
 
-/** Return the curves of one series as a chart draws them; without a lineage the first stands for it. */
-export function drawnCurves(curves: readonly MetricCurve[]): Curve[] {
+/**
+ * Return the curves of one series as a chart draws them; without a lineage the first stands for it.
+ *
+ * @param smoothing weight of the past in their moving average
+ */
+export function drawnCurves(curves: readonly MetricCurve[], smoothing = 0): Curve[] {
   const lineage = curves.find(isLineage) ?? curves[0];
-  return curves.map((curve) => drawnCurve(curve, curve !== lineage));
+  return curves.map((curve) => drawnCurve(curve, curve !== lineage, smoothing));
 }
 
-function drawnCurve(curve: MetricCurve, isBranch: boolean): Curve {
+function drawnCurve(curve: MetricCurve, isBranch: boolean, smoothing: number): Curve {
   const { steps, last } = curve;
   return {
     slot: 0,
@@ -166,7 +171,7 @@ function drawnCurve(curve: MetricCurve, isBranch: boolean): Curve {
     x: steps,
     steps,
     last,
-    smooth: last,
+    smooth: smoothed(last, smoothing),
     min: curve.min,
     max: curve.max,
     count: curve.count,

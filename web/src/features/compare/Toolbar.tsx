@@ -1,11 +1,10 @@
 // How the curves are drawn: axis, logarithm, smoothing, series and the stretch that is shown.
-import { useEffect, useId, useState } from "react";
-import { useDraft } from "@/shared/api/useSettled";
-import { fixed, plural } from "@/shared/format/numbers";
+import { useEffect, useState } from "react";
+import { plural } from "@/shared/format/numbers";
 import { AXIS_WORDS, type Axis } from "@/shared/ui/chart/axis";
 import { ChartToolbar } from "@/shared/ui/chart/ChartToolbar";
 import { Popover } from "@/shared/ui/Popover";
-import { type CompareView, MOST_NAMES, MOST_SMOOTHING } from "@/shared/url/pages";
+import { type CompareView, MOST_NAMES } from "@/shared/url/pages";
 import type { ChangeView } from "./view";
 
 interface ToolbarProps {
@@ -21,7 +20,6 @@ export function Toolbar({ view, change, known, names }: ToolbarProps) {
   return (
     <ChartToolbar view={view} axis={view.axis} change={change}>
       <AxisChoice axis={view.axis} onChange={(axis) => change({ axis, range: null })} />
-      <Smoothing weight={view.smoothing} onChange={(smoothing) => change({ smoothing })} />
       <Popover
         button={`Metrics: ${names.length} of ${known.length}`}
         buttonClassName="button button-small"
@@ -53,31 +51,6 @@ function AxisChoice({ axis, onChange }: { axis: Axis; onChange: (axis: Axis) => 
         </button>
       ))}
     </fieldset>
-  );
-}
-
-const REST_MILLISECONDS = 120;
-
-/** What is dragged is shown at once in words, and goes into the URL after a short rest. */
-function Smoothing({ weight, onChange }: { weight: number; onChange: (weight: number) => void }) {
-  const id = useId();
-  const [dragged, setDragged] = useDraft(weight, onChange, REST_MILLISECONDS);
-  return (
-    <span className="smoothing row">
-      <label htmlFor={id} title="Exponential moving average; the raw curve stays visible behind it">
-        Smoothing
-      </label>
-      <input
-        id={id}
-        type="range"
-        min={0}
-        max={MOST_SMOOTHING}
-        step={0.01}
-        value={dragged}
-        onChange={(event) => setDragged(Number(event.target.value))}
-      />
-      <output htmlFor={id}>{fixed(dragged, 2)}</output>
-    </span>
   );
 }
 

@@ -9,7 +9,8 @@ import {
   readingAt,
 } from "@/shared/ui/chart/curve";
 import { runsOf } from "@/shared/ui/chart/plot/drawExtremes";
-import { curvesOf, newestValue, smoothed } from "./curves";
+import { smoothed } from "@/shared/ui/chart/smoothed";
+import { curvesOf, newestValue } from "./curves";
 
 const job = (id: string, more: object = {}): ComparedJob =>
   ({

@@ -3,6 +3,7 @@ import type { ComparedCurve, ComparedJob } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
 import type { Curve, Values } from "@/shared/ui/chart/curve";
 import { lookOf } from "@/shared/ui/chart/looks";
+import { smoothed } from "@/shared/ui/chart/smoothed";
 
 export interface HowDrawn {
   axis: Axis;
@@ -56,24 +57,6 @@ function neverFalling(places: readonly number[]): number[] {
   return places.map((place) => {
     last = Math.max(last, place);
     return last;
-  });
-}
-
-/**
- * Return the exponential moving average, each value divided by the sum of its weights.
- *
- * Without that division the beginning would be drawn towards zero. A gap stays a gap, and does not
- * move the average.
- */
-export function smoothed(values: Values, weight: number): Values {
-  if (weight <= 0) return values;
-  let sum = 0;
-  let weights = 0;
-  return values.map((value) => {
-    if (value === null) return null;
-    sum = sum * weight + value * (1 - weight);
-    weights = weights * weight + (1 - weight);
-    return sum / weights;
   });
 }
 

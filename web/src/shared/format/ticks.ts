@@ -27,8 +27,12 @@ export function tickLabels(values: readonly number[], isLog = false): string[] {
     if (value === 0) return "0";
     if (size >= LARGE) return large(value, isPrefixed);
     if (size < SMALL) return exponential(value, EXACT);
-    return isLog ? String(exact(value)) : fixed(value, decimals);
+    return plain(value, isLog ? decimalsOf(value) : decimals);
   });
+}
+
+function plain(value: number, decimals: number): string {
+  return decimals === 0 ? count(value) : fixed(value, decimals);
 }
 
 function large(value: number, isPrefixed: boolean): string {

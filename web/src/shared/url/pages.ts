@@ -1,8 +1,10 @@
 // The search parameters of every page. Links between pages are written by these too.
+
 import { legalSearch, MOST_COMPARED } from "@/shared/api/queries";
 import { jobStateValues, nextActionAimAnyOf0Values } from "@/shared/api/schema";
 import type { NextAction } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
+import { MOST_SMOOTHING } from "@/shared/ui/chart/smoothed";
 import {
   changed,
   decimalOf,
@@ -102,6 +104,13 @@ const TABS = [
 /** What a resume after a failure aims at; null for as before. */
 export type Aim = NextAction["aim"];
 
+/** Weight of the past in the moving average, 0 to `MOST_SMOOTHING`; 0 is none. */
+const SMOOTHING = param<number>(
+  "smooth",
+  (found) => Math.min(decimalOf(found) ?? 0, MOST_SMOOTHING),
+  (weight) => (weight > 0 ? String(weight) : null),
+);
+
 export const JOB = {
   tab: oneOf("tab", TABS),
   attempt: whole("attempt"),
@@ -116,6 +125,7 @@ export const JOB = {
   range: stretch(wholeOf),
   isLog: flag("y", "log"),
   isFull: flag("full"),
+  smoothing: SMOOTHING,
   hasMoreCharts: flag("more"),
   hasAllFields: flag("fields", "all"),
   /** The verb whose dialog is open; the job's state decides whether there is one. */
@@ -134,7 +144,6 @@ export const JOB = {
 export type JobView = ValuesOf<typeof JOB>;
 
 export const MOST_NAMES = 12;
-export const MOST_SMOOTHING = 0.99;
 
 const ID = /^[0-7][0-9a-hjkmnp-tv-z]{25}$/;
 const NAME = /^[^,\s\p{C}][^,\p{C}]*$/u;
@@ -164,12 +173,7 @@ export const COMPARE = {
   isLog: flag("y", "log"),
   /** Whether the axes hold values far from the usual ones too. */
   isFull: flag("full"),
-  /** Weight of the past in the moving average, 0 to `MOST_SMOOTHING`; 0 is none. */
-  smoothing: param<number>(
-    "smooth",
-    (found) => Math.min(decimalOf(found) ?? 0, MOST_SMOOTHING),
-    (weight) => (weight > 0 ? String(weight) : null),
-  ),
+  smoothing: SMOOTHING,
   /** Stretch of the axis that is shown; all of it when null. */
   range: stretch(decimalOf),
 };

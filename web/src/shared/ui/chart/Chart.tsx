@@ -95,7 +95,7 @@ export function Chart(props: ChartProps) {
           }}
         />
         {curves.length === 0 && <p className="chart-empty">{empty}</p>}
-        {chart && <ChartTip {...props} chart={chart} id={id} focus={focus} />}
+        {chart && <ChartTip {...props} chart={chart} id={id} focus={focus} stretch={stretch} />}
       </div>
     </figure>
   );

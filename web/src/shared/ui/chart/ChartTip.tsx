@@ -1,9 +1,10 @@
 // The tooltip of a chart: the values of its curves at the cursor.
+import type { CSSProperties } from "react";
 import type uPlot from "uplot";
 import { count, plural } from "@/shared/format/numbers";
 import { cx } from "@/shared/ui/cx";
 import { type ChartCursor, useCursorPlace } from "./cursor";
-import { type Curve, type Reading, readingAt } from "./curve";
+import { type Curve, type Extent, type Reading, readingAt } from "./curve";
 import { Swatch } from "./Swatch";
 
 const MOST_BRANCHES = 4;
@@ -16,10 +17,13 @@ interface ChartTipProps {
   format: (value: number) => string;
   describe: (place: number) => string;
   focus: number | null;
+  /** Stretch of the axis that is shown. */
+  stretch: Extent;
 }
 
 /** At the crosshair, in the chart in which the pointer or the keyboard is. */
-export function ChartTip({ chart, id, curves, cursor, format, describe, focus }: ChartTipProps) {
+export function ChartTip(props: ChartTipProps) {
+  const { chart, id, curves, cursor, format, describe, focus, stretch } = props;
   const place = useCursorPlace(cursor);
   if (place?.source !== id) return null;
   const rows = curves.flatMap((curve) => {
@@ -27,15 +31,14 @@ export function ChartTip({ chart, id, curves, cursor, format, describe, focus }:
     return reading ? [{ curve, reading }] : [];
   });
   if (rows.length === 0) return null;
-  const left = chart.over.offsetLeft + chart.valToPos(place.step, "x");
-  const side = left > chart.width / 2 ? { right: chart.width - left + 10 } : { left: left + 10 };
+  const style = placed(chart, (place.step - stretch[0]) / (stretch[1] - stretch[0]), rows.length);
   const [main, branches] = [
     rows.filter(({ curve }) => !curve.isBranch),
     rows.filter(({ curve }) => curve.isBranch),
   ];
   const isOnly = curves.filter(({ isBranch }) => !isBranch).length === 1;
   return (
-    <div className="chart-tip small" style={side} aria-live="polite">
+    <div className="chart-tip small" style={style} aria-live="polite">
       <div className="chart-tip-place">{describe(place.step)}</div>
       {main.map(({ curve, reading }) => (
         <Row
@@ -55,6 +58,21 @@ export function ChartTip({ chart, id, curves, cursor, format, describe, focus }:
       )}
     </div>
   );
+}
+
+const LINE = 17;
+
+/**
+ * Above the plot, or below it where the window ends: within, it would hide what it names.
+ *
+ * By its share of the stretch: the chart may not have drawn a new stretch yet.
+ */
+function placed(chart: uPlot, share: number, rows: number): CSSProperties {
+  const left = chart.over.offsetLeft + share * chart.over.clientWidth;
+  const side =
+    left > chart.width / 2 ? { right: Math.max(chart.width - left + 10, 0) } : { left: left + 10 };
+  const hasRoom = chart.root.getBoundingClientRect().top > (rows + 2) * LINE;
+  return hasRoom ? { ...side, top: "auto", bottom: "100%" } : { ...side, top: "100%" };
 }
 
 interface RowProps {

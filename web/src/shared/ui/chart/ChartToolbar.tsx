@@ -3,11 +3,14 @@ import type { ReactNode } from "react";
 import { Button } from "../Button";
 import { type Axis, stretchText } from "./axis";
 import type { Extent } from "./curve";
+import { Smoothing } from "./Smoothing";
 
 interface ChartView {
   isLog: boolean;
   /** Whether values far from the usual ones shape the axis too. */
   isFull: boolean;
+  /** Weight of the past in the moving average; 0 is none. */
+  smoothing: number;
   /** Stretch of the axis that is shown; all of it when null. */
   range: Extent | null;
 }
@@ -21,7 +24,7 @@ interface ChartToolbarProps {
 }
 
 export function ChartToolbar({ view, axis, change, children }: ChartToolbarProps) {
-  const { isLog, isFull, range } = view;
+  const { isLog, isFull, range, smoothing } = view;
   return (
     <div className="toolbar">
       {children}
@@ -41,6 +44,7 @@ export function ChartToolbar({ view, axis, change, children }: ChartToolbarProps
       >
         full range
       </Button>
+      <Smoothing weight={smoothing} onChange={(weight) => change({ smoothing: weight })} />
       {range ? (
         <>
           <span>{stretchText(axis, range)}</span>

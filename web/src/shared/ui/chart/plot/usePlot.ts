@@ -21,10 +21,12 @@ export interface Shown extends DrawnCurves {
   frame: Frame;
   /** Called when the pointer moves within the chart; with null when it leaves. */
   onPoint: (place: number | null, top: number) => void;
+  /** Called after each drawing. */
+  onDrawn: (chart: uPlot) => void;
   onZoom: (range: Extent | null) => void;
 }
 
-export interface PlotSetup extends Omit<Shown, "onPoint"> {
+export interface PlotSetup extends Omit<Shown, "onPoint" | "onDrawn"> {
   id: string;
   axis: Axis;
   scale: ValueScale;
@@ -38,6 +40,13 @@ export function usePlot(element: RefObject<HTMLDivElement | null>, setup: PlotSe
   const [chart, setChart] = useState<uPlot | null>(null);
   const present: Shown = {
     ...setup,
+    onDrawn: (drawn) => {
+      // The scale may have changed: under the pointer is another place now, or the place elsewhere.
+      const { left = -1 } = drawn.cursor;
+      const isOwn = isUnderPointer(drawn) && left >= 0 && cursor.place?.source === id;
+      if (isOwn) cursor.move({ step: drawn.posToVal(left, "x"), source: id });
+      else placeCursor(drawn, cursor);
+    },
     onPoint: (place, top) => {
       if (place !== null) cursor.move({ step: place, source: id });
       else if (cursor.place?.source !== id || element.current === document.activeElement) return;
@@ -56,10 +65,7 @@ export function usePlot(element: RefObject<HTMLDivElement | null>, setup: PlotSe
     const options = optionsOf({ shown: () => shown.current, width, height, axis, scale });
     const made = new uPlot(options, dataOf(shown.current), parent);
     setChart(made);
-    const resized = new ResizeObserver(() => {
-      made.setSize({ width: parent.clientWidth, height });
-      if (!isUnderPointer(made)) placeCursor(made, cursor);
-    });
+    const resized = new ResizeObserver(() => made.setSize({ width: parent.clientWidth, height }));
     resized.observe(parent);
     const unwatch = watchTheme(() => made.redraw(false, true));
     return () => {
@@ -68,16 +74,12 @@ export function usePlot(element: RefObject<HTMLDivElement | null>, setup: PlotSe
       made.destroy();
       setChart(null);
     };
-  }, [element, height, axis, scale, cursor]);
+  }, [element, height, axis, scale]);
   const [first, last] = stretch;
   // biome-ignore lint/correctness/useExhaustiveDependencies: curves and marks are drawn again too
   useEffect(() => {
     chart?.setData(dataOf({ stretch: [first, last], frame }));
   }, [chart, curves, marks, frame, first, last]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the scale has changed under the cursor
-  useEffect(() => {
-    if (chart && !isUnderPointer(chart)) placeCursor(chart, cursor);
-  }, [chart, cursor, first, last]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: another job stands out now
   useEffect(() => chart?.redraw(false, false), [chart, focus]);
   useEffect(() => {
@@ -158,6 +160,7 @@ function optionsOf({ shown, width, height, axis, scale }: PlotOptions): uPlot.Op
           const { curves, focus, frame } = shown();
           drawCurves(chart, { curves, focus });
           drawAlarms(chart, curves, frame);
+          shown().onDrawn(chart);
         },
       ],
       setCursor: [(chart) => moved(chart, shown().onPoint)],

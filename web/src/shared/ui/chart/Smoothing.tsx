@@ -1,0 +1,35 @@
+// How much of the past a moving average holds.
+import { useId } from "react";
+import { useDraft } from "@/shared/api/useSettled";
+import { fixed } from "@/shared/format/numbers";
+import { MOST_SMOOTHING } from "./smoothed";
+
+const REST_MILLISECONDS = 120;
+
+interface SmoothingProps {
+  weight: number;
+  onChange: (weight: number) => void;
+}
+
+/** What is dragged is shown at once in words, and goes into the URL after a short rest. */
+export function Smoothing({ weight, onChange }: SmoothingProps) {
+  const id = useId();
+  const [dragged, setDragged] = useDraft(weight, onChange, REST_MILLISECONDS);
+  return (
+    <span className="smoothing row">
+      <label htmlFor={id} title="Exponential moving average; the raw curve stays visible behind it">
+        Smoothing
+      </label>
+      <input
+        id={id}
+        type="range"
+        min={0}
+        max={MOST_SMOOTHING}
+        step={0.01}
+        value={dragged}
+        onChange={(event) => setDragged(Number(event.target.value))}
+      />
+      <output htmlFor={id}>{fixed(dragged, 2)}</output>
+    </span>
+  );
+}

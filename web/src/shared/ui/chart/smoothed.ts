@@ -1,0 +1,23 @@
+// The moving average of a curve.
+import type { Values } from "./curve";
+
+/** The greatest weight of the past. */
+export const MOST_SMOOTHING = 0.99;
+
+/**
+ * Return the exponential moving average, each value divided by the sum of its weights.
+ *
+ * Without that division the beginning would be drawn towards zero. A gap stays a gap, and does not
+ * move the average.
+ */
+export function smoothed(values: Values, weight: number): Values {
+  if (weight <= 0) return values;
+  let sum = 0;
+  let weights = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    sum = sum * weight + value * (1 - weight);
+    weights = weights * weight + (1 - weight);
+    return sum / weights;
+  });
+}
