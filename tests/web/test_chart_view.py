@@ -102,9 +102,7 @@ def test_a_tooltip_leaves_the_chart_in_sight(
         assert watched.overflow() == 0
 
 
-def test_the_curves_of_a_job_are_smoothed(
-    theatre: Theatre, visit: Visit, eight: list[str]
-) -> None:
+def test_the_curves_of_a_job_are_smoothed(theatre: Theatre, visit: Visit, eight: list[str]) -> None:
     watched = visit(f"/jobs/{eight[0]}?from=2000&to=3000")
     watched.settle()
     page = watched.page

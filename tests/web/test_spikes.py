@@ -47,7 +47,8 @@ STRUCK = """(figure, { share, reach, colour }) => {
   let struck = 0;
   for (let row = 0; row < to; row += 1) {
     for (let at = row * width * 4; at < (row + 1) * width * 4; at += 4) {
-      const far = [0, 1, 2].reduce((sum, each) => sum + Math.abs(data[at + each] - wanted[each]), 0);
+      const far = [0, 1, 2]
+        .reduce((sum, each) => sum + Math.abs(data[at + each] - wanted[each]), 0);
       if (far >= 24 || data[at + 3] <= 200) continue;
       struck += 1;
       break;

@@ -41,7 +41,7 @@ export function valueAxis(palette: (chart: uPlot) => Palette, scale: ValueScale)
 
 const DIGIT_WIDTH = 6.4;
 
-/** Room for the longest label: uPlot asks again when labels change. */
+/** Room for the longest label: uPlot calls it again when labels change. */
 function sizeOf(_: uPlot, labels: string[] | null): number {
   const longest = Math.max(0, ...(labels ?? []).map((label) => label.length));
   return Math.max(VALUE_AXIS, Math.ceil(longest * DIGIT_WIDTH) + LABEL_GAP + 4);
