@@ -12,7 +12,7 @@ from sqlalchemy import delete, update
 
 from server.context import Context
 from server.database.tables import jobs
-from server.metrics.points import Points
+from server.metrics.points import Floats, Points
 from server.metrics.store import store_points
 from tests.server.records import add_attempt, add_job
 from tests.web.browser import REPOSITORY, Watched
@@ -79,7 +79,7 @@ def place_of(size: int) -> int:
     return int(size * 0.265)
 
 
-def a_job(context: Context, name: str, columns: dict[str, np.ndarray]) -> str:
+def a_job(context: Context, name: str, columns: dict[str, Floats]) -> str:
     """Store a job that has ended, with values of its steps from 1 on, and return its id."""
     job_id = add_job(context, spec=JobSpec(name=name))
     with context.database.write() as connection:
@@ -88,7 +88,7 @@ def a_job(context: Context, name: str, columns: dict[str, np.ndarray]) -> str:
     attempt_id = add_attempt(context, job_id)
     with context.database.write() as connection:
         points = {
-            name: Points(np.arange(1, len(values) + 1), 1e9 + np.arange(len(values)), values)
+            name: Points(np.arange(1, len(values) + 1), np.linspace(1e9, 2e9, len(values)), values)
             for name, values in columns.items()
         }
         store_points(connection, attempt_id, points)
