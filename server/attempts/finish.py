@@ -9,11 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, update
 
-from server.attempts.earlier_checkpoint import (
-    append_rollback,
-    find_fallback,
-    find_rollback,
-)
+from server.attempts.earlier_checkpoint import append_rollback, find_fallback, find_rollback
 from server.attempts.launch import (
     Launch,
     effective_spec,

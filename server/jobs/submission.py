@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
+from server.calibration.pace import pace_digest
 from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.rows import Job
@@ -26,7 +27,6 @@ from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.resume_parts import CheckpointPart, parts_not_loaded
 from trainyard.protocol.states import AttemptCause, DesiredState, JobState
 from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
-from trainyard.spec.pace import pace_digest
 from trainyard.spec.rules import check_new_job
 
 _INSERT_JOB = insert(jobs)

@@ -12,6 +12,7 @@ import orjson
 from sqlalchemy import Connection, Table, Text, and_, func, literal, select, type_coerce
 
 from server.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
+from server.calibration.pace import pace_digest
 from server.database.column_types import Lazy, StoredRecord, UtcDateTime
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
@@ -22,7 +23,6 @@ from trainyard.protocol.states import AttemptOutcome
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.spec.pace import pace_digest
 
 LOOKED_AT = 20
 """Newest attempts of a job among which one that took steps with the same layout is searched."""

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Text, bindparam, insert, select, text, type_c
 from server.attempts.earlier_checkpoint import windows_left_out, windows_of_newest
 from server.attempts.launch import Launch, newest_launch, release_kept, release_spares
 from server.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
+from server.calibration.pace import pace_digest
 from server.context import Context
 from server.database.held import of_held
 from server.database.rows import LaunchedJob
@@ -41,7 +42,6 @@ from trainyard.protocol.states import (
 from trainyard.protocol.worker_messages import PROTOCOL, LaunchMessage
 from trainyard.run.failures import REMEDIES, FailureReason
 from trainyard.spec.job import JobSpec
-from trainyard.spec.pace import pace_digest
 from trainyard.training.data_stream import Windows
 
 PLACEMENT_LOCK = 7_301_004

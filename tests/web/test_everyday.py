@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, Route, ViewportSize, expect
 
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
 
-PHONE = {"width": 390, "height": 844}
+PHONE = ViewportSize(width=390, height=844)
 
 
 def test_ticks_stay_after_back(theatre: Theatre, visit: Visit) -> None:

@@ -78,8 +78,7 @@ def first_steps(
     counts = {"sequences": SAVED * batch if moved else 0, "tokens": after * batch * 128}
     supervisor.train(after)
     send(context, supervisor, chunk("metrics", lines(spec, after + 1, after + 2, **counts | other)))
-    found = harness.attempt(job_id).continuity
-    assert found is not None
+    found: Continuity = harness.attempt(job_id).continuity
     return found
 
 
