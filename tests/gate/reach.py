@@ -7,6 +7,7 @@ the tests that always run cover it.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from collections.abc import Iterator, Set
 from fnmatch import fnmatch
@@ -16,6 +17,9 @@ from pathlib import Path
 TOPS = ("server", "worker", "trainer", "embedded", "provisioner")
 TOPS_OF_TESTS = ("tests", "benchmarks", "tools", "examples")
 LIBRARY = "trainyard"
+OF_THE_GATE = frozenset({"tests/gate/turn.json", "tests/second_tries.json"})
+"""What the gate writes in each landing; no other test reads it."""
+MODULE_OF_TESTS = re.compile(r"tests(\.\w+)+")
 API = ("server/*/endpoints.py", "server/http/*", "server/app/*", "server/wire/*")
 MIRRORS = {
     "tests/benchmarks": ("benchmarks/*",),
@@ -52,8 +56,10 @@ MIRRORS = {
     "tests/objects": ("trainer/storage/*", "trainer/checkpoint/*", "worker/node/*"),
     "tests/server/api": API,
     "tests/trainer/loop": ("trainer/loop/*", "trainer/checkpoint/*", "trainer/storage/*"),
-    "tests/trainer/models/own/": ("trainer/models/*", "trainer/parallel/*"),
-    "tests/trainer/numerics": ("trainer/parallel/*", "trainer/models/*"),
+    "tests/trainer/models/own": ("trainer/models/*", "trainer/parallel/*", "examples/own_model/*"),
+    "tests/trainer/numerics": ("trainer/parallel/*", "trainer/models/*", "docs/numerics.md"),
+    "tests/trainer/test_by_hand.py": ("trainer/*", "docs/trainer.md"),
+    "tests/trainer/test_presets.py": ("trainer/*", "examples/presets/*", "docs/presets.md"),
     "tests/web": ("web/*", "library/trainyard/protocol/rest/*", *API),
 }
 """What a folder or file of tests covers, in place of the product's folder of the same name."""
@@ -91,7 +97,8 @@ def is_reached(root: Path, changed: Set[str], path: Path) -> bool:
     """Return whether a change reaches the tests of a file.
 
     It does if it has changed the file, or a module of the product that the file imports; a fixture
-    or helper of the tests that it uses, directly or not; or what its folder covers: the folder of
+    or helper of the tests that it uses, directly or not; data in its folder of tests or in one
+    above; or what its folder covers: the folder of
     the product with the same name (`trainer/parallel` for `tests/trainer/parallel`), or `MIRRORS`.
     """
     folders = [parent for parent in path.parents if parent.is_relative_to(root)]
@@ -103,6 +110,9 @@ def is_reached(root: Path, changed: Set[str], path: Path) -> bool:
     used = helpers | fixtures | imported | exported
     if changed & {file.relative_to(root).as_posix() for file in used}:
         return True
+    data = (name for name in changed - OF_THE_GATE if name.startswith("tests/"))
+    if any(_is_data_for(path, root / name) for name in data):
+        return True
     covered = covered_by(path.relative_to(root))
     return any(fnmatch(name, pattern) for name in changed for pattern in covered)
 
@@ -113,6 +123,18 @@ def covered_by(path: Path) -> tuple[str, ...]:
     below = folder.removeprefix("tests").removeprefix("/")
     own = below.replace("library", f"library/{LIBRARY}", 1)
     return MIRRORS.get(path.as_posix()) or MIRRORS.get(folder, (f"{own}/*",))
+
+
+def _is_data_for(path: Path, changed: Path) -> bool:
+    """Return whether a file of tests may read a changed one that lies with it, or above it."""
+    return changed.suffix != ".py" and path.is_relative_to(_tests_around(changed.parent))
+
+
+def _tests_around(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it, that has files of tests, or had them."""
+    while folder.name != "tests" and not any(folder.glob("test_*.py")):
+        folder = folder.parent
+    return folder
 
 
 def _helpers(root: Path, paths: frozenset[Path]) -> set[Path]:
@@ -141,6 +163,8 @@ def _modules_of(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and MODULE_OF_TESTS.fullmatch(str(node.value)):
+            yield str(node.value)  # which a process of its own runs
 
 
 def _file_of(root: Path, module: str) -> Path | None:

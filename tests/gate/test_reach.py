@@ -22,7 +22,9 @@ TREE = {
     "tests/server/clock.py": "import server.database\n",
     "tests/server/metrics/test_store.py": "from server.metrics import store\n",
     "tests/server/metrics/helper.py": "",
-    "tests/server/jobs/test_jobs.py": "from tests.server.metrics.helper import anything\n",
+    "tests/server/jobs/test_jobs.py": "from tests.server.metrics.helper import anything\n"
+    'command = ("-m", "tests.jobs.stand_in")\n',
+    "tests/jobs/stand_in.py": "",
     "tests/benchmarks/test_plans.py": "",
     "tests/library/spec/test_job.py": "from trainyard.spec.job import JobSpec\n",
 }
@@ -59,6 +61,13 @@ def root(tmp_path: Path) -> Path:
         pytest.param(
             "tests/conftest.py", {"metrics", "jobs", "spec", "benchmarks"}, id="fixtures of all"
         ),
+        pytest.param("tests/server/metrics/old/data.json", {"metrics"}, id="data of its folder"),
+        pytest.param(
+            "tests/all.json", {"metrics", "jobs", "spec", "benchmarks"}, id="data above it"
+        ),
+        pytest.param("tests/second_tries.json", set(), id="second tries, which no test reads"),
+        pytest.param("tests/gate/turn.json", set(), id="the turn, which every landing advances"),
+        pytest.param("tests/jobs/stand_in.py", {"jobs"}, id="a process that it starts by name"),
         pytest.param("docs/design.md", set(), id="a page"),
         pytest.param("benchmarks/plans/lines.py", {"benchmarks"}, id="any part of a benchmark"),
     ],
@@ -101,6 +110,10 @@ def test_fixtures_that_are_gone_reach_the_tests_below_them(root: Path) -> None:
     path = root / "tests/server/metrics/test_store.py"
     (root / "tests/server/conftest.py").unlink()
     assert is_reached(root, {"tests/server/conftest.py"}, path)
+
+
+def test_each_place_of_the_list_is_found_by_its_name() -> None:
+    assert [place for place in MIRRORS if place != Path(place).as_posix()] == []
 
 
 @pytest.mark.parametrize("place", ["tests/server", *MIRRORS, *DEEP])
