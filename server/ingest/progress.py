@@ -15,7 +15,7 @@ from server.placement.demand import expected_time
 from server.subject import SERVER
 from trainyard.protocol.rest.event_data import ContinuityChecked, MetricsStored
 from trainyard.protocol.rest.jobs import Progress
-from trainyard.run.figures import MOST_TOKENS_PER_SECOND, duration, in_range
+from trainyard.run.figures import LOSSES, MOST_TOKENS_PER_SECOND, duration, in_range
 from trainyard.run.records import Heartbeat, MetricRecord
 
 STEP_SECONDS = "perf/step_seconds"
@@ -131,7 +131,7 @@ def advanced(
         left = expected_time(max(progress.steps - progress.step, 0) * pace).total_seconds()
     return progress.model_copy(
         update={
-            "loss": values.get("train/loss", progress.loss),
+            "loss": next((values[name] for name in LOSSES if name in values), progress.loss),
             "tokens_per_second": progress.tokens_per_second
             if PER_DEVICE not in values
             else _throughput(values[PER_DEVICE], world_size),

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from trainyard.base.json_text import MAX_VALUES
 from trainyard.client.past_runs.past_run import (
-    LOSSES,
     PastRun,
     arguments_of,
     clean_text,
@@ -31,6 +30,7 @@ from trainyard.protocol.past_runs.views import (
     ImportedSeries,
     ImportRequest,
 )
+from trainyard.run.figures import LOSSES
 from trainyard.spec.job import DEFAULT_PROJECT
 
 PART_BYTES = 250_000

@@ -31,8 +31,6 @@ MAX_SERIES = 2000
 """Series of a run that the server keeps."""
 MAX_ARGUMENTS = 256
 MAX_TEXT, MAX_NAME, MAX_LIST = 4096, 200, 256
-LOSSES = ("train/loss", "loss", "train_loss", "training_loss")
-"""Series that lists show as the loss, the first that there is."""
 DAMAGE = (ValueError, OverflowError, RecursionError)
 """What content that is damaged or hostile raises."""
 LATEST, MOST_SECONDS = 10.0**11, 10.0**8
