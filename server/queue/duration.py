@@ -70,7 +70,7 @@ class _Former(TypedRow):
     job_id: str
     pace_digest: str | None
     layout: Annotated[StoredRecord[Layout], type_coerce(attempts.c.layout, Lazy(Layout))]
-    outcome: AttemptOutcome
+    outcome: Annotated[AttemptOutcome, attempts.c.outcome]
     device: DeviceKind
     hardware: Annotated[str | None, type_coerce(nodes.c.hardware, Text).label("hardware")]
     """That of the node of its rank 0, as stored."""

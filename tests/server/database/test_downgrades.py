@@ -62,7 +62,7 @@ OFFSETS = {"metrics": 7, "log:0": 3}
 """Of the spool of a share."""
 RANGE = {"min_world_size", "max_world_size", "shrink_after_seconds"}
 SELECTORS = {"node_selector", "exclude_nodes"}
-RESOURCES_OF_0037 = {*ResourcesSection.model_fields} - {"spare_nodes"}
+RESOURCES_OF_0037 = {*ResourcesSection.model_fields} - {"spare_nodes", "max_runtime_seconds"}
 RESOURCES = {"world_size", "nodes", "device", "priority"}
 SPEC = {*JobSpec.model_fields} - {"project"}
 """Fields of a spec at revision 0026; those of its section `resources` are above."""
