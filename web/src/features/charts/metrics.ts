@@ -13,7 +13,7 @@ import { at } from "@/shared/job/api";
 import { useStream } from "@/shared/stream/useStream";
 import type { Curve, Extent } from "@/shared/ui/chart/curve";
 import { BRANCH, SINGLE } from "@/shared/ui/chart/looks";
-import { smoothed } from "@/shared/ui/chart/smoothed";
+import { smoothed } from "@/shared/ui/chart/values/smoothed";
 
 const MAX_POINTS = 1000;
 const REFRESH_MILLISECONDS = 2_000;

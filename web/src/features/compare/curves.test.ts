@@ -9,7 +9,7 @@ import {
   readingAt,
 } from "@/shared/ui/chart/curve";
 import { runsOf } from "@/shared/ui/chart/plot/drawExtremes";
-import { smoothed } from "@/shared/ui/chart/smoothed";
+import { smoothed } from "@/shared/ui/chart/values/smoothed";
 import { curvesOf, newestValue } from "./curves";
 
 const job = (id: string, more: object = {}): ComparedJob =>

@@ -3,7 +3,7 @@ import type { ComparedCurve, ComparedJob } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
 import type { Curve, Values } from "@/shared/ui/chart/curve";
 import { lookOf } from "@/shared/ui/chart/looks";
-import { smoothed } from "@/shared/ui/chart/smoothed";
+import { smoothed } from "@/shared/ui/chart/values/smoothed";
 
 export interface HowDrawn {
   axis: Axis;

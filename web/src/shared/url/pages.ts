@@ -4,7 +4,7 @@ import { legalSearch, MOST_COMPARED } from "@/shared/api/queries";
 import { jobStateValues, nextActionAimAnyOf0Values } from "@/shared/api/schema";
 import type { NextAction } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
-import { MOST_SMOOTHING } from "@/shared/ui/chart/smoothed";
+import { MOST_SMOOTHING } from "@/shared/ui/chart/values/smoothed";
 import {
   changed,
   decimalOf,

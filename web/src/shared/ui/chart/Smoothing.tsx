@@ -2,7 +2,7 @@
 import { useId } from "react";
 import { useDraft } from "@/shared/api/useSettled";
 import { fixed } from "@/shared/format/numbers";
-import { MOST_SMOOTHING } from "./smoothed";
+import { MOST_SMOOTHING } from "./values/smoothed";
 
 const REST_MILLISECONDS = 120;
 

@@ -1,6 +1,6 @@
 // Which values the y axis holds: a lone value far from all others does not flatten a curve.
 import type { Buckets, Extent } from "./curve";
-import { greatestExplained, quantile, usualSize } from "./outliers";
+import { greatestExplained, quantile, usualSize } from "./values/outliers";
 
 export interface Frame {
   /** Least and greatest value on the axis; null without a finite value. */

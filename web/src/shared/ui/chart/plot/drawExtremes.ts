@@ -1,7 +1,7 @@
 // Draws the extremes of buckets, in the colour of their curve: no spike may fade, however narrow.
 import uPlot from "uplot";
 import type { Curve, Values } from "../curve";
-import { type Spike, spikesOf } from "../spikes";
+import { type Spike, spikesOf } from "../values/spikes";
 import { type Context, pixel, thickness } from "./palette";
 
 /**

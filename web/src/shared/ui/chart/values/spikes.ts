@@ -1,5 +1,5 @@
 // Buckets that stand out of the course of their curve: these are drawn at full strength always.
-import type { Curve } from "./curve";
+import type { Curve } from "../curve";
 import { quantile } from "./outliers";
 
 /** One end of a bucket that stands out. */

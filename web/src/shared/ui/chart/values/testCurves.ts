@@ -1,6 +1,6 @@
 // A curve for tests, each of its points in a bucket of its own.
-import type { Curve } from "./curve";
-import { SINGLE } from "./looks";
+import type { Curve } from "../curve";
+import { SINGLE } from "../looks";
 
 export function curveOf(values: readonly (number | null)[], x?: readonly number[]): Curve {
   const places = x ?? values.map((_, at) => at + 1);

@@ -1,5 +1,5 @@
 // The moving average of a curve.
-import type { Values } from "./curve";
+import type { Values } from "../curve";
 
 /** The greatest weight of the past. */
 export const MOST_SMOOTHING = 0.99;

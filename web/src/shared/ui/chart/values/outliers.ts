@@ -1,5 +1,5 @@
 // Values that neither their neighbours nor a smooth curve explain.
-import type { Buckets, Values } from "./curve";
+import type { Buckets, Values } from "../curve";
 
 /** Values up to this many times the usual size are ordinary, whatever stands around them. */
 const NEAR = 6;

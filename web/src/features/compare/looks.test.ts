@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
-import compare from "@/features/compare/compare.css?raw";
 import theme from "@/shared/theme/theme.css?raw";
-import { lookOf } from "./looks";
+import { lookOf } from "@/shared/ui/chart/looks";
+import compare from "./compare.css?raw";
 
 type Triple = readonly [number, number, number];
 type Matrix = readonly [Triple, Triple, Triple];

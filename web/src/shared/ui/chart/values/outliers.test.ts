@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
-import type { Buckets } from "./curve";
-import { frameOfValues } from "./frame";
+import type { Buckets } from "../curve";
+import { frameOfValues } from "../frame";
 import losses from "./realLosses.json";
 import { spikesOf } from "./spikes";
 import { curveOf } from "./testCurves";
