@@ -28,7 +28,10 @@ QUICK_PUT_BACKS = 5
 """Put-backs in a row that this pause follows; after further ones, whose cause lasts, it doubles."""
 MOST_PUT_BACKS = QUICK_PUT_BACKS + math.ceil(math.log2(LONGEST_BACKOFF_SECONDS / PUT_BACK_SECONDS))
 """Put-backs in a row from which on the pause is the longest: no more of them are counted."""
-OVER_TIME = Remedy(text="Resume with a longer resources.max_runtime_seconds, or without one.")
+OVER_TIME = Remedy(
+    text="Resume with a longer resources.max_runtime_seconds, or without one.",
+    field="resources.max_runtime_seconds",
+)
 """What helps a job whose run time is over before it gets further."""
 _NO_FURTHER = "It saved no step more than it began with, so another attempt would get no further."
 

@@ -8,7 +8,18 @@ from typing import Any, Generic, Self, TypeVar
 
 import orjson
 from pydantic import ValidationError
-from sqlalchemy import JSON, ColumnElement, Connection, DateTime, Dialect, Text, cast, func
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    Connection,
+    DateTime,
+    Dialect,
+    Float,
+    Text,
+    cast,
+    extract,
+    func,
+)
 from sqlalchemy.types import TypeDecorator
 
 from server.errors import UnreadableError
@@ -133,6 +144,16 @@ class Lazy(Record[Model]):
         """Return the text, not parsed."""
         del dialect
         return None if value is None else StoredRecord(self.model, value)
+
+
+def seconds_between(
+    connection: Connection, start: ColumnElement[Any], end: ColumnElement[Any]
+) -> ColumnElement[float]:
+    """Return the seconds between two times in a query, NULL where one is absent."""
+    if connection.dialect.name == "sqlite":
+        days = func.julianday(end, type_=Float) - func.julianday(start, type_=Float)
+        return days * 86_400
+    return cast(extract("epoch", end - start), Float)
 
 
 def text_of(connection: Connection, record: ColumnElement[Any], *path: str) -> ColumnElement[Any]:

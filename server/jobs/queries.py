@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from server.attempts.next_action import next_action
 from server.attempts.queries import attempt_views
 from server.context import Context
+from server.database.column_types import seconds_between
 from server.database.queue_tables import shown_reason
 from server.database.rows import Attempt, Job
 from server.database.tables import attempts, events, jobs
@@ -138,9 +139,8 @@ def _view(
 def _active_seconds(connection: Connection, job: Job) -> float | None:
     """Return the time that the ended attempts of a job took; None before the first has ended."""
     columns = attempts.c
-    query = select(columns.created_at, columns.ended_at).where(columns.job_id == job.id)
-    spans = connection.execute(query.where(columns.ended_at.is_not(None))).all()
-    return sum((row.ended_at - row.created_at).total_seconds() for row in spans) if spans else None
+    query = select(func.sum(seconds_between(connection, columns.created_at, columns.ended_at)))
+    return connection.scalar(query.where(columns.job_id == job.id))
 
 
 def list_attempts(

@@ -86,3 +86,21 @@ def cut_tables(page: Page) -> list[str]:
         ".map(frame => frame.querySelector('table').getAttribute('aria-label'))"
     )
     return found
+
+
+def test_the_fork_that_is_open_stays_the_one_that_was_chosen(
+    theatre: Theatre, visit: Visit
+) -> None:
+    run = theatre.scenes.running
+    page = visit(f"/jobs/{theatre.scenes.tale}").page
+    page.get_by_role("button", name="Fork", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    expect(page).to_have_url(re.compile(r"fork=\w+\.a\d+\.step-\d+"))
+    title = dialog.get_by_role("heading").first.text_content()
+    dialog.get_by_label("Changed settings").fill("optimizer.lr=1e-5")
+    run.train(run.step + 2)
+    run.save()
+    page.wait_for_timeout(500)  # for the event of the save
+    expect(dialog.get_by_label("Changed settings")).to_have_value("optimizer.lr=1e-5")
+    expect(dialog.get_by_role("heading").first).to_have_text(str(title))

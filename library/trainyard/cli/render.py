@@ -209,11 +209,13 @@ def _failure(attempt: AttemptView, action: NextAction | None) -> list[Renderable
 
 
 def _helping(job: JobView) -> list[tuple[str, str]]:
-    """Return the command that helps after a failure, where that is no resume."""
+    """Return the command that helps after a failure, where that is no resume as it was."""
     action = job.next_action
-    if action is None or action.verb == "resume":
+    if action is None or (action.verb == "resume" and action.setting is None):
         return []
     setting = f" --set {action.setting}" if action.setting else ""
+    if action.verb == "resume":
+        return [(f"resume {job.name}{setting}", "resume, changed")]
     if action.verb == "fork":
         place = (action.checkpoint_id or "").partition(".")[2]
         return [(f"fork {job.name}@{place}{setting}", f"from step {action.step:,}, changed")]

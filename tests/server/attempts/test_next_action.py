@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from server.attempts.next_action import of_program
+from server.attempts.next_action import of_program, resume_with
+from server.attempts.retry_policy import OVER_TIME
 from server.context import Context
 from server.jobs.fork import fork
 from server.jobs.queries import job_view
@@ -17,6 +18,7 @@ from trainyard.protocol.rest.jobs import NextAction
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.spec.job import parse_job_spec
 
+LOGGED: dict[str, Any] = {"training": {"log_every_steps": 1}}
 PACK = f"sha256:{'a' * 64}"
 
 
@@ -70,10 +72,27 @@ def test_a_rate_of_100_is_no_reason_to_resume(harness: Harness, context: Context
 def test_the_newest_checkpoint_from_before_the_failure_is_forked(
     harness: Harness, context: Context
 ) -> None:
-    action = failed(harness, context, saved=(20, 40, 50))
+    action = failed(harness, context, saved=(20, 40, 44, 50))
     assert action is not None
     assert (action.verb, action.step, action.setting) == ("fork", 40, "optimizer.lr=0.00015")
     assert str(action.checkpoint_id).endswith(".a1.step-40")
+
+
+@pytest.mark.usefixtures("node")
+def test_a_spike_is_forked_where_the_guard_sees_it_again(
+    harness: Harness, context: Context
+) -> None:
+    spike = FailureReason.LOSS_SPIKE
+    action = failed(harness, context, reason=spike, saved=(10, 30), step=45, **LOGGED)
+    assert action is not None
+    assert action.step == 30
+    action = failed(harness, context, reason=spike, saved=(10, 38), step=45, **LOGGED)
+    assert action is not None
+    assert action.step == 10, "after step 38 the guard reads its first losses when the spike comes"
+    off = {"preflight": False}
+    action = failed(harness, context, reason=spike, saved=(10,), step=45, checkpoint=off, **LOGGED)
+    assert action is not None
+    assert action.field == "optimizer.lr", "the fork would have nothing to go back to"
 
 
 @pytest.mark.usefixtures("node")
@@ -81,11 +100,11 @@ def test_a_spike_is_rolled_back_and_one_after_rollbacks_gets_another_rate(
     harness: Harness, context: Context
 ) -> None:
     spike = FailureReason.LOSS_SPIKE
-    action = failed(harness, context, reason=spike, saved=(40,))
+    action = failed(harness, context, reason=spike, saved=(30,), **LOGGED)
     assert action is not None
     assert action.setting == "guard.loss_spike=rollback"
     guard = {"loss_spike": "rollback"}
-    action = failed(harness, context, reason=spike, saved=(40,), guard=guard)
+    action = failed(harness, context, reason=spike, saved=(30,), guard=guard, **LOGGED)
     assert action is not None
     assert action.setting == "optimizer.lr=0.00015", "the guard is as it would be"
 
@@ -142,6 +161,12 @@ def test_packed_code_and_the_steps_of_a_program_stay_as_they_are(
     reason: FailureReason, code: dict[str, str], verb: str, field: str | None
 ) -> None:
     spec = parse_job_spec({"program": {"command": ["python", "train.py"], "code": code}})
-    assert spec.program is not None
-    action = of_program(spec.program, Failure(reason=reason, message="it ended"))
+    action = of_program(spec, Failure(reason=reason, message="it ended"))
     assert (action.verb, action.field) == (verb, field)
+
+
+def test_an_attempt_that_its_bound_ended_resumes_with_a_longer_one() -> None:
+    spec = parse_job_spec({"resources": {"max_runtime_seconds": 600}})
+    failure = Failure(reason=FailureReason.PREEMPTED, message="600 s are over", remedy=OVER_TIME)
+    action = resume_with(spec, failure)
+    assert (action.verb, action.setting) == ("resume", "resources.max_runtime_seconds=1200")

@@ -1,6 +1,6 @@
 // The committed checkpoints of a job, each with what may be done with it.
 import { useInfiniteQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useEffect, useState } from "react";
 import type { CheckpointView, Job, Operation } from "@/shared/api/types";
 import { bytes, count } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
@@ -53,13 +53,12 @@ export function Checkpoints({ job }: { job: Job }) {
   const operations = useOperations(job.id);
   const [asked, setAsked] = useState<Asked | null>(null);
   const view = useView();
-  const { setting } = view;
+  const { fork, setting } = view;
   const reference = useReference(job);
-  if (!found.data) return <Absent query={found} lines={10} />;
-  const rows = found.data.pages.flatMap((page) => page.items);
+  const rows = found.data?.pages.flatMap((page) => page.items);
+  useNewestFork(rows);
+  if (!rows) return <Absent query={found} lines={10} />;
   if (rows.length === 0) return <NoCheckpoints job={job} />;
-  const newest = rows.find((row) => row.on_lineage && canFork(row))?.id;
-  const fork = view.fork === NEWEST ? newest : view.fork;
   return (
     <div className="stack">
       <VirtualTable
@@ -95,6 +94,15 @@ export function Checkpoints({ job }: { job: Job }) {
       {asked && <Asking asked={asked} job={job} onClose={() => setAsked(null)} />}
     </div>
   );
+}
+
+/** Put the id of the newest checkpoint into a URL that names it so: a later one changes nothing. */
+function useNewestFork(rows: readonly CheckpointView[] | undefined): void {
+  const { fork, change } = useView();
+  useEffect(() => {
+    if (fork !== NEWEST || !rows) return;
+    change({ fork: rows.find((row) => row.on_lineage && canFork(row))?.id ?? null });
+  }, [fork, rows, change]);
 }
 
 function canFork(row: CheckpointView): boolean {

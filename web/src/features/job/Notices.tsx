@@ -3,12 +3,15 @@ import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import type { Attempt, Failure, Job, NextAction } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
+import { command } from "@/shared/format/shell";
 import { duration, moment } from "@/shared/format/time";
 import { FailureFacts } from "@/shared/job/FailureFacts";
 import { actionLabel, reasonWords } from "@/shared/job/failures";
+import { useReference } from "@/shared/job/reference";
 import { resumeVerb } from "@/shared/job/verbs";
 import { useView } from "@/shared/job/view";
 import { Button, ButtonLink } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { submitPath } from "@/shared/url/pages";
 import { queuePlaceQuery } from "./api";
@@ -127,6 +130,7 @@ function FailureNotice({ job, attempt }: { job: Job; attempt: Attempt }) {
         <p className="job-remedy">{job.next_action?.text ?? failure.remedy.text}</p>
       )}
       <Remedies job={job} attempt={attempt} failure={failure} />
+      {!isRetried && <ChangedResume job={job} />}
     </Notice>
   );
 }
@@ -148,7 +152,7 @@ function Remedies({ job, attempt, failure }: RemediesProps) {
       {action && action.verb !== "resume" && <Changed job={job} action={action} />}
       {verb && (
         <Button
-          look={action?.verb === "resume" ? "primary" : "plain"}
+          look={action?.verb === "resume" && !action.setting ? "primary" : "plain"}
           onClick={() => view.change({ dialog: verb, checkpoint: null, aim: action?.aim ?? null })}
         >
           {action?.verb === "resume" ? actionLabel(action) : "Resume…"}
@@ -169,6 +173,14 @@ function Remedies({ job, attempt, failure }: RemediesProps) {
       )}
     </div>
   );
+}
+
+/** A resume with a setting that the dialog does not have. */
+function ChangedResume({ job }: { job: Job }) {
+  const reference = useReference(job);
+  const { verb, setting } = job.next_action ?? {};
+  if (verb !== "resume" || !setting) return null;
+  return <CommandLine command={command("resume", reference, "--set", setting)} />;
 }
 
 /** The primary button where a resume would end in the same way. */

@@ -68,7 +68,7 @@ export function ProgressLine({ job }: { job: Job }) {
 function Time({ job, isActive }: { job: Job; isActive: boolean }) {
   if (isActive) return duration(job.progress.seconds_left);
   // Pauses between attempts are no part of it.
-  if (job.active_seconds !== null) return duration(job.active_seconds);
+  if (job.ended_at && job.active_seconds !== null) return duration(job.active_seconds);
   if (!job.started_at || !job.ended_at) return NONE;
   return <Elapsed from={job.started_at} to={job.ended_at} />;
 }
