@@ -4,7 +4,8 @@ The scheduler is the real one: `Placer` with the lead, on migrated tables, with 
 `decide` and the transactions of a placement. The rest is written as rows, some statements for all
 that happens between two rounds: jobs arrive, attempts train from their placement on, report the
 time that they have left, and end. So HTTP, Celery, processes, claims and the other parts of a round
-are left out, and nothing is preempted. Rounds begin at multiples of the scheduler's pause, and only
+are left out, and nothing is preempted but what gives way, which trains on for `LEAVE_SECONDS` or to
+its end. Rounds begin at multiples of the scheduler's pause, and only
 where something has changed: in between the scheduler would find the same.
 """
 
@@ -55,6 +56,8 @@ MEMORY_EVERY = 0.05
 """Part of the jobs that start between two samples of the memory."""
 NO_PREEMPTION = 1e9
 """Time since its first step after which an attempt is preempted for its priority: none is."""
+LEAVE_SECONDS = 15.0
+"""Time in which an attempt that is ordered to leave saves and leaves."""
 _PAGE_MIB = 4096 / 2**20
 
 
@@ -167,6 +170,7 @@ class Simulation:
         self._line = Line()
         self._attempts: dict[str, _Attempt] = {}
         self._ends: list[tuple[float, str]] = []
+        self._leaving: set[str] = set()
         self._arrived = 0
         self._free = trace.slots
         self._held: Counter[str] = Counter()
@@ -208,12 +212,17 @@ class Simulation:
         """Have jobs arrive and attempts end, up to a time."""
         arriving: list[TracedJob] = []
         ended: list[Placed] = []
+        left: list[_Attempt] = []
         while (now := self._next_event()) <= until:
             self._let_pass(now)
             if self._ends and self._ends[0][0] == now:
-                attempt_id = heapq.heappop(self._ends)[1]
-                self._note_error(self._attempts[attempt_id])
-                ended.append(self._end(attempt_id))
+                attempt = self._attempts[heapq.heappop(self._ends)[1]]
+                placed = self._end(attempt.placed.attempt_id)
+                if now < attempt.ends_at:
+                    left.append(attempt)
+                else:
+                    self._note_error(attempt)
+                    ended.append(placed)
             else:
                 job = self._trace.jobs[self._arrived]
                 self._arrived += 1
@@ -222,6 +231,8 @@ class Simulation:
         self._let_pass(until)
         if ended:
             end(self._context, ended)
+        if left:
+            self._queue_again(left)
         if arriving:
             timed = [(job, moment(job.arrives_at)) for job in arriving]
             ids = add_jobs(self._context, timed, self._known)
@@ -261,24 +272,30 @@ class Simulation:
         return bool(placed or ungrouped or self._let_leave())
 
     def _let_leave(self) -> bool:
-        """Have attempts leave that the scheduler orders to, at once; return whether any does."""
+        """Have attempts leave soon that the scheduler orders to; return whether any does."""
         if not self._placer.preempt():
             return False
-        now, leaving = self._clock.seconds, []
-        for attempt_id in sorted(read_leaving(self._context, list(self._attempts))):
+        leaves_at = self._clock.seconds + LEAVE_SECONDS
+        for attempt_id in read_leaving(self._context, [*self._attempts]) - self._leaving:
             attempt = self._attempts[attempt_id]
-            self._end(attempt_id)
+            self._leaving.add(attempt_id)
             self._ends.remove((attempt.ends_at, attempt_id))
+            self._ends.append((min(attempt.ends_at, leaves_at), attempt_id))
+        heapq.heapify(self._ends)
+        return True
+
+    def _queue_again(self, attempts: Sequence[_Attempt]) -> None:
+        """Queue the jobs of attempts that have left, each with the time that it has left."""
+        now, leaving = self._clock.seconds, []
+        for attempt in attempts:
             left = attempt.ends_at - now
             leaving.append((attempt.placed, attempt.job, 1 - left / attempt.job.seconds))
             job = replace(attempt.job, arrives_at=now, seconds=left)
             waiting = self._waiting[attempt.placed.job_id] = Waiting(attempt.placed.job_id, job)
             self._line.add(waiting)
             self._waiting_by_project[job.project] += 1
-        heapq.heapify(self._ends)
         leave(self._context, leaving)
         self.record.left += len(leaving)
-        return True
 
     def _check(self, placed: Sequence[Placed], ungrouped: set[str]) -> None:
         """Compare a round with the order of the queue, and count its placements as started."""
@@ -359,6 +376,7 @@ class Simulation:
 
     def _end(self, attempt_id: str) -> Placed:
         attempt = self._attempts.pop(attempt_id)
+        self._leaving.discard(attempt_id)
         self._free += attempt.job.world_size
         self._held[attempt.job.project] -= attempt.job.world_size
         return attempt.placed

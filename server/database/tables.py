@@ -75,6 +75,7 @@ jobs = Table(
     Column("lasts_on_name", String(200)),  # hardware on which it is, by its name
     Column("pace_digest", String(64)),  # of the submitted spec; null in rows of before
     Column("max_runtime_seconds", Float),  # bound of its next attempt
+    Column("leave_seconds", Float),  # that ranks of it have to leave, where the spec gives them
     Column("attempt", Integer, nullable=False, default=0),  # number of the newest attempt
     Column("retries_used", Integer, nullable=False, default=0),
     Column("world_size", Integer, nullable=False),
@@ -95,8 +96,7 @@ jobs = Table(
     Column("token_id", ID),  # that submitted it; null in rows of before
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
-    Column("started_at", UtcDateTime),
-    Column("ended_at", UtcDateTime),
+    *(Column(name, UtcDateTime) for name in ("started_at", "ended_at")),
     one_of("state", JobState),
     one_of("desired", DesiredState),
     Index(None, "state", "id"),
@@ -147,8 +147,7 @@ attempts = Table(
     Column("save_failed", Record(SaveFailed)),
     Column("rank_times", Record(RankTimes)),  # of the last window
     Column("created_at", UtcDateTime, nullable=False),
-    Column("started_at", UtcDateTime),
-    Column("ended_at", UtcDateTime),
+    *(Column(name, UtcDateTime) for name in ("started_at", "ended_at")),
     UniqueConstraint("job_id", "number"),
     one_of("state", AttemptState),
     one_of("desired", DesiredState),
@@ -329,8 +328,7 @@ operations = Table(
     Column("progress", Record(OperationProgress)),
     Column("outcome", Record(OperationOutcome)),
     Column("created_at", UtcDateTime, nullable=False),
-    Column("started_at", UtcDateTime),
-    Column("ended_at", UtcDateTime),
+    *(Column(name, UtcDateTime) for name in ("started_at", "ended_at")),
     one_of("state", OperationState),
     Index(None, "state", "id"),
     Index(None, "job_id", "id"),

@@ -64,8 +64,8 @@ def decide(
     A job that the nodes could hold, were they empty, keeps all of them from those behind it, so
     that a large job does not wait for ever; one that is larger than what is online keeps nothing.
     A job behind it starts there all the same (is backfilled) when its bound, or twice its expected
-    duration, is over before the earliest start of each job that keeps one of its nodes; on an
-    expected duration alone it gives way to these, as far as jobs preempt others. Where one does not
+    duration, and the time to leave are over before the earliest start of each job that keeps one
+    of its nodes; on an expected duration alone it gives way to these, as far as jobs preempt others. Where one does not
     fit, none behind it with the same demand does. A job that keeps nodes preempts attempts of lower
     priority on those that no job ahead keeps, if it then fits. One that a quota of its project
     keeps from starting keeps no nodes.
@@ -271,10 +271,10 @@ class Turns:
         """Return an allocation on nodes that jobs ahead keep, but do not need before it leaves."""
         if not self._keepers:
             return None
-        chosen = self._leaving_after(job.bound, job.demand, eligible, units)
+        chosen = self._leaving_after(job.bound, job, eligible, units)
         if chosen is None and self._on_estimates and job.preemptible and job.lasts is not None:
             paced = [[o for o in group if job.lasts_with(o) is not None] for group in eligible]
-            chosen = self._leaving_after(CAUTION * job.lasts, job.demand, paced, units)
+            chosen = self._leaving_after(CAUTION * job.lasts, job, paced, units)
             if chosen is not None:
                 self.giving_way.add(job.id)
         if chosen is not None:
@@ -286,17 +286,22 @@ class Turns:
     def _leaving_after(
         self,
         time: timedelta | None,
-        demand: Demand,
+        job: QueuedJob,
         groups: Sequence[Sequence[Offer]],
         units: Sequence[int],
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on nodes that no job ahead needs before so much time has passed."""
-        left_at = self._after(time)
+        """Return an allocation on nodes that no job ahead needs before it has run and left.
+
+        An attempt that is ordered to leave is expected to do so within `LEAVES_WITHIN`, in each
+        round anew: without the time to leave, short attempts in a row would move the start of a
+        job ahead on for ever.
+        """
+        left_at = self._after(None if time is None else time + job.leaves_within)
         if left_at is None:
             return None
         needed = needed_before(left_at, self._keepers)
         spanned = [sorted(group, key=BY_FREE) for group in without(groups, needed)]
-        return choose(demand, spanned, units=units)
+        return choose(job.demand, spanned, units=units)
 
     def _preempt(self, job: QueuedJob, pairs: Sequence[tuple[Sequence[Offer], int]]) -> None:
         """Order attempts to leave for a job, on nodes that no job ahead keeps."""

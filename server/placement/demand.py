@@ -27,6 +27,15 @@ CAUTION = 2
 """So many times the expected duration fit where a job is backfilled on that estimate alone."""
 
 
+def leave_time(seconds: float | None) -> timedelta:
+    """Return the time that an attempt may take to leave once it is ordered to.
+
+    Args:
+        seconds: those that its ranks have after the signal, where the spec gives them.
+    """
+    return max(LEAVES_WITHIN, expected_time(seconds or 0.0))
+
+
 def expected_time(seconds: float) -> timedelta:
     """Return an expected time, at least zero and at most `LONGEST_EXPECTED`.
 
@@ -188,6 +197,8 @@ class QueuedJob:
     """Name of the hardware on which it does; None for any."""
     bound: timedelta | None = None
     """Longest run time of its attempt, which leaves then; None for a job without a bound."""
+    leaves_within: timedelta = LEAVES_WITHIN
+    """Time that its attempt may take to leave once it is ordered to."""
     priority: int = 0
     project: str = DEFAULT_PROJECT
     """Project whose quotas it counts towards."""

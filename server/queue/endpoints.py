@@ -14,7 +14,7 @@ from server.http.request_body import JsonBody
 from server.http.responses import reply
 from server.jobs.checks import check_hardware, check_spec, check_world_size
 from server.lifecycle import check_job
-from server.placement.demand import QueuedJob, expected_time
+from server.placement.demand import QueuedJob, expected_time, leave_time
 from server.placement.forecast import FORECAST_JOBS, TOO_FAR_BACK, Forecast
 from server.projects.service import check_project
 from server.queue.duration import duration_of_spec
@@ -115,6 +115,7 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
         lasts_on=None if duration is None else duration.device,
         lasts_on_name=None if duration is None else duration.device_name,
         bound=lasts_of(spec.resources.max_runtime_seconds),
+        leaves_within=leave_time(spec.program and spec.program.stop_grace_seconds),
         priority=spec.resources.priority,
         project=spec.project,
         preemptible=spec.is_preemptible,

@@ -187,7 +187,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
                     "job": row.id,
                     "since": row.queued_at,
                     "group": group["key"],
-                    "bound": _bound_of(row),
+                    **_leave_values(row),
                     **duration,
                 }
             )
@@ -200,6 +200,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
                     demand=bindparam("group"),
                     reason=None,
                     max_runtime_seconds=bindparam("bound"),
+                    leave_seconds=bindparam("leave"),
                     **_DURATION,
                 ),
                 grouped,
@@ -323,9 +324,10 @@ def demand_of_new(row: NewJob) -> Demand:
     return replace(demand, spare_nodes=0) if pending.cause == AttemptCause.RETRY else demand
 
 
-def _bound_of(row: NewJob) -> float | None:
-    """Return the bound on the run time of the next attempt of a job that can be read."""
+def _leave_values(row: NewJob) -> dict[str, float | None]:
+    """Return when the next attempt of a job that can be read leaves, and how long that takes."""
     assert row.pending is not None, "its demand is known"
     pending = row.pending.read(f"launch of job {row.id}")
     spec = pending.overrides.apply_but_schedule(row.spec.read(f"spec of job {row.id}"))
-    return spec.resources.max_runtime_seconds
+    grace = None if spec.program is None else spec.program.stop_grace_seconds
+    return {"bound": spec.resources.max_runtime_seconds, "leave": grace}

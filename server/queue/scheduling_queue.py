@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Table, Text, func, select, type_coerce
 from server.database.queue_tables import demands
 from server.database.rows import TypedRow
 from server.database.tables import jobs
-from server.placement.demand import QueuedJob
+from server.placement.demand import QueuedJob, leave_time
 from server.queue.groups import demand_of_shape, lasts_of
 from server.queue.order import GROUPED, ProjectShare
 
@@ -40,6 +40,7 @@ class GroupedJob(TypedRow):
     lasts_on: str | None
     lasts_on_name: str | None
     max_runtime_seconds: float | None
+    leave_seconds: float | None
     preemptible: bool
     attempt: int
     pace_digest: str | None
@@ -60,6 +61,7 @@ class GroupedJob(TypedRow):
             lasts_on=self.lasts_on,
             lasts_on_name=self.lasts_on_name,
             bound=lasts_of(self.max_runtime_seconds),
+            leaves_within=leave_time(self.leave_seconds),
             priority=self.priority,
             project=self.project,
             queued_at=self.queued_at,

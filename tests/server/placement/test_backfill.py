@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.placement.backfill import MOST_KEEPERS
 from server.placement.decide import Decisions, decide
-from server.placement.demand import CAUTION, LEAVES_WITHIN, Demand, Holding, Offer, QueuedJob
+from server.placement.demand import (
+    CAUTION,
+    LEAVES_WITHIN,
+    Demand,
+    Holding,
+    Offer,
+    QueuedJob,
+    leave_time,
+)
 from server.placement.fit import fits
 from tests.server.placement.cluster import job, nodes_of, offer, withholding
 
@@ -23,8 +32,9 @@ def minutes(count: float) -> timedelta:
 
 
 def lasting(name: str, world_size: int, count: float, **more: object) -> QueuedJob:
-    """Return a job that needs so many minutes, twice its expected time."""
-    return replace(job(name, world_size, **more), lasts=minutes(count) / CAUTION)
+    """Return a job that needs so many minutes: twice its expected time, and the time to leave."""
+    lasts = (minutes(count) - LEAVES_WITHIN) / CAUTION
+    return replace(job(name, world_size, **more), lasts=lasts)
 
 
 def held(until: float | None, **shares: Sequence[int]) -> Holding:
@@ -49,6 +59,64 @@ def test_a_job_that_ends_in_time_starts_on_slots_that_are_kept() -> None:
     assert found.waiting == {"head": "needs 4 slots, 2 free, 2 held by other"}
 
 
+def head_starts_after(bound: timedelta | None, lasts: timedelta | None, leaves: int) -> int | None:
+    """Return the second at which a head starts that is due at 30, while short jobs queue behind it.
+
+    Each of them runs for its bound or expected time, and takes so many seconds to leave when it is
+    ordered to. Its end is expected as the server does it: within a minute from each round on.
+    """
+    head = replace(job("head", 4), queued_at=NOW)
+    node, seconds = offer("a", 4), timedelta(seconds=1)
+    waiting = [
+        replace(job(f"b{n}", 1), bound=bound, lasts=lasts, queued_at=NOW) for n in range(300)
+    ]
+    running = {"long": (held(0.5, a=[0]), NOW + minutes(0.5), False)}
+    for second in range(200):
+        now = NOW + second * seconds
+        running = {key: run for key, run in running.items() if run[1] > now}
+        for key, (holding, end, is_ordered) in running.items():
+            over = bound is not None and key != "long" and holding.ends_at == now
+            if is_ordered or over:
+                end = end if is_ordered else now + leaves * seconds
+                ordered = replace(holding, ends_at=now + LEAVES_WITHIN, overtook_at=None)
+                running[key] = ordered, end, True
+        holdings = [holding for holding, _, _ in running.values()]
+        taken = {slot for holding in holdings for slot in holding.shares["a"]}
+        free = replace(node, free=tuple(slot for slot in range(4) if slot not in taken))
+        found = decide(
+            [head, *waiting[:8]], [free], holdings=holdings, now=now, preempt_after=minutes(10)
+        )
+        if "head" in found.placed:
+            return second
+        for victim in (each for held_by in found.victims.values() for each in held_by):
+            running[victim.attempt_id] = victim, now + leaves * seconds, True
+        for key, (share,) in found.placed.items():
+            ends_at = now + (bound or lasts or minutes(0))
+            overtook_at = now if key in found.giving_way else None
+            placed = Holding({"a": share.slots}, ends_at, key, key, overtook_at=overtook_at)
+            running[key] = placed, NOW + minutes(100), False
+        waiting = [each for each in waiting if each.id not in found.placed]
+    return None
+
+
+@pytest.mark.parametrize("is_bound", [True, False], ids=["bound", "expected"])
+@pytest.mark.parametrize(("seconds", "leaves"), [(5, 15), (5, 2), (20, 15), (50, 15)], ids=str)
+def test_short_jobs_in_a_row_do_not_starve_the_job_ahead(
+    seconds: int, leaves: int, is_bound: bool
+) -> None:
+    time = timedelta(seconds=seconds)
+    bound, lasts = (time, None) if is_bound else (None, time)
+    assert head_starts_after(bound, lasts, leaves) == 30
+
+
+def test_a_bound_fits_with_the_time_to_leave() -> None:
+    one = replace(job("one", 1), bound=minutes(9), preemptible=False)
+    assert list(decided([HEAD, one], NODE, holdings=UNTIL_10).placed) == ["one"]
+    slow = replace(one, leaves_within=leave_time(61))
+    assert decided([HEAD, slow], NODE, holdings=UNTIL_10).placed == {}
+    assert leave_time(None) == leave_time(5) == LEAVES_WITHIN
+
+
 def test_a_job_that_ends_later_or_whose_duration_is_unknown_waits() -> None:
     late, unknown = lasting("late", 2, 10.1), job("unknown", 1)
     found = decided([HEAD, late, unknown], NODE, holdings=UNTIL_10)
@@ -60,7 +128,7 @@ def test_a_job_that_ends_later_or_whose_duration_is_unknown_waits() -> None:
 
 def test_nothing_is_backfilled_where_the_start_of_the_job_ahead_is_unknown() -> None:
     for ends in (None, -1, 0):  # no pace, or an end that is overdue
-        found = decided([HEAD, lasting("short", 1, 1)], NODE, holdings=[held(ends, a=[0, 1])])
+        found = decided([HEAD, lasting("short", 1, 2)], NODE, holdings=[held(ends, a=[0, 1])])
         assert found.placed == {}
 
 
@@ -73,7 +141,7 @@ def test_a_duration_holds_on_its_kind_of_slot_alone() -> None:
 
 def test_what_starts_on_another_kind_of_slot_has_no_expected_end() -> None:
     free = offer("a", 4, device="cuda")
-    first, short = lasting("first", 2, 10), lasting("short", 1, 5)
+    first, short = lasting("first", 2, 11), lasting("short", 1, 5)
     on_cpu, on_cuda = (replace(first, lasts_on=device) for device in ("cpu", "cuda"))
     assert list(decided([on_cuda, HEAD, short], free, holdings=[]).placed) == ["first", "short"]
     assert list(decided([on_cpu, HEAD, short], free, holdings=[]).placed) == ["first"]
@@ -107,7 +175,7 @@ def test_a_job_behind_others_counts_from_their_starts_on() -> None:
 
 def test_what_starts_in_the_same_round_counts_with_its_expected_end() -> None:
     free = offer("a", 4)
-    jobs = [lasting("first", 2, 20), HEAD, lasting("short", 1, 10), lasting("late", 2, 11)]
+    jobs = [lasting("first", 2, 21), HEAD, lasting("short", 1, 10), lasting("late", 2, 11)]
     found = decided(jobs, free, holdings=[])
     assert list(found.placed) == ["first", "short"]
     endless = [replace(jobs[0], lasts=None), *jobs[1:]]

@@ -45,7 +45,7 @@ def stopped_at_10(harness: Harness, **sections: Any) -> str:
 
 @pytest.fixture
 def behind_a_large_one(harness: Harness) -> str:
-    """A resumed job, which needs twice 185 s, behind one of four slots, of which three are held."""
+    """A resumed job, which needs twice 185 s and a minute, behind one of 4 slots; 3 are held."""
     harness.add_node("a", slots=4)
     job_id = stopped_at_10(harness, name="short")
     harness.running(name="long", resources={"world_size": 3})
@@ -65,7 +65,7 @@ def running(harness: Harness) -> str:
 def test_a_resumed_job_that_ends_in_time_starts_before_a_larger_one(
     harness: Harness, behind_a_large_one: str
 ) -> None:
-    set_left(harness, running(harness), 371)
+    set_left(harness, running(harness), 431)
     assert harness.place() == 1
     assert harness.job(behind_a_large_one).state == JobState.STARTING
     with harness.context.database.read() as connection:
@@ -80,12 +80,12 @@ def test_a_resumed_job_that_ends_in_time_starts_before_a_larger_one(
 def test_one_that_would_end_too_late_waits_until_time_has_passed(
     harness: Harness, behind_a_large_one: str
 ) -> None:
-    set_left(harness, running(harness), 369)
+    set_left(harness, running(harness), 429)
     assert harness.place() == 0
     assert harness.job(behind_a_large_one).reason == (
         "needs 1 slot, 1 free, kept for large, which is ahead, 3 held by long"
     )
-    set_left(harness, running(harness), 400)  # it became slower
+    set_left(harness, running(harness), 460)  # it became slower
     assert harness.place() == 0, "nothing but time changed"
     harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds())
     assert harness.place() == 1

@@ -143,7 +143,7 @@ def test_a_new_job_with_a_bound_starts_on_slots_that_a_larger_one_waits_for(
     settings = harness.context.settings.model_copy(update={"preemption": preemption})
     harness.placer = Placer(replace(harness.context, settings=settings), harness.dispatcher)
     harness.add_node("a")
-    harness.running(name="long", resources={"max_runtime_seconds": 2 * BOUND})
+    harness.running(name="long", resources={"max_runtime_seconds": 3 * BOUND})
     harness.submit(name="large", resources={"world_size": 4})
     assert harness.place() == 0
     harness.clock.advance(1)
