@@ -181,6 +181,9 @@ class _Attempt:
             seconds_left = orjson.loads(progress).get("seconds_left")
         elif self.leaves_until is not None and now < self.leaves_until:
             seconds_left = LEAVES_WITHIN.total_seconds()
+        ends_by = self.runs_until
+        if self.leaves_until is not None and now < self.leaves_until:
+            ends_by = now + LEAVES_WITHIN
         known = [self.runs_until, self.expected_end_at if seconds_left is None else None]
         ends = [each for each in known if each is not None and now < each]
         if seconds_left is not None:
@@ -189,7 +192,10 @@ class _Attempt:
             return self.holding
         held, ends_at = self.holding, min(ends)
         of_job = (held.job_id, held.priority, held.first_step_at, held.overtook_at)
-        return Holding(held.shares, ends_at, held.attempt_id, *of_job)  # `replace` takes longer
+        ends_by = None if ends_by is None or ends_by <= now else ends_by
+        return Holding(
+            held.shares, ends_at, held.attempt_id, *of_job, ends_by
+        )  # `replace` takes longer
 
 
 class CapacityReader:

@@ -50,14 +50,28 @@ class Keeper:
         grows with time, so the first time is found by bisection; times at which the group has fewer
         slots than the job needs are skipped.
         """
+        ends = [(holding.ends_at, holding) for holding in self.holdings]
+        return self._start(ends, [(k, k.earliest_start) for k in self.ahead])
+
+    @cached_property
+    def is_estimated(self) -> bool:
+        """Whether its earliest start rests on estimates, so that it may fit before."""
+        ends = [(holding.ends_by, holding) for holding in self.holdings]
+        known = [(k, None if k.is_estimated else k.earliest_start) for k in self.ahead]
+        return self._start(ends, known) != self.earliest_start
+
+    def _start(
+        self,
+        ends: Sequence[tuple[datetime | None, Holding]],
+        starts: Sequence[tuple[Keeper, datetime | None]],
+    ) -> datetime | None:
+        """Return the first time with which it fits, from ends and the starts of jobs ahead."""
         if len(self.ahead) >= MOST_KEEPERS:
             return None
         events: list[tuple[datetime, Mapping[str, int]]] = [
-            (holding.ends_at, self._gain(holding))
-            for holding in self.holdings
-            if holding.ends_at is not None
+            (end, self._gain(holding)) for end, holding in ends if end is not None
         ]
-        events += [(k.earliest_start, {}) for k in self.ahead if k.earliest_start is not None]
+        events += [(start, {}) for _, start in starts if start is not None]
         events = [(_AT_ONCE, {}), *sorted(events, key=lambda event: event[0])]
         free = sum(len(offer.free) for group in self.groups for offer in group)
         totals = accumulate((sum(gain.values()) for _, gain in events), initial=free)
@@ -67,7 +81,7 @@ class Keeper:
             freed: Counter[str] = Counter()
             for _, gain in events[: number + 1]:
                 freed.update(gain)
-            groups = without(self.groups, closed_before(events[number][0], self.ahead))
+            groups = without(self.groups, closed_before(events[number][0], starts))
             return fits_with(self.demand, groups, units=self.units, freed=freed)
 
         numbers = range(enough, len(events))
@@ -79,13 +93,18 @@ class Keeper:
         return {node: count for node, count in usable.items() if node in self.nodes}
 
 
-def closed_before(time: datetime, keepers: Iterable[Keeper]) -> set[str]:
+def closed_before(time: datetime, starts: Iterable[tuple[Keeper, datetime | None]]) -> set[str]:
     """Return the nodes of jobs that cannot start before a time later than this one."""
     closed: set[str] = set()
-    for keeper in keepers:
-        if keeper.earliest_start is None or keeper.earliest_start > time:
+    for keeper, start in starts:
+        if start is None or start > time:
             closed |= keeper.nodes
     return closed
+
+
+def estimated(keepers: Iterable[Keeper]) -> set[str]:
+    """Return the nodes of jobs whose earliest start rests on estimates."""
+    return {node for keeper in keepers if keeper.is_estimated for node in keeper.nodes}
 
 
 def needed_before(end: datetime, keepers: Iterable[Keeper]) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from server.placement.backfill import Keeper, needed_before, without
+from server.placement.backfill import Keeper, estimated, needed_before, without
 from server.placement.demand import CAUTION, LEAVES_WITHIN, Demand, Holding, Offer, QueuedJob
 from server.placement.fit import choose, could_hold, eligible_for, groups, unit_on
 from server.placement.open_nodes import BY_FREE, OpenNodes
@@ -45,7 +45,7 @@ class Decisions:
     expected_ends: Mapping[str, datetime]
     """Expected end of each job that starts, where it is known."""
     giving_way: Collection[str]
-    """Ids of the jobs that are backfilled on an estimate alone."""
+    """Ids of the jobs whose backfill rests on an estimate."""
 
 
 def decide(
@@ -65,10 +65,10 @@ def decide(
     that a large job does not wait for ever; one that is larger than what is online keeps nothing.
     A job behind it starts there all the same (is backfilled) when its bound, or twice its expected
     duration, and the time to leave are over before the earliest start of each job that keeps one
-    of its nodes; on an expected duration alone it gives way to these, as far as jobs preempt others. Where one does not
-    fit, none behind it with the same demand does. A job that keeps nodes preempts attempts of lower
-    priority on those that no job ahead keeps, if it then fits. One that a quota of its project
-    keeps from starting keeps no nodes.
+    of its nodes. Unless it has a bound and these starts rest on no estimate, it gives way to these,
+    as far as jobs preempt others. Where one does not fit, none behind it with the same demand does.
+    A job that keeps nodes preempts attempts of lower priority on those that no job ahead keeps, if
+    it then fits. One that a quota of its project keeps from starting keeps no nodes.
 
     Args:
         jobs: the jobs, in the order of the queue.
@@ -223,7 +223,7 @@ class Turns:
         ends_at = self._after(job.ends_with(self._by_name[chosen[0].node]))
         if ends_at is not None:
             self.expected_ends[job.id] = ends_at
-        self._holdings.append(Holding(shares, ends_at))
+        self._holdings.append(Holding(shares, ends_at, ends_by=self._after(job.bound)))
         return True
 
     def _span(self, demand: Demand) -> Sequence[_Span]:
@@ -271,12 +271,14 @@ class Turns:
         """Return an allocation on nodes that jobs ahead keep, but do not need before it leaves."""
         if not self._keepers:
             return None
-        chosen = self._leaving_after(job.bound, job, eligible, units)
-        if chosen is None and self._on_estimates and job.preemptible and job.lasts is not None:
-            paced = [[o for o in group if job.lasts_with(o) is not None] for group in eligible]
-            chosen = self._leaving_after(CAUTION * job.lasts, job, paced, units)
-            if chosen is not None:
-                self.giving_way.add(job.id)
+        certain = () if job.bound is None else without(eligible, estimated(self._keepers))
+        chosen = self._leaving_after(job.bound, job, certain, units)
+        if chosen is None and self._on_estimates and job.preemptible:
+            chosen = self._leaving_after(job.bound, job, eligible, units)
+            if chosen is None and job.lasts is not None:
+                paced = [[o for o in group if job.lasts_with(o) is not None] for group in eligible]
+                chosen = self._leaving_after(CAUTION * job.lasts, job, paced, units)
+            self.giving_way |= set() if chosen is None else {job.id}
         if chosen is not None:
             nodes = {share.node for share in chosen}
             first = next(keeper for keeper in self._keepers if keeper.nodes & nodes)
@@ -321,7 +323,9 @@ class Turns:
         self.victims[job.id] = found
         leaving, ends_at = {holding.attempt_id for holding in found}, self._now + LEAVES_WITHIN
         self._holdings = [
-            replace(holding, ends_at=ends_at) if holding.attempt_id in leaving else holding
+            replace(holding, ends_at=ends_at, ends_by=ends_at)
+            if holding.attempt_id in leaving
+            else holding
             for holding in self._holdings
         ]
 

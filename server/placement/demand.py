@@ -151,6 +151,8 @@ class Holding:
     overtook_at: datetime | None = None
     """When it was placed, of an attempt that was backfilled on an estimate alone, so that it leaves
     for the jobs that waited then; None for others."""
+    ends_by: datetime | None = None
+    """End that rests on no estimate: its bound, or that after an order to leave; None without."""
 
     def gives_way_to(self, job: QueuedJob) -> bool:
         """Return whether it overtook a job on an estimate alone."""

@@ -46,6 +46,7 @@ def held(until: float | None, **shares: Sequence[int]) -> Holding:
 HEAD = job("head", 4)
 NODE = offer("a", 4, 2)
 UNTIL_10 = [held(10, a=[0, 1])]
+BOUND_AT_10 = [replace(UNTIL_10[0], ends_by=UNTIL_10[0].ends_at)]
 
 
 def decided(jobs: Sequence[QueuedJob], *offers: Offer, holdings: Sequence[Holding]) -> Decisions:
@@ -111,10 +112,24 @@ def test_short_jobs_in_a_row_do_not_starve_the_job_ahead(
 
 def test_a_bound_fits_with_the_time_to_leave() -> None:
     one = replace(job("one", 1), bound=minutes(9), preemptible=False)
-    assert list(decided([HEAD, one], NODE, holdings=UNTIL_10).placed) == ["one"]
+    assert list(decided([HEAD, one], NODE, holdings=BOUND_AT_10).placed) == ["one"]
     slow = replace(one, leaves_within=leave_time(61))
-    assert decided([HEAD, slow], NODE, holdings=UNTIL_10).placed == {}
+    assert decided([HEAD, slow], NODE, holdings=BOUND_AT_10).placed == {}
     assert leave_time(None) == leave_time(5) == LEAVES_WITHIN
+
+
+def test_one_with_a_bound_gives_way_where_the_start_ahead_rests_on_an_estimate() -> None:
+    one = replace(job("one", 1), bound=minutes(9))
+    found = decided([HEAD, one], NODE, holdings=BOUND_AT_10)
+    assert (list(found.placed), found.giving_way) == (["one"], set())
+    found = decided([HEAD, one], NODE, holdings=UNTIL_10)
+    assert (list(found.placed), found.giving_way) == (["one"], {"one"})
+    early = [replace(UNTIL_10[0], ends_by=NOW + minutes(20))]
+    assert decided([HEAD, one], NODE, holdings=early).giving_way == {"one"}
+    stays = replace(one, preemptible=False)
+    assert decided([HEAD, stays], NODE, holdings=UNTIL_10).placed == {}
+    without = decide([HEAD, one], [NODE], holdings=UNTIL_10, now=NOW)
+    assert without.placed == {}, "it could not be made to give way"
 
 
 def test_a_job_that_ends_later_or_whose_duration_is_unknown_waits() -> None:

@@ -155,7 +155,7 @@ def test_a_new_job_with_a_bound_starts_on_slots_that_a_larger_one_waits_for(
     with harness.context.database.read() as connection:
         holdings = read_capacity(connection, harness.context.now()).holdings
     (holding,) = (each for each in holdings if each.job_id == other)
-    assert holding.overtook_at is None, "it gives way to none: it leaves in time"
+    assert holding.overtook_at is None, "it gives way to none: no estimate is involved"
     assert holding.ends_at is not None
     assert (holding.ends_at - harness.context.now()).total_seconds() == BOUND
 
