@@ -35,7 +35,7 @@ class Running:
     expected_end: float
     """Seconds from the beginning; `NEVER` where no end is expected."""
     overtook_at: float = -NEVER
-    """When it overtook the jobs that waited then, for which it leaves as soon as they fit."""
+    """Since when it waited, where it overtook the jobs ahead: for these it leaves once they fit."""
 
 
 class Line:

@@ -329,7 +329,7 @@ class Simulation:
         self._line.remove(waited)
         job = waited.job
         expected = NEVER if job.expected_seconds is None else now + job.expected_seconds
-        running = Running(job.world_size, expected, now if placed.gives_way else -NEVER)
+        running = Running(job.world_size, expected, job.arrives_at if placed.gives_way else -NEVER)
         attempt = _Attempt(placed, job, now, now + job.seconds, running)
         self._attempts[placed.attempt_id] = attempt
         heapq.heappush(self._ends, (now + job.seconds, placed.attempt_id))

@@ -76,6 +76,7 @@ class _Held(NamedTuple):
     job_state: str
     priority: int
     preemptible: int
+    queued_at: _StoredTime | None
     progress: str
     """As stored. The last field: it changes with each report, the others hardly ever."""
 
@@ -103,6 +104,7 @@ _HELD = of_held(
         type_coerce(jobs.c.state, Text),
         jobs.c.priority,
         type_coerce(jobs.c.preemptible, Integer),
+        type_coerce(jobs.c.queued_at, Text),
         type_coerce(jobs.c.progress, Text),
     )
     .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
@@ -162,6 +164,7 @@ class _Attempt:
                 first.priority,
                 _time(first.first_step_at) if may_leave else None,
                 _time(first.placed_at) if may_leave and first.gives_way else None,
+                _time(first.queued_at),
             ),
             is_paced=runs and first.job_state == JobState.RUNNING,
             leaves_until=overdue_at if ordered and not silent else None,
@@ -191,7 +194,7 @@ class _Attempt:
         if not ends:
             return self.holding
         held, ends_at = self.holding, min(ends)
-        of_job = (held.job_id, held.priority, held.first_step_at, held.overtook_at)
+        of_job = (held.job_id, held.priority, held.first_step_at, held.overtook_at, held.queued_at)
         ends_by = None if ends_by is None or ends_by <= now else ends_by
         return Holding(
             held.shares, ends_at, held.attempt_id, *of_job, ends_by

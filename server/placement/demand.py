@@ -150,18 +150,22 @@ class Holding:
     """When it began to train; None before, and where no waiting job may make it leave."""
     overtook_at: datetime | None = None
     """When it was placed, of an attempt that was backfilled on an estimate alone, so that it leaves
-    for the jobs that waited then; None for others."""
+    for the jobs that were ahead of it then; None for others."""
+    queued_at: datetime | None = None
+    """Since when its job waited for it."""
     ends_by: datetime | None = None
     """End that rests on no estimate: its bound, or that after an order to leave; None without."""
 
     def gives_way_to(self, job: QueuedJob) -> bool:
-        """Return whether it overtook a job on an estimate alone."""
-        return (
-            self.overtook_at is not None
-            and job.queued_at is not None
-            and job.queued_at <= self.overtook_at
-            and self.priority <= job.priority
-        )
+        """Return whether it overtook a job on an estimate, which was ahead of it in the queue."""
+        return self.overtook(job.queued_at, job.priority, own_priority=self.priority)
+
+    def overtook(self, queued_at: datetime | None, priority: int, *, own_priority: int) -> bool:
+        """Return whether it gives way to a job with a priority that waits since a time."""
+        if self.overtook_at is None or queued_at is None or priority < own_priority:
+            return False
+        own = self.overtook_at if priority > own_priority else self.queued_at or self.overtook_at
+        return queued_at <= own
 
     def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
         """Return how many slots of each node a demand could use once the attempt has ended.

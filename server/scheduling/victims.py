@@ -45,11 +45,13 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
         overtook = {
             victim.job_id
             for victim in leaving
-            if victim.overtook_at is not None and waits.queued_at <= victim.overtook_at
+            if victim.job_id in priorities
+            and victim.overtook(
+                waits.queued_at, waits.priority, own_priority=priorities[victim.job_id]
+            )
         }
         lower = {each for each, priority in priorities.items() if priority < waits.priority}
-        equal = {each for each, priority in priorities.items() if priority == waits.priority}
-        if not priorities.keys() <= lower | (equal & overtook):
+        if not priorities.keys() <= lower | overtook:
             return 0
         for_priority = f"preempted by {waits.name} of priority {priority_words(waits.priority)}"
         for_head = f"gives way to {waits.name}, which was ahead of it"

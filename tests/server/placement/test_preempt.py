@@ -202,3 +202,16 @@ def test_in_a_large_cluster_none_leaves_that_is_not_needed(
     for spared in chosen:
         left = [h for h in stay if h not in chosen or h is spared]
         assert not fits(waits.demand, without(nodes, left))
+
+
+def test_what_overtook_gives_way_to_jobs_that_were_ahead_of_it() -> None:
+    """It was queued at minute 2 and placed at minute 5."""
+    x = Holding({"a": (0,)}, None, overtook_at=minute(5), queued_at=minute(2))
+    rows = [(1, 0, True), (2, 0, True), (3, 0, False), (3, 1, True), (6, 1, False), (1, -1, False)]
+    for queued, priority, expected in rows:
+        one = replace(job("one", 4), queued_at=minute(queued), priority=priority)
+        assert x.gives_way_to(one) is expected, (queued, priority)
+
+
+def minute(number: int) -> datetime:
+    return NOW + timedelta(minutes=number)
