@@ -16,8 +16,9 @@ WITHOUT = {"training": {"steps", "seed"}, "optimizer": {"lr"}, "program": {"step
 def pace_digest(spec: JobSpec) -> str:
     """Return a digest that is equal for specs whose steps take equally long on equal hardware.
 
-    The layout belongs to it and is not in it: each attempt has its own. Neither are values of
-    `env`, which may be secrets.
+    The section `parallelism` is in it as it was submitted: besides the layout it has what changes
+    the pace. Each attempt has a layout of its own, which who reads the digest compares too. Values
+    of `env` may be secrets and are not in it, although they may change the pace.
     """
     given = spec.model_dump(mode="json", exclude_defaults=True, include=set(SECTIONS))
     for section, fields in WITHOUT.items():
