@@ -14,7 +14,7 @@ depends_on = None
 def upgrade() -> None:
     """Add the columns; stored jobs and attempts have no digest, and give way to none."""
     op.add_column("jobs", sa.Column("pace_digest", sa.String(length=64), nullable=True))
-    op.add_column("jobs", sa.Column("lasts_on_name", sa.String(length=200), nullable=True))
+    op.add_column("jobs", sa.Column("lasts_on_name", sa.Text(), nullable=True))
     op.add_column("attempts", sa.Column("pace_digest", sa.String(length=64), nullable=True))
     op.add_column(
         "attempts", sa.Column("expected_end_at", sa.DateTime(timezone=True), nullable=True)

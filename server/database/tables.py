@@ -72,7 +72,7 @@ jobs = Table(
     Column("demand", String(64)),  # key of its group in the queue; null while it is in none
     Column("lasts_seconds", Float),  # expected duration of its next attempt, where it is known
     Column("lasts_on", String(8)),  # kind of slot on which it is
-    Column("lasts_on_name", String(200)),  # hardware on which it is, by its name
+    Column("lasts_on_name", Text),  # hardware on which it is, by its name
     Column("pace_digest", String(64)),  # of the submitted spec; null in rows of before
     Column("max_runtime_seconds", Float),  # bound of its next attempt
     Column("leave_seconds", Float),  # that ranks of it have to leave, where the spec gives them

@@ -152,6 +152,13 @@ def test_a_duration_holds_on_its_own_hardware(harness: Harness) -> None:
     assert harness.place() == 0
 
 
+def test_a_name_of_hardware_may_be_long(harness: Harness) -> None:
+    name = "x" * 300
+    harness.add_node("a", device_name=name)
+    finished(harness)
+    assert duration(harness) == (4.0, name)
+
+
 def test_the_durations_of_many_training_parts_take_one_query(harness: Harness) -> None:
     harness.add_node("a")
     parts: list[dict[str, Any]] = [
