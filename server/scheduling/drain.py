@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from sqlalchemy import or_, select
+from sqlalchemy.exc import OperationalError
 
 from server.attempts.finish import preempt
 from server.context import Context
+from server.database.engine import LeadLostError
 from server.database.held import HAS_RANKS
 from server.database.slot_tables import HOLDS_SLOTS
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
@@ -100,10 +102,18 @@ def run_bounds(context: Context) -> int:
             )
             .order_by(attempts.c.id)
         ).all()
+    errors: list[Exception] = []
     for row in rows:
-        with context.database.write() as connection:
-            lock_job(connection, row.job_id)
-            seconds = (row.runs_until - row.created_at).total_seconds()
-            because = f"its max_runtime_seconds={seconds:g} are over"
-            preempt(context, connection, row.id, actor=SCHEDULER, because=because)
+        seconds = (row.runs_until - row.created_at).total_seconds()
+        because = f"its max_runtime_seconds={seconds:g} are over"
+        try:
+            with context.database.write() as connection:
+                lock_job(connection, row.job_id)
+                preempt(context, connection, row.id, actor=SCHEDULER, because=because)
+        except (LeadLostError, OperationalError):
+            raise
+        except Exception as error:  # one attempt must not keep the others beyond their bounds
+            errors.append(error)
+    if errors:
+        raise errors[0]
     return len(rows)

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from server.jobs.resume import resume
 from server.nodes.capacity import read_capacity
+from server.scheduling import drain
 from server.scheduling.drain import run_bounds
 from server.scheduling.round import Placer
 from tests.actors import ADA
@@ -107,6 +109,25 @@ def test_what_ends_by_itself_on_the_way_keeps_its_outcome(harness: Harness) -> N
     assert harness.job(done).state == JobState.SUCCEEDED
     job = harness.job(broken)
     assert (job.state, job.reason.partition(":")[0]) == (JobState.FAILED, "data_error")
+
+
+def test_an_error_of_one_keeps_no_other_beyond_its_bound(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.add_node("a", slots=2)
+    (first, _), (second, _) = (harness.launched(**bounded()) for _ in range(2))
+    lock = drain.lock_job
+
+    def fails(connection: Connection, job_id: str) -> None:
+        if job_id == first:
+            raise ValueError("broken")
+        lock(connection, job_id)
+
+    monkeypatch.setattr(drain, "lock_job", fails)
+    harness.clock.advance(BOUND)
+    with pytest.raises(ValueError, match="broken"):
+        run_bounds(harness.context)
+    assert harness.job(second).state == JobState.STOPPING
 
 
 def test_an_attempt_that_no_node_has_claimed_is_left_alone(harness: Harness) -> None:
