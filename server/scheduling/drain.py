@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from sqlalchemy import or_, select
 from sqlalchemy.exc import OperationalError
 
@@ -16,6 +18,8 @@ from server.projects.quotas import read_used_up
 from server.projects.usage import ReadUsage, read_usage
 from server.subject import SCHEDULER, Actor
 from trainyard.protocol.states import AttemptState, DesiredState
+
+logger = logging.getLogger(__name__)
 
 
 def run_drain(context: Context) -> int:
@@ -113,6 +117,7 @@ def run_bounds(context: Context) -> int:
         except (LeadLostError, OperationalError):
             raise
         except Exception as error:  # one attempt must not keep the others beyond their bounds
+            logger.exception("attempt %s could not be ordered to leave", row.id)
             errors.append(error)
     if errors:
         raise errors[0]
