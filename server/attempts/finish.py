@@ -236,6 +236,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         desired=job.desired,
         preempted=attempt.preempted,
         over_time=attempt.is_over_time,
+        gave_way=attempt.gives_way,
     )
     if failure is not None:
         failure = explained(connection, failure, launch.nodes)

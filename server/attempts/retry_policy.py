@@ -122,6 +122,7 @@ def verdict(
     desired: DesiredState,
     preempted: str | None = None,
     over_time: bool = False,
+    gave_way: bool = False,
 ) -> tuple[AttemptOutcome, Failure | None]:
     """Return the outcome of an attempt whose shares have all ended.
 
@@ -134,6 +135,8 @@ def verdict(
         desired: state to which a person ordered the job.
         preempted: why the server ordered a save and leave while the job continues.
         over_time: whether it did so because the run time was over.
+        gave_way: whether it was placed ahead of others on an estimate: then its order to leave is
+            no reason to end the job, whatever `retry.on` names.
     """
     failures = [end.failure for end in ends if end.failure is not None]
     lost = next((f for f in failures if f.reason == FailureReason.NODE_LOST), None)
@@ -150,6 +153,7 @@ def verdict(
             reason=FailureReason.PREEMPTED,
             message=preempted or unordered,
             remedy=OVER_TIME if over_time else REMEDIES[FailureReason.PREEMPTED],
+            free_retry=gave_way and preempted is not None and not over_time,
         )
         return AttemptOutcome.FAILED, failure
     if AttemptOutcome.CANCELLED in outcomes and desired == DesiredState.CANCEL:

@@ -235,6 +235,7 @@ class Attempt(TypedRow):
     rendezvous_port: int
     check_network: bool
     preempted: str | None
+    gives_way: bool
     runs_until: datetime | None
     ordered_at: datetime | None
     provenance: dict[str, object] | None

@@ -115,7 +115,7 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
         lasts_on=None if duration is None else duration.device,
         lasts_on_name=None if duration is None else duration.device_name,
         bound=lasts_of(spec.resources.max_runtime_seconds),
-        leaves_within=leave_time(spec.program and spec.program.stop_grace_seconds),
+        leaves_within=leave_time(None if spec.program is None else spec.program.stop_grace_seconds),
         priority=spec.resources.priority,
         project=spec.project,
         preemptible=spec.is_preemptible,

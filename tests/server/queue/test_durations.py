@@ -232,18 +232,21 @@ def test_nothing_is_backfilled_on_an_estimate_where_nothing_is_preempted(harness
     assert harness.place() == 1
 
 
-def overtaken(harness: Harness) -> tuple[Supervisor, str, str]:
+def overtaken(harness: Harness, **sections: Any) -> tuple[Supervisor, str, str]:
     """Return what holds a slot, the job that waits for all, and one that overtook it."""
     harness.add_node("a")
     finished(harness)
     _, long, large = behind_a_large_one(harness)
-    short = harness.submit(name="short", training={"steps": 4})
+    short = harness.submit(name="short", training={"steps": 4}, **sections)
     assert harness.place() == 1
     return long, large, short
 
 
-def test_a_wrong_estimate_keeps_the_job_ahead_waiting_for_a_save_alone(harness: Harness) -> None:
-    long, large, short = overtaken(harness)
+@pytest.mark.parametrize("retried", [{}, {"on": []}, {"on": ["hang"], "max_retries": 0}], ids=str)
+def test_a_wrong_estimate_keeps_the_job_ahead_waiting_for_a_save_alone(
+    harness: Harness, retried: dict[str, Any]
+) -> None:
+    long, large, short = overtaken(harness, retry=retried)
     (supervisor,) = harness.claim_all(short)
     supervisor.train(1)
     harness.clock.advance(AGAIN)

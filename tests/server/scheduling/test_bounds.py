@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from server.jobs.resume import resume
+from server.lifecycle import lock_job
 from server.nodes.capacity import read_capacity
 from server.scheduling import drain
 from server.scheduling.drain import run_bounds
@@ -116,7 +117,7 @@ def test_an_error_of_one_keeps_no_other_beyond_its_bound(
 ) -> None:
     harness.add_node("a", slots=2)
     (first, _), (second, _) = (harness.launched(**bounded()) for _ in range(2))
-    lock = drain.lock_job
+    lock = lock_job
 
     def fails(connection: Connection, job_id: str) -> None:
         if job_id == first:
