@@ -182,23 +182,22 @@ class _Attempt:
         seconds_left: float | None = None
         if self.is_paced:
             seconds_left = orjson.loads(progress).get("seconds_left")
-        elif self.leaves_until is not None and now < self.leaves_until:
-            seconds_left = LEAVES_WITHIN.total_seconds()
-        ends_by = self.runs_until
-        if self.leaves_until is not None and now < self.leaves_until:
-            ends_by = now + LEAVES_WITHIN
-        known = [self.runs_until, self.expected_end_at if seconds_left is None else None]
-        ends = [each for each in known if each is not None and now < each]
+        leaves = self.leaves_until is not None and now < self.leaves_until
+        ends_by = now + LEAVES_WITHIN if leaves else _to_come(self.runs_until, now)
+        expected = _to_come(self.expected_end_at, now)
         if seconds_left is not None:
-            ends.append(now + expected_time(float(seconds_left)))
+            expected = now + expected_time(float(seconds_left))
+        ends = [each for each in (ends_by, expected) if each is not None]
         if not ends:
             return self.holding
-        held, ends_at = self.holding, min(ends)
+        held = self.holding
         of_job = (held.job_id, held.priority, held.first_step_at, held.overtook_at, held.queued_at)
-        ends_by = None if ends_by is None or ends_by <= now else ends_by
-        return Holding(
-            held.shares, ends_at, held.attempt_id, *of_job, ends_by
-        )  # `replace` takes longer
+        # `replace` takes longer.
+        return Holding(held.shares, min(ends), held.attempt_id, *of_job, ends_by)
+
+
+def _to_come(time: datetime | None, now: datetime) -> datetime | None:
+    return time if time is not None and now < time else None
 
 
 class CapacityReader:
