@@ -23,7 +23,7 @@ from trainyard.spec.job import JobSpec
 LOSS, NORM = "train/loss", "train/grad_norm"
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 SPIKE = 16.14
-REAL = REPOSITORY / "web" / "src" / "shared" / "ui" / "chart" / "realLosses.json"
+REAL = REPOSITORY / "web" / "src" / "shared" / "ui" / "chart" / "values" / "realLosses.json"
 
 STRUCK = """(figure, { share, reach, colour }) => {
   const canvas = figure.querySelector('canvas');
