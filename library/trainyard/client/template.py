@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator
 from trainyard.base.model_base import SpecModel, description_of
 from trainyard.client.spec_file import section_of
 from trainyard.spec.job import JobSpec
-from trainyard.spec.program_rules import KEPT
-from trainyard.spec.sections.checkpoint import CheckpointSection
+from trainyard.spec.sections.checkpoint import KEPT, CheckpointSection
 from trainyard.spec.sections.program import CodeSection, EnvironmentSection, ProgramSection
 
 HEAD = """\

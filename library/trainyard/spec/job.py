@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from trainyard.axes import AXES
 from trainyard.axes.base import LayoutFacts
@@ -15,7 +15,7 @@ from trainyard.base.model_base import SpecModel, Text
 from trainyard.base.names import NAME, TAG
 from trainyard.base.problems import refusal, spec_error
 from trainyard.spec.layout import Layout
-from trainyard.spec.sections.checkpoint import CheckpointSection
+from trainyard.spec.sections.checkpoint import KEPT, CheckpointSection
 from trainyard.spec.sections.model import DataSection, ModelSection
 from trainyard.spec.sections.parallelism import (
     ActivationCheckpointSection,
@@ -59,6 +59,11 @@ TRAINER_SECTIONS = (
     *("activation_checkpoint", "compile", "quantization", "validation"),
 )
 """Sections of the built-in trainer, which a job with a `program` has not."""
+TRAINER_POINTERS = (
+    *(f"/{section}" for section in TRAINER_SECTIONS),
+    *(f"/checkpoint/{field}" for field in CheckpointSection.model_fields if field not in KEPT),
+)
+"""JSON pointers of all that a job with a `program` has not; the JSON Schema has them too."""
 
 
 class JobSpec(SpecModel):
@@ -67,6 +72,8 @@ class JobSpec(SpecModel):
     The built-in trainer runs, with model, data and training, or a `program` in its place. It is
     immutable after submission; changes of a resume are stored on the attempt.
     """
+
+    model_config = ConfigDict(json_schema_extra={"of_the_trainer": list(TRAINER_POINTERS)})
 
     name: JobName = "job"
     """Name in lists and references; need not be unique."""

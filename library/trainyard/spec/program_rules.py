@@ -6,10 +6,7 @@ from collections.abc import Callable, Iterator
 
 from trainyard.base.problems import Problem, named
 from trainyard.spec.job import TRAINER_SECTIONS, JobSpec
-from trainyard.spec.sections.checkpoint import CheckpointSection
-
-KEPT = ("root", "keep_latest_k", "keep_every_steps", "keep_best_k", "keep_best_metric")
-"""Fields of the section `checkpoint` that do not belong to the built-in trainer alone."""
+from trainyard.spec.sections.checkpoint import KEPT, CheckpointSection
 
 
 def sections(spec: JobSpec) -> Iterator[Problem]:

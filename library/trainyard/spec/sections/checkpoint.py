@@ -9,6 +9,9 @@ from pydantic import Field
 from trainyard.base.model_base import Auto, Ranks, Seconds, SpecModel, Steps
 from trainyard.spec.storage_uri import RootName
 
+KEPT = ("root", "keep_latest_k", "keep_every_steps", "keep_best_k", "keep_best_metric")
+"""Fields of the section that do not belong to the built-in trainer alone."""
+
 
 class CheckpointSection(SpecModel):
     """Checkpoints: each is complete, and loads on any other world size and layout."""

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic.config import JsonDict
 
 from trainyard.base.model_base import PositiveSteps, SpecModel, Text
 from trainyard.base.names import ARGUMENT
@@ -22,6 +23,8 @@ ENVIRONMENTS = "environments"
 """Folder of a storage root beneath which environments are installed."""
 CHECKPOINT = "{checkpoint}"
 """Stands for the folder of the parent checkpoint in `resume_arguments`."""
+COMMAND_LINE: JsonDict = {"command_line": True}
+"""In the JSON Schema: the words are written in one line, as a shell reads it."""
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_]*\}")
 
 Word = Annotated[Text, Field(max_length=4096)]
@@ -164,7 +167,7 @@ class ProgramSection(SpecModel):
 
     command: Annotated[
         tuple[Annotated[Word, Field(min_length=1)], ...],
-        Field(strict=False, min_length=1, max_length=256),
+        Field(strict=False, min_length=1, max_length=256, json_schema_extra=COMMAND_LINE),
         BeforeValidator(_split_words),
         AfterValidator(lambda words: (_named(words[0]), *words[1:])),
     ]
@@ -182,7 +185,7 @@ class ProgramSection(SpecModel):
     as `--name`, `false` not at all, and a list as `--name` with all of its values."""
     resume_arguments: Annotated[
         tuple[Annotated[Word, AfterValidator(_known_placeholders)], ...],
-        Field(strict=False, max_length=256),
+        Field(strict=False, max_length=256, json_schema_extra=COMMAND_LINE),
     ] = ()
     """Words that follow the others once ranks of an earlier attempt have begun. `{checkpoint}` in
     them stands for the folder of the checkpoint from which the attempt resumes; without one they

@@ -9,13 +9,20 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 from trainyard.base.labels import Labels
 from trainyard.base.model_base import Ranks, SpecModel, Text
 from trainyard.base.names import NAME
-from trainyard.spec.environment import checked_environment
+from trainyard.spec.environment import ALLOWED, ENV_NAME, checked_environment
 
 Env = Annotated[
     dict[str, Annotated[Text, Field(max_length=4096)]],
     AfterValidator(checked_environment),
-    Field(max_length=100),
+    Field(
+        max_length=100,
+        json_schema_extra={
+            "propertyNames": {"pattern": f"^{ENV_NAME.pattern}$", "examples": sorted(ALLOWED)},
+            "masked": True,
+        },
+    ),
 ]
+"""In the JSON Schema: `masked` where views show the values of the examples' names alone."""
 
 
 PRIORITY_CLASSES = {"low": -50, "normal": 0, "high": 50}
