@@ -17,6 +17,7 @@ PAGES = {
     "jobs": "/jobs",
     "submit": "/jobs/new",
     "submit-again": "/jobs/new?from={tale}",
+    "submit-text": "/jobs/new?from={tale}&view=toml",
     "compare": "/compare?jobs={tale},{stopped},{done}&smooth=0.6",
     "compare-nothing": "/compare",
     "compare-early": "/compare?jobs={fresh},{waiting}",

@@ -121,11 +121,12 @@ def test_a_forecast_for_a_spec_and_for_that_of_a_job(
     page.get_by_role("button", name="When would a job start?").click()
     dialog = page.get_by_role("dialog")
     area = dialog.locator("textarea")
-    area.fill('{"resources": {"world_size": 4, "priority": -90}}')
+    expect(area).to_have_value('[resources]\nworld_size = 4\npriority = "high"\n')
+    area.fill("[resources]\nworld_size = 4\npriority = -90")
     dialog.get_by_role("button", name="Forecast").click()
     expect(dialog.get_by_role("status")).to_contain_text(f"position {QUEUED + 1:,}")
     watched.keep("queue-what-if-1280")
-    area.fill('{"resources": {"world_size": 0}}')
+    area.fill("[resources]\nworld_size = 0")
     dialog.get_by_role("button", name="Forecast").click()
     expect(dialog.get_by_role("alert")).to_contain_text("resources.world_size")
     watched.forgive("422")
@@ -133,9 +134,9 @@ def test_a_forecast_for_a_spec_and_for_that_of_a_job(
     expect(dialog.get_by_role("button", name="Forecast")).to_be_disabled()
     dialog.get_by_role("combobox").fill("wide-0001")
     dialog.get_by_role("option").filter(has_text="wide-0001").click()
-    expect(area).to_have_value(re.compile('"world_size": 64'))
+    expect(area).to_have_value(re.compile("world_size = 64"))
     page.reload()
-    expect(area).to_have_value(re.compile('"world_size": 64'))
+    expect(area).to_have_value(re.compile("world_size = 64"))
 
 
 def test_a_queue_in_which_no_job_waits(theatre: Theatre, visit: Visit) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
+import tomllib
 
 from playwright.sync_api import Locator, Page, expect
 
@@ -108,12 +108,16 @@ def test_form_and_text_are_one_draft(theatre: Theatre, visit: Visit) -> None:
     page = visit("/jobs/new").page
     fill(page, "optimizer-lr", "1e-4")
     expect(page.locator("#field-optimizer-lr")).to_have_value("1e-4")
-    page.get_by_role("tab", name="JSON").click()
-    text = page.get_by_label("The spec as JSON")
-    assert json.loads(text.input_value()) == {"optimizer": {"lr": 1e-4}}
-    text.fill('{"tags": ["a", "b"], "env": {"NCCL_DEBUG": "INFO"}, "training":')
-    expect(page.locator(".spec-text .field-error")).to_contain_text("JSON")
+    page.get_by_role("tab", name="TOML").click()
+    text = page.get_by_label("The spec as TOML")
+    assert tomllib.loads(text.input_value()) == {"optimizer": {"lr": 1e-4}}
+    text.fill('tags = ["a", "b"]\n[training\nsteps = 3')
+    expect(page.locator(".spec-text .field-error")).to_contain_text("Line 2, column ")
+    text.fill('tags = ["a", "b"]\n[training]\nsteps = 3')
+    expect(page.get_by_role("link", name="Download job.toml")).to_be_visible()
+    # A spec in JSON, which has null, is one too.
     text.fill('{"tags": ["a", "b"], "training": {"max_grad_norm": null}}')
+    expect(page.get_by_role("link", name="Download job.json")).to_be_visible()
     page.get_by_role("tab", name="Form").click()
     expect(page.locator("#field-tags")).to_have_value("a, b")
     page.locator("details.section").filter(has_text="seq_len").get_by_text("more field").click()
@@ -145,8 +149,9 @@ def test_a_submission_whose_answer_was_lost_makes_one_job(theatre: Theatre, visi
 def test_a_copy_starts_with_the_spec_but_not_with_its_secrets(
     theatre: Theatre, visit: Visit
 ) -> None:
+    # The address of the text when it was JSON.
     page = visit(f"/jobs/new?from={theatre.scenes.tale}&view=json").page
-    spec = json.loads(page.get_by_label("The spec as JSON").input_value())
+    spec = tomllib.loads(page.get_by_label("The spec as TOML").input_value())
     assert spec["model"] == {"size": "8B"}
     assert spec["env"] == {"NCCL_DEBUG": "INFO"}
     assert "quantization" not in spec

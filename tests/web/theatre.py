@@ -69,6 +69,7 @@ def served(context: Context, folder: Path) -> Iterator[Served]:
         "TRAINYARD_DATABASE_URL": context.settings.database_url,
         "TRAINYARD_STATE_DIR": str(folder),
         "TRAINYARD_PORT": str(port),
+        "TRAINYARD_ALLOW_CODE": str(context.settings.allow_code),
     }
     url = f"http://{LOOPBACK}:{port}"
     with (folder / "api.log").open("wb") as log:

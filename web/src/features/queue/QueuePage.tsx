@@ -1,5 +1,6 @@
 // The jobs that wait, in order; what holds the slots; and when another job would start.
 import { type UseInfiniteQueryResult, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { lazy, Suspense } from "react";
 import { jobCountsQuery, nodesQuery, projectsQuery } from "@/shared/api/queries";
 import type { QueueEntry } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
@@ -13,8 +14,12 @@ import { usePageParams } from "@/shared/url/params";
 import { queueQuery } from "./api";
 import { HeldSlots } from "./HeldSlots";
 import { QueueTable } from "./QueueTable";
-import { WhatIfDialog } from "./WhatIfDialog";
 import "./queue.css";
+
+/** With its reader of TOML it is loaded when it is first opened. */
+const WhatIfDialog = lazy(async () => ({
+  default: (await import("./WhatIfDialog")).WhatIfDialog,
+}));
 
 /** Positions change without events, so each page that is shown is read anew; the server keeps a
  * forecast for as long. */
@@ -54,11 +59,13 @@ export function QueuePage() {
         <CommandLine command={command("queue")} label="Lists the same jobs" />
       </div>
       {view.isForecast && (
-        <WhatIfDialog
-          from={view.from}
-          onPick={(from) => change({ from })}
-          onClose={() => change({ isForecast: false, from: null })}
-        />
+        <Suspense>
+          <WhatIfDialog
+            from={view.from}
+            onPick={(from) => change({ from })}
+            onClose={() => change({ isForecast: false, from: null })}
+          />
+        </Suspense>
       )}
     </>
   );

@@ -1,13 +1,14 @@
-// When would a spec start, were it submitted now? A spec as JSON, or that of a job.
+// When would a spec start, were it submitted now? A spec as TOML, or that of a job.
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useEffect, useId, useState } from "react";
 import { ApiError } from "@/shared/api/errors";
 import { jobQuery } from "@/shared/api/queries";
 import type { WhatIf } from "@/shared/api/types";
-import { type JsonObject, parsedSpec, sparseSpec } from "@/shared/format/document";
+import { type JsonObject, sparseSpec } from "@/shared/format/document";
 import { count } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { moment } from "@/shared/format/time";
+import { readSpecText, sparseToml, specToml } from "@/shared/format/toml";
 import { FindJob } from "@/shared/job/FindJob";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
@@ -17,7 +18,7 @@ import { useNow } from "@/shared/ui/RelativeTime";
 import { postWhatIf } from "./api";
 import { startWords } from "./start";
 
-const EXAMPLE = JSON.stringify({ resources: { world_size: 4, priority: "high" } }, null, 2);
+const EXAMPLE = specToml({ resources: { world_size: 4, priority: "high" } });
 
 interface WhatIfDialogProps {
   /** Job whose spec is shown; null for the example. */
@@ -29,7 +30,7 @@ interface WhatIfDialogProps {
 export function WhatIfDialog({ from, onPick, onClose }: WhatIfDialogProps) {
   const area = useId();
   const [text, setText] = useState(EXAMPLE);
-  const { spec, error } = parsedSpec(text);
+  const { spec, error } = readSpecText(text);
   const answer = useMutation({ mutationFn: (asked: JsonObject) => postWhatIf(asked) });
   const { reset } = answer;
   const source = useQuery({ ...jobQuery(from ?? ""), enabled: from !== null });
@@ -39,7 +40,7 @@ export function WhatIfDialog({ from, onPick, onClose }: WhatIfDialogProps) {
     setRead(source.data.id);
     // The spec came as JSON and is read as JSON again.
     const whole = source.data.spec as unknown as JsonObject;
-    setText(JSON.stringify(sparseSpec(whole, source.data.set_fields), null, 2));
+    setText(sparseToml(sparseSpec(whole, source.data.set_fields)));
     reset();
   }, [source.data, read, reset]);
   return (
@@ -64,7 +65,7 @@ export function WhatIfDialog({ from, onPick, onClose }: WhatIfDialogProps) {
       <FindJob verb="Take the spec of a job" onFind={onPick} />
       {source.error && <InlineError error={source.error} />}
       <label htmlFor={area} className="field-label">
-        Spec as JSON; a field that is absent has its default
+        Spec as TOML; a field that is absent has its default
       </label>
       <textarea
         id={area}

@@ -1,7 +1,9 @@
 // The spec as submitted, and the values with which the job runs instead.
 import type { Job } from "@/shared/api/types";
+import { type JsonObject, sparseSpec } from "@/shared/format/document";
 import { command } from "@/shared/format/shell";
 import { OF_THE_TRAINER, valueText } from "@/shared/format/spec";
+import { sparseToml } from "@/shared/format/toml";
 import { useReference } from "@/shared/job/reference";
 import { useView } from "@/shared/job/view";
 import { Button, ButtonLink } from "@/shared/ui/Button";
@@ -14,7 +16,9 @@ import "./spec.css";
 export function SpecView({ job }: { job: Job }) {
   const reference = useReference(job);
   const { hasAllFields: isAll, change } = useView();
-  const text = JSON.stringify(job.spec, null, 2);
+  // The spec came as JSON and is read as JSON again.
+  const whole = job.spec as unknown as JsonObject;
+  const text = sparseToml(sparseSpec(whole, job.set_fields));
   return (
     <div className="stack">
       {job.imported_from === null && <Changes job={job} />}
@@ -23,7 +27,7 @@ export function SpecView({ job }: { job: Job }) {
         <Button small aria-pressed={isAll} onClick={() => change({ hasAllFields: !isAll })}>
           {isAll ? "Only what differs from the defaults" : "All fields"}
         </Button>
-        <CopyButton text={text} label="Copy as JSON" />
+        <CopyButton text={text} label="Copy as TOML" />
         {job.imported_from === null && (
           <ButtonLink small to={submitPath({ from: job.id })}>
             New job like this

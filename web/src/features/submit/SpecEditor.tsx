@@ -10,41 +10,55 @@ import { type Tab, Tabs } from "@/shared/ui/Tabs";
 import { SUBMIT } from "@/shared/url/pages";
 import { usePageParams, type ValuesOf } from "@/shared/url/params";
 import { submitCommand } from "./commandLine";
+import { draftProblems } from "./draftProblems";
 import { type Edit, SpecForm } from "./form/SpecForm";
 import { SpecText } from "./form/SpecText";
+import { otherKind } from "./kind";
 import { MisfitDialog } from "./plan/MisfitDialog";
 import { PlanPanel } from "./plan/PlanPanel";
 import { usePlan } from "./plan/usePlan";
-import { NO_PROBLEMS, placeProblems } from "./problems";
-import { type FormSection, sectionsFor } from "./schema";
+import { placeProblems } from "./problems";
+import { type FormSection, sectionsFor, shownNames } from "./schema";
 import { withLayout } from "./spec";
 import { useSubmit } from "./useSubmit";
 
 const VIEWS: readonly Tab<ValuesOf<typeof SUBMIT>["view"]>[] = [
   { name: "form", label: "Form" },
-  { name: "json", label: "JSON" },
+  { name: "toml", label: "TOML" },
 ];
 
 interface SpecEditorProps {
   sections: FormSection[];
+  /** Pointers of what a program has not. */
+  ofTrainer: readonly string[];
   start: JsonObject;
+  /** Pointers of values of the other job that are not shown here; null in `start`. */
+  hidden: readonly string[];
   /** Name of the job whose spec it starts with. */
   from: string | undefined;
 }
 
-export function SpecEditor({ sections: all, start, from }: SpecEditorProps) {
+export function SpecEditor(props: SpecEditorProps) {
+  const { sections: all, ofTrainer, start, hidden, from } = props;
   const [spec, setSpec] = useState(start);
+  const [parked, setParked] = useState<JsonObject>({});
   const hasProgram = isObject(spec.program);
-  const sections = useMemo(() => sectionsFor(all, hasProgram), [all, hasProgram]);
+  const sections = useMemo(
+    () => sectionsFor(all, ofTrainer, hasProgram),
+    [all, ofTrainer, hasProgram],
+  );
   const [{ view }, change] = usePageParams(SUBMIT);
   const plan = usePlan(spec);
   const submit = useSubmit(spec);
   // A submission may find problems that the plan did not; a change of the spec resets both.
   const refusal = submit.error instanceof ApiError ? submit.error : plan.refusal;
-  const problems = useMemo(
-    () => (refusal ? placeProblems(refusal.errors, sections) : NO_PROBLEMS),
-    [refusal, sections],
-  );
+  const errors = useMemo(() => {
+    const own = draftProblems(spec, sections, hidden);
+    // The server sees a null or a text in place of a list; what is typed explains it better.
+    const named = new Set(own.map(({ pointer }) => pointer));
+    return [...own, ...(refusal?.errors ?? []).filter(({ pointer }) => !named.has(pointer))];
+  }, [spec, sections, hidden, refusal]);
+  const problems = useMemo(() => placeProblems(errors, sections), [errors, sections]);
   const warnings = useMemo(
     () => placeProblems(refusal ? [] : (plan.plan?.warnings ?? []), sections),
     [refusal, plan.plan, sections],
@@ -58,8 +72,14 @@ export function SpecEditor({ sections: all, start, from }: SpecEditorProps) {
     [reset],
   );
   const planned = plan.plan?.kind === "trainer" ? plan.plan.batch.micro_batch_size : 1;
+  const changeKind = () => {
+    const changed = otherKind({ spec, parked }, ofTrainer);
+    setParked(changed.parked);
+    edit(() => changed.spec);
+  };
   const chooseLayout = (option: RankedLayout) =>
     edit((draft) => withLayout(draft, option, planned));
+  const command = useMemo(() => submitCommand(spec, shownNames(all)), [spec, all]);
   const [isMisfitAsked, setIsMisfitAsked] = useState(false);
   const isMisfit = !plan.isOld && plan.plan?.kind === "trainer" && plan.plan.fits === false;
   const send = () => (isMisfit ? setIsMisfitAsked(true) : submit.mutate());
@@ -86,12 +106,13 @@ export function SpecEditor({ sections: all, start, from }: SpecEditorProps) {
               <SpecForm
                 sections={sections}
                 spec={spec}
+                onKind={changeKind}
                 problems={problems}
                 warnings={warnings}
                 edit={edit}
               />
             ) : (
-              <SpecText spec={spec} edit={edit} />
+              <SpecText sections={all} spec={spec} hidden={hidden} edit={edit} />
             )}
           </Tabs>
         </div>
@@ -99,13 +120,14 @@ export function SpecEditor({ sections: all, start, from }: SpecEditorProps) {
           spec={spec}
           planned={plan}
           refusal={refusal}
-          elsewhere={problems.elsewhere}
+          errors={errors}
+          command={command}
           onLayout={chooseLayout}
         >
           {isMisfitAsked && plan.plan && (
             <MisfitDialog
               plan={plan.plan}
-              command={submitCommand(spec)}
+              command={command}
               submit={submit}
               onClose={() => setIsMisfitAsked(false)}
             />

@@ -2,13 +2,13 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { jobQuery, schemaQuery } from "@/shared/api/queries";
-import { type JsonObject, sparseSpec } from "@/shared/format/document";
+import { type JsonObject, sparseSpec, withValue } from "@/shared/format/document";
 import { ErrorState } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { SUBMIT } from "@/shared/url/pages";
 import { usePageParams } from "@/shared/url/params";
 import { SpecEditor } from "./SpecEditor";
-import { formOf } from "./schema";
+import { formOf, trainerPointers } from "./schema";
 import "./submit.css";
 
 /** `?from=<job id>` starts with the spec of another job. */
@@ -22,9 +22,19 @@ export function SubmitPage() {
     return <ErrorState error={failed} onRetry={retry} />;
   }
   if (!schema.data || (from && !source.data)) return <SkeletonLines lines={14} />;
-  const sections = formOf(schema.data);
   // The spec came as JSON and is read as JSON again.
-  const whole = source.data?.spec as unknown as JsonObject;
-  const start = source.data ? sparseSpec(whole, source.data.set_fields) : {};
-  return <SpecEditor key={from} sections={sections} start={start} from={source.data?.name} />;
+  const whole = source.data?.spec as unknown as JsonObject | undefined;
+  const { spec, hidden } = sparseSpec(whole ?? {}, source.data?.set_fields ?? []);
+  // What is hidden is entered again or removed before the copy is submitted.
+  const start = hidden.reduce((draft, each) => withValue(draft, each, null), spec);
+  return (
+    <SpecEditor
+      key={from}
+      sections={formOf(schema.data)}
+      ofTrainer={trainerPointers(schema.data)}
+      start={start}
+      hidden={hidden}
+      from={source.data?.name}
+    />
+  );
 }

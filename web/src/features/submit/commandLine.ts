@@ -5,29 +5,56 @@ import { quoted } from "@/shared/format/shell";
 /** Above so many settings each one gets a line of its own. */
 const ONE_LINE = 2;
 /** Texts that `--set` would read otherwise: it trims values, and takes an empty one for "unset". */
-const NEEDS_QUOTES = /^$|^\s|\s$|^["'[{]/;
+const NEEDS_QUOTES = /^$|^\s|\s$|^["'[{]|^(true|false|-?\d+(\.\d+)?(e[-+]?\d+)?)$/i;
+/** Names that `--set` does not part at their dots, or end at their `=`. */
+const NAME = /^[^.=\s]+$/;
+const VARIABLE = /^[A-Za-z_]\w*$/;
 
-/** Return `trainyard submit --set ...`, or with a file where `--set` cannot say it. */
-export function submitCommand(spec: JsonObject): string {
-  const settings = settingsOf(spec, "");
-  if (settings === null) return "trainyard submit job.json";
+/**
+ * Return `trainyard submit --set ...`, or with a file where `--set` cannot say it.
+ *
+ * Other variables of `env` than `shown` are taken from those of the shell: no secret stays in its
+ * history.
+ */
+export function submitCommand(spec: JsonObject, shown: ReadonlySet<string>): string {
+  const settings = settingsOf(spec, "", shown);
+  // TOML has no null.
+  if (settings === null) return `trainyard submit ${hasNull(spec) ? "job.json" : "job.toml"}`;
   // Without any the command shows its usage: the default job has a name to give.
   if (settings.length === 0) settings.push("name=job");
-  const options = settings.map((setting) => `--set ${quoted(setting)}`);
+  const options = settings.map((setting) => `--set ${setting}`);
   const separator = options.length > ONE_LINE ? " \\\n  " : " ";
   return ["trainyard submit", ...options].join(separator);
 }
 
-/** Return `section.field=value` for each value; null when one of them has no such form. */
-function settingsOf(section: JsonObject, prefix: string): string[] | null {
+/** Return `section.field=value`, quoted, for each value; null when one of them has no such form. */
+function settingsOf(
+  section: JsonObject,
+  prefix: string,
+  shown: ReadonlySet<string>,
+): string[] | null {
   const settings: string[] = [];
   for (const [name, value] of Object.entries(section)) {
-    const inner = isObject(value) ? settingsOf(value, `${prefix}${name}.`) : null;
-    if (inner) settings.push(...inner);
-    else if (isExpressible(value)) settings.push(`${prefix}${name}=${written(value)}`);
-    else return null;
+    const path = `${prefix}${name}`;
+    const isSecret = prefix === "env." && !shown.has(name);
+    const found = isObject(value)
+      ? settingsOf(value, `${path}.`, shown)
+      : setting(path, value, isSecret);
+    if (found === null || !(isSecret ? VARIABLE : NAME).test(name)) return null;
+    settings.push(...found);
   }
   return settings;
+}
+
+function setting(path: string, value: Json, isSecret: boolean): string[] | null {
+  if (!isExpressible(value)) return null;
+  if (isSecret) return [`"${path}=$${path.slice("env.".length)}"`];
+  return [quoted(`${path}=${written(value)}`)];
+}
+
+function hasNull(value: Json): boolean {
+  if (Array.isArray(value)) return value.some(hasNull);
+  return isObject(value) ? Object.values(value).some(hasNull) : value === null;
 }
 
 /** TOML, in which `--set` is written, has no null. */

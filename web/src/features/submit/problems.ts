@@ -1,6 +1,7 @@
 // Where each problem that the server found is shown: at its field, its section, or above the form.
 import type { Problem } from "@/shared/api/types";
-import type { FormSection } from "./schema";
+import { ancestors } from "@/shared/format/document";
+import { type FormSection, pointerOf } from "./schema";
 
 export interface PlacedProblems {
   /** Texts by the pointer of the field. */
@@ -11,27 +12,22 @@ export interface PlacedProblems {
   elsewhere: readonly Problem[];
 }
 
-export const NO_PROBLEMS: PlacedProblems = {
-  byField: new Map(),
-  bySection: new Map(),
-  elsewhere: [],
-};
-
 /** Put each problem to the nearest thing of the form that its pointer names. */
 export function placeProblems(
   problems: readonly Problem[],
   sections: readonly FormSection[],
 ): PlacedProblems {
   const fields = new Set(sections.flatMap((section) => section.fields.map((f) => f.pointer)));
-  const names = new Set(sections.map((section) => section.name));
+  const names = new Map(sections.map((section) => [pointerOf(section), section.name]));
+  names.delete("");
   const byField = new Map<string, string[]>();
   const bySection = new Map<string, string[]>();
   const elsewhere: Problem[] = [];
   for (const problem of problems) {
     const field = ancestors(problem.pointer).find((pointer) => fields.has(pointer));
-    const section = problem.pointer.split("/")[1];
+    const section = ancestors(problem.pointer).find((pointer) => names.has(pointer));
     if (field !== undefined) add(byField, field, problem.detail);
-    else if (section && names.has(section)) add(bySection, section, problem.detail);
+    else if (section !== undefined) add(bySection, names.get(section) ?? "", problem.detail);
     else elsewhere.push(problem);
   }
   return { byField, bySection, elsewhere };
@@ -44,12 +40,6 @@ export function problemsIn(section: FormSection, placed: PlacedProblems): number
     (sum, field) => sum + (placed.byField.get(field.pointer)?.length ?? 0),
     own,
   );
-}
-
-/** `/retry/on/0`, `/retry/on`, `/retry` */
-function ancestors(pointer: string): string[] {
-  const keys = pointer.split("/").slice(1);
-  return keys.map((_, index) => `/${keys.slice(0, keys.length - index).join("/")}`);
 }
 
 function add(map: Map<string, string[]>, key: string, text: string): void {

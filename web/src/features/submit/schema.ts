@@ -1,6 +1,5 @@
 // The submit form as data, drawn from the JSON Schema of the job spec.
-import type { Json } from "@/shared/format/document";
-import { OF_THE_TRAINER } from "@/shared/format/spec";
+import { escaped, type Json } from "@/shared/format/document";
 
 /** How a value is entered. */
 export type Control =
@@ -13,12 +12,21 @@ export type Control =
   | { kind: "word-or-number"; suggestions: string[] }
   /** Several of some words. */
   | { kind: "choices"; options: string[] }
-  /** Words, one after the other. */
-  | { kind: "words" }
+  /** Words: of a list, or of a command in one line. */
+  | { kind: "words"; isCommand: boolean }
   /** Names and their values. */
-  | { kind: "pairs" }
+  | ({ kind: "pairs" } & Pairs)
   /** Anything else, as JSON. */
   | { kind: "json" };
+
+export interface Pairs {
+  /** Names to choose from. */
+  names: string[];
+  /** Whether each value is text; else it may be a number, a boolean or a list too. */
+  isText: boolean;
+  /** Whether views mask the values of all other names. */
+  isMasked: boolean;
+}
 
 export interface FormField {
   /** JSON pointer, as the server names it in a refusal. */
@@ -29,11 +37,13 @@ export interface FormField {
   default: Json;
   /** Whether the value may be absent (null). */
   isNullable: boolean;
+  /** Whether a section with nothing in it is not legal without this field. */
+  isRequired: boolean;
   control: Control;
 }
 
 export interface FormSection {
-  /** Name in the spec; empty for the fields of the job itself. */
+  /** Dotted name in the spec; empty for the fields of the job itself. */
   name: string;
   help: string;
   fields: FormField[];
@@ -49,7 +59,13 @@ interface Schema {
   $defs?: Record<string, Schema>;
   properties?: Record<string, Schema>;
   additionalProperties?: Schema | boolean;
+  patternProperties?: Record<string, Schema>;
+  propertyNames?: Schema;
   items?: Schema;
+  required?: string[];
+  of_the_trainer?: string[];
+  command_line?: boolean;
+  masked?: boolean;
   default?: Json;
   description?: string;
   examples?: Json[];
@@ -67,33 +83,78 @@ export function formOf(document: unknown): FormSection[] {
   const own: FormSection = { name: "", help: "Name and labels.", fields: [] };
   const sections = [own];
   for (const [name, property] of Object.entries(schema.properties ?? {})) {
-    const resolved = resolve(property, definitions);
-    if (resolved.properties) sections.push(sectionOf(name, property, resolved, definitions));
-    else own.fields.push(fieldOf(`/${escaped(name)}`, name, property, definitions));
+    const found = sectionsOf(name, property, definitions);
+    sections.push(...found);
+    if (found.length === 0)
+      own.fields.push(fieldOf(`/${escaped(name)}`, name, property, definitions));
   }
   return sections;
 }
 
-/** Return what a draft may hold: a program, or the sections of the built-in trainer. */
-export function sectionsFor(sections: FormSection[], hasProgram: boolean): FormSection[] {
-  if (hasProgram) return sections.filter(({ name }) => !OF_THE_TRAINER.has(name));
-  return sections.map((section) =>
-    section.name === ""
-      ? { ...section, fields: section.fields.filter(({ name }) => name !== "program") }
-      : section,
+/** Return the JSON pointers of what belongs to the built-in trainer alone. */
+export function trainerPointers(document: unknown): string[] {
+  return (document as Schema).of_the_trainer ?? [];
+}
+
+/** Return the variables whose values views show. */
+export function shownNames(sections: readonly FormSection[]): ReadonlySet<string> {
+  const controls = sections.flatMap(({ fields }) => fields.map(({ control }) => control));
+  return new Set(
+    controls.flatMap((each) => (each.kind === "pairs" && each.isMasked ? each.names : [])),
   );
 }
 
-function sectionOf(
+/** Return what a draft may hold: a program, or the sections of the built-in trainer. */
+export function sectionsFor(
+  sections: readonly FormSection[],
+  ofTrainer: readonly string[],
+  hasProgram: boolean,
+): FormSection[] {
+  if (!hasProgram) return sections.filter((section) => !isWithin(pointerOf(section), PROGRAM));
+  const without = sections.map((section) => ({
+    ...section,
+    fields: section.fields.filter(
+      ({ pointer }) => !ofTrainer.some((outer) => isWithin(pointer, outer)),
+    ),
+  }));
+  return without.filter(({ fields }) => fields.length > 0);
+}
+
+const PROGRAM = "/program";
+
+function isWithin(pointer: string, outer: string): boolean {
+  return pointer === outer || pointer.startsWith(`${outer}/`);
+}
+
+/** Return the pointer of a section. */
+export function pointerOf({ name }: FormSection): string {
+  return name === "" ? "" : `/${name.replaceAll(".", "/")}`;
+}
+
+/** Return a section and those inside it, each with the fields that are no section; else none. */
+function sectionsOf(
   name: string,
   property: Schema,
-  resolved: Schema,
   definitions: Record<string, Schema>,
-): FormSection {
-  const fields = Object.entries(resolved.properties ?? {}).map(([field, schema]) =>
-    fieldOf(`/${escaped(name)}/${escaped(field)}`, field, schema, definitions),
-  );
-  return { name, help: oneLine(property.description ?? resolved.description ?? ""), fields };
+): FormSection[] {
+  const resolved = [property, ...(property.anyOf ?? [])]
+    .map((kind) => resolve(kind, definitions))
+    .find((kind) => kind.properties);
+  if (!resolved) return [];
+  const fields: FormField[] = [];
+  const inner: FormSection[] = [];
+  for (const [field, schema] of Object.entries(resolved.properties ?? {})) {
+    const found = sectionsOf(`${name}.${field}`, schema, definitions);
+    inner.push(...found);
+    if (found.length > 0) continue;
+    const pointer = `/${`${name}.${field}`.replaceAll(".", "/")}`;
+    const isRequired = resolved.required?.includes(field) ?? false;
+    fields.push({ ...fieldOf(pointer, field, schema, definitions), isRequired });
+  }
+  // Where a section may be absent, its field describes that, and the section itself.
+  const texts = [property.description, resolved.description];
+  const help = oneLine((property.anyOf ? texts.reverse() : texts).find(Boolean) ?? "");
+  return [{ name, help, fields }, ...inner];
 }
 
 function fieldOf(
@@ -111,6 +172,7 @@ function fieldOf(
     unit: [property, ...values].find((kind) => kind.unit !== undefined)?.unit ?? null,
     default: property.default ?? emptyOf(values),
     isNullable: values.length < kinds.length,
+    isRequired: false,
     control: controlOf(values, definitions),
   };
 }
@@ -147,18 +209,30 @@ function controlOfOne(schema: Schema, definitions: Record<string, Schema>): Cont
         isLong: (schema.maxLength ?? 0) > LONG_TEXT,
       };
     case "array":
-      return listControl(resolve(schema.items ?? {}, definitions));
+      return listControl(schema, resolve(schema.items ?? {}, definitions));
     case "object":
-      return typeof schema.additionalProperties === "object" ? { kind: "pairs" } : { kind: "json" };
+      return tableControl(schema);
     default:
       return { kind: "json" };
   }
 }
 
-function listControl(items: Schema): Control {
+function listControl(schema: Schema, items: Schema): Control {
   const options = optionsOf(items);
   if (options.length > 0) return { kind: "choices", options };
-  return items.type === "string" ? { kind: "words" } : { kind: "json" };
+  if (items.type !== "string") return { kind: "json" };
+  return { kind: "words", isCommand: schema.command_line === true };
+}
+
+function tableControl(schema: Schema): Control {
+  const values = Object.values(schema.patternProperties ?? {})[0] ?? schema.additionalProperties;
+  if (typeof values !== "object") return { kind: "json" };
+  return {
+    kind: "pairs",
+    names: (schema.propertyNames?.examples ?? []).map(String),
+    isText: values.type === "string",
+    isMasked: schema.masked === true,
+  };
 }
 
 function optionsOf(schema: Schema): string[] {
@@ -173,10 +247,6 @@ function isNumber(schema: Schema): boolean {
 function resolve(schema: Schema, definitions: Record<string, Schema>): Schema {
   const name = schema.$ref?.split("/").at(-1);
   return name === undefined ? schema : { ...definitions[name], ...schema };
-}
-
-function escaped(name: string): string {
-  return name.replaceAll("~", "~0").replaceAll("/", "~1");
 }
 
 function oneLine(text: string): string {

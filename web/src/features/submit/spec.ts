@@ -1,11 +1,43 @@
 // Values of the draft, as they are typed.
 import type { RankedLayout } from "@/shared/api/types";
-import { isObject, type Json, type JsonObject, withValue } from "@/shared/format/document";
-import type { FormField } from "./schema";
+import {
+  ancestors,
+  isObject,
+  type Json,
+  type JsonObject,
+  withValue,
+} from "@/shared/format/document";
+import type { FormField, FormSection } from "./schema";
 
-/** Return the document with a field set; its default is left out. */
+/** Return the document with a field set; its default is left out, unless the field is required. */
 export function withField(spec: JsonObject, field: FormField, value: Json): JsonObject {
-  return withValue(spec, field.pointer, isEqual(value, field.default) ? undefined : value);
+  const isLeftOut = !field.isRequired && isEqual(value, field.default);
+  const changed = withValue(spec, field.pointer, isLeftOut ? undefined : value);
+  // A program without a field is a program all the same.
+  return isObject(spec.program) && !changed.program ? { ...changed, program: {} } : changed;
+}
+
+/** Return the document with its names in the order of the form; unknown ones stand last. */
+export function inOrder(spec: JsonObject, sections: readonly FormSection[]): JsonObject {
+  const pointers = sections.flatMap(({ fields }) => fields.map(({ pointer }) => pointer));
+  const places = new Map<string, number>();
+  for (const pointer of pointers) {
+    for (const outer of ancestors(pointer)) {
+      if (!places.has(outer)) places.set(outer, places.size);
+    }
+  }
+  return ordered(spec, "", places);
+}
+
+function ordered(value: JsonObject, pointer: string, places: Map<string, number>): JsonObject {
+  const place = (name: string) => places.get(`${pointer}/${name}`) ?? places.size;
+  const names = Object.keys(value).sort((one, other) => place(one) - place(other));
+  return Object.fromEntries(
+    names.map((name) => {
+      const inner = value[name] ?? null;
+      return [name, isObject(inner) ? ordered(inner, `${pointer}/${name}`, places) : inner];
+    }),
+  );
 }
 
 /**

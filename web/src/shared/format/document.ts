@@ -39,17 +39,65 @@ export function withValue(spec: JsonObject, pointer: string, value: Json | undef
   return changed;
 }
 
-/** Return the named fields of a whole spec, such as `training.steps`, without masked secrets. */
-export function sparseSpec(whole: JsonObject, fields: readonly string[]): JsonObject {
+export interface SparseSpec {
+  spec: JsonObject;
+  /** Pointers of values that are left out: masked, or not exact in a browser. */
+  hidden: string[];
+}
+
+/** Return the named fields of a whole spec, such as `training.steps`. */
+export function sparseSpec(whole: JsonObject, fields: readonly string[]): SparseSpec {
+  const hidden: string[] = [];
   let spec: JsonObject = {};
   for (const pointer of fields.map((field) => `/${field.replaceAll(".", "/")}`)) {
     const value = valueAt(whole, pointer);
-    if (value !== MASK) spec = withValue(spec, pointer, value);
+    if (value !== undefined) spec = withValue(spec, pointer, readable(value, pointer, hidden));
   }
-  return spec;
+  return { spec, hidden };
+}
+
+/** Return a value without what is hidden; undefined where it, or an item of its list, is. */
+function readable(value: Json, pointer: string, hidden: string[]): Json | undefined {
+  if (isHidden(value) || (Array.isArray(value) && value.some(isHidden))) {
+    hidden.push(pointer);
+    return undefined;
+  }
+  if (!isObject(value)) return value;
+  const entries = Object.entries(value).map(
+    ([name, inner]) => [name, readable(inner, `${pointer}/${escaped(name)}`, hidden)] as const,
+  );
+  return Object.fromEntries(
+    entries.filter((entry): entry is [string, Json] => entry[1] !== undefined),
+  );
+}
+
+/** Return the pointers of values that are null. */
+export function nullsIn(value: Json, pointer = ""): string[] {
+  if (value === null) return [pointer];
+  if (!isObject(value)) return [];
+  return Object.entries(value).flatMap(([name, inner]) =>
+    nullsIn(inner, `${pointer}/${escaped(name)}`),
+  );
 }
 
 const MASK = "********";
+
+/** Whether views show something else than the value, or the browser has read another number. */
+function isHidden(value: Json): boolean {
+  if (typeof value === "number") return Number.isInteger(value) && !Number.isSafeInteger(value);
+  return typeof value === "string" && (value === MASK || value.includes(`://${MASK}@`));
+}
+
+/** `/retry/on/0`, `/retry/on`, `/retry` */
+export function ancestors(pointer: string): string[] {
+  const keys = pointer.split("/").slice(1);
+  return keys.map((_, index) => `/${keys.slice(0, keys.length - index).join("/")}`);
+}
+
+/** `program.arguments.lr` for `/program/arguments/lr`. */
+export function dotted(pointer: string): string {
+  return keysOf(pointer).join(".");
+}
 
 export function isObject(value: Json | undefined): value is JsonObject {
   return typeof value === "object" && value !== null && !Array.isArray(value);
@@ -62,6 +110,6 @@ function keysOf(pointer: string): string[] {
     .map((key) => key.replaceAll("~1", "/").replaceAll("~0", "~"));
 }
 
-function escaped(key: string): string {
+export function escaped(key: string): string {
   return key.replaceAll("~", "~0").replaceAll("/", "~1");
 }

@@ -70,7 +70,12 @@ export const NODE = {
 export const SUBMIT = {
   from: text("from"),
   find: text("find"),
-  view: oneOf("view", ["form", "json"]),
+  view: param<"form" | "toml">(
+    "view",
+    // The text was JSON once: its links open the text.
+    (found) => (found === "toml" || found === "json" ? "toml" : "form"),
+    (view) => (view === "form" ? null : view),
+  ),
 };
 
 /** The queue: whether a forecast for a spec is open, and the job whose spec it begins with. */

@@ -35,7 +35,7 @@ export const FieldRow = memo(function FieldRow({
       label={
         <>
           <span className="mono">{field.name}</span>
-          {isSet && (
+          {isSet && !field.isRequired && (
             <button
               type="button"
               className="field-reset link small"
@@ -50,6 +50,7 @@ export const FieldRow = memo(function FieldRow({
       help={<Help text={field.help} />}
       error={errors?.join(" ")}
       warning={warnings?.join(" ")}
+      className={isWide(field) ? "field-wide" : undefined}
     >
       <ControlOf
         id={id}
@@ -61,6 +62,10 @@ export const FieldRow = memo(function FieldRow({
     </Field>
   );
 });
+
+function isWide({ control }: FormField): boolean {
+  return control.kind === "pairs" || (control.kind === "words" && control.isCommand);
+}
 
 /** Help is written with `code` in backticks. */
 function Help({ text }: { text: string }) {

@@ -5,6 +5,7 @@ import { type Json, type JsonObject, valueAt } from "@/shared/format/document";
 import { plural } from "@/shared/format/numbers";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
 import { type PlacedProblems, problemsIn } from "../problems";
 import type { FormField, FormSection } from "../schema";
 import { isCommon } from "./common";
@@ -47,7 +48,22 @@ export function SectionGroup(props: SectionGroupProps) {
         </p>
       ))}
       <Fields {...props} />
+      {section.name === "program.code" && <PackNote />}
     </details>
+  );
+}
+
+/** A browser reads no folder: the command line packs it. */
+function PackNote() {
+  return (
+    <div className="section-note">
+      <p>
+        To pack a folder of your machine, write <code>local = "."</code> below{" "}
+        <code>[program.code]</code> of <code>job.toml</code>, the text of this job as TOML, and
+        submit that file:
+      </p>
+      <CommandLine command="trainyard submit job.toml" label="Packs the folder and submits" />
+    </div>
   );
 }
 

@@ -1,13 +1,14 @@
 // The form: one group for each section of the spec; what most jobs set stands open.
 
 import { useCallback, useDeferredValue, useMemo, useState } from "react";
-import type { Json, JsonObject } from "@/shared/format/document";
+import { isObject, type Json, type JsonObject } from "@/shared/format/document";
 import { EmptyState } from "@/shared/ui/Notice";
 import { SUBMIT } from "@/shared/url/pages";
 import { usePageParams } from "@/shared/url/params";
 import type { PlacedProblems } from "../problems";
 import type { FormField, FormSection } from "../schema";
 import { withField } from "../spec";
+import { KindChoice } from "./KindChoice";
 import { SectionGroup } from "./SectionGroup";
 
 /** Changes the draft as it then is, so that the function itself never changes. */
@@ -16,12 +17,14 @@ export type Edit = (change: (spec: JsonObject) => JsonObject) => void;
 interface SpecFormProps {
   sections: FormSection[];
   spec: JsonObject;
+  onKind: () => void;
   problems: PlacedProblems;
   warnings: PlacedProblems;
   edit: Edit;
 }
 
-export function SpecForm({ sections, spec, problems, warnings, edit }: SpecFormProps) {
+export function SpecForm(props: SpecFormProps) {
+  const { sections, spec, onKind, problems, warnings, edit } = props;
   const [{ find }] = usePageParams(SUBMIT);
   const [wanted, setWanted] = useState(find ?? "");
   const searched = useDeferredValue(wanted.trim().toLowerCase());
@@ -32,6 +35,7 @@ export function SpecForm({ sections, spec, problems, warnings, edit }: SpecFormP
   );
   return (
     <div className="spec-form stack">
+      <KindChoice hasProgram={isObject(spec.program)} onChange={onKind} />
       <div className="toolbar">
         <input
           className="input spec-find"

@@ -1,46 +1,57 @@
-// The spec as JSON, to read, edit, paste and download.
+// The spec as TOML, to read, edit, paste and download.
 import { useState } from "react";
-import { type JsonObject, parsedSpec } from "@/shared/format/document";
+import { type JsonObject, nullsIn } from "@/shared/format/document";
+import { hiddenNote, isJson, nullNote, readSpecText, specToml } from "@/shared/format/toml";
 import { ButtonLink } from "@/shared/ui/Button";
 import { CopyButton } from "@/shared/ui/CommandLine";
-import { isEqual } from "../spec";
+import type { FormSection } from "../schema";
+import { inOrder, isEqual } from "../spec";
 import type { Edit } from "./SpecForm";
 
 interface SpecTextProps {
+  sections: readonly FormSection[];
   spec: JsonObject;
+  /** Pointers of values that are not shown. */
+  hidden: readonly string[];
   edit: Edit;
 }
 
-export function SpecText({ spec, edit }: SpecTextProps) {
+export function SpecText({ sections, spec, hidden, edit }: SpecTextProps) {
   const [typed, setTyped] = useState("");
-  const read = parsedSpec(typed);
+  const read = readSpecText(typed);
   // The typed text stays until the form holds another spec.
   const isTyped = typed !== "" && (read.spec === null || isEqual(read.spec, spec));
-  const text = isTyped ? typed : JSON.stringify(spec, null, 2);
+  const nulls = nullsIn(spec);
+  const notes = nulls.map((each) => (hidden.includes(each) ? hiddenNote(each) : nullNote(each)));
+  const text = isTyped ? typed : specToml(inOrder(spec, sections), notes);
   const error = isTyped ? read.error : null;
   const type = (changed: string) => {
     setTyped(changed);
-    const { spec: next } = parsedSpec(changed);
+    const { spec: next } = readSpecText(changed);
     if (next) edit(() => next);
   };
+  // JSON, which is a spec file as well, has null.
+  const hasNull = !isTyped && nulls.some((each) => !hidden.includes(each));
+  const content = hasNull ? JSON.stringify(spec, null, 2) : text;
+  const file = isJson(content) ? "job.json" : "job.toml";
   return (
     <div className="spec-text stack">
       <textarea
         className="textarea mono"
         rows={24}
-        aria-label="The spec as JSON; a field that is absent has its default"
+        aria-label="The spec as TOML; a field that is absent has its default"
         aria-invalid={error !== null || undefined}
         spellCheck={false}
         value={text}
         onChange={(event) => type(event.target.value)}
       />
       <footer className="spec-text-footer row">
-        <span className={error ? "field-error" : "muted"}>
-          {error ?? "A field that is absent has its default."}
+        <span className={error ? "field-error" : "muted"} role={error ? "alert" : undefined}>
+          {error ?? "A field that is absent has its default. Values of env are shown here."}
         </span>
         <CopyButton text={text} />
-        <ButtonLink small to={fileUrl(text)} download="job.json" reloadDocument>
-          Download job.json
+        <ButtonLink small to={fileUrl(content)} download={file} reloadDocument>
+          Download {file}
         </ButtonLink>
       </footer>
     </div>
@@ -48,5 +59,5 @@ export function SpecText({ spec, edit }: SpecTextProps) {
 }
 
 function fileUrl(text: string): string {
-  return `data:application/json,${encodeURIComponent(text)}`;
+  return `data:text/plain;charset=utf-8,${encodeURIComponent(text)}`;
 }

@@ -1,18 +1,12 @@
 // The control of each kind of field.
 
 import { type ChangeEvent, type ComponentProps, useId, useState } from "react";
-import { isObject, type Json } from "@/shared/format/document";
+import type { Json } from "@/shared/format/document";
+import { COMMAS, joinWords, SPACES, splitWords } from "@/shared/format/shell";
 import { cx } from "@/shared/ui/cx";
 import type { Control, FormField } from "../schema";
 import { isEqual, numberTyped } from "../spec";
-
-interface ControlProps {
-  id: string;
-  field: FormField;
-  value: Json;
-  isWrong: boolean;
-  onChange: (value: Json) => void;
-}
+import { type ControlProps, PairsTable } from "./PairsTable";
 
 export function ControlOf(props: ControlProps) {
   const { control } = props.field;
@@ -23,6 +17,8 @@ export function ControlOf(props: ControlProps) {
       return <Choice {...props} options={control.options} />;
     case "choices":
       return <Choices {...props} options={control.options} />;
+    case "pairs":
+      return <PairsTable {...props} pairs={control} />;
     default:
       return <Typed {...props} control={control} />;
   }
@@ -89,21 +85,20 @@ function Choices(props: ControlProps & { options: string[] }) {
   );
 }
 
-type TypedKind = Exclude<Control, { kind: "switch" | "choice" | "choices" }>;
+type TypedKind = Exclude<Control, { kind: "switch" | "choice" | "choices" | "pairs" }>;
+
+interface Writing {
+  write: (value: Json) => string;
+  read: (text: string) => Json;
+}
 
 /** Kinds that are typed: how a value is written, and how what was typed is read. */
-const WRITINGS: Record<
-  TypedKind["kind"],
-  { write: (value: Json) => string; read: (text: string) => Json }
-> = {
+const WRITINGS: Record<TypedKind["kind"] | "command", Writing> = {
   text: { write: String, read: (text) => text },
   number: { write: String, read: numberTyped },
   "word-or-number": { write: String, read: numberTyped },
-  words: {
-    write: (value) => (Array.isArray(value) ? value.join(", ") : String(value)),
-    read: (text) => text.split(/[\s,]+/).filter(Boolean),
-  },
-  pairs: { write: writePairs, read: readPairs },
+  words: wordsWriting(COMMAS),
+  command: wordsWriting(SPACES),
   json: { write: (value) => JSON.stringify(value), read: readJson },
 };
 
@@ -112,7 +107,7 @@ const SEVERAL_LINES = 2;
 /** Keeps what was typed as it was typed: `1e-4` does not turn into `0.0001` under the cursor. */
 function Typed(props: ControlProps & { control: TypedKind }) {
   const { field, value, control, onChange } = props;
-  const { write } = WRITINGS[control.kind];
+  const { write } = writingOf(control);
   const [typed, setTyped] = useState("");
   const isTyped = isEqual(meaningOf(typed, field, control), value);
   const shared = {
@@ -126,8 +121,8 @@ function Typed(props: ControlProps & { control: TypedKind }) {
       onChange(meaningOf(event.target.value, field, control));
     },
   };
-  const isLong = control.kind === "pairs" || (control.kind === "text" && control.isLong);
-  if (isLong) return <textarea {...shared} className="textarea" rows={SEVERAL_LINES} />;
+  if (control.kind === "text" && control.isLong)
+    return <textarea {...shared} className="textarea" rows={SEVERAL_LINES} />;
   return <TextInput shared={shared} field={field} control={control} />;
 }
 
@@ -144,7 +139,7 @@ function TextInput({ shared, field, control }: TextInputProps) {
     <span className={cx("typed", field.unit && "typed-unit")}>
       <input
         {...shared}
-        className="input"
+        className={cx("input", control.kind === "words" && control.isCommand && "mono")}
         inputMode={control.kind === "number" ? "decimal" : undefined}
         list={suggestions.length > 0 ? list : undefined}
       />
@@ -162,37 +157,32 @@ function TextInput({ shared, field, control }: TextInputProps) {
 
 /** Nothing typed means the default, or for a value that may be absent, its absence. */
 function meaningOf(typed: string, field: FormField, control: TypedKind): Json {
-  if (typed !== "") return WRITINGS[control.kind].read(typed);
+  if (typed !== "") return writingOf(control).read(typed);
   return field.isNullable ? null : field.default;
 }
 
 /** The default stands in grey, where nothing is typed. */
 function placeholderOf(field: FormField, control: TypedKind): string {
   if (field.isNullable) return "absent";
-  return WRITINGS[control.kind].write(field.default) || EXAMPLES[control.kind] || "";
+  const byDefault = writingOf(control).write(field.default);
+  if (byDefault !== "" || control.kind !== "words") return byDefault;
+  return control.isCommand && field.isRequired ? "train.py --flag 'two words'" : "none";
 }
 
-const EXAMPLES: Partial<Record<TypedKind["kind"], string>> = {
-  pairs: "NAME=value, one a line",
-  words: "none",
-};
-
-function writePairs(value: Json): string {
-  if (!isObject(value)) return String(value);
-  return Object.entries(value)
-    .map(([name, item]) => `${name}=${item}`)
-    .join("\n");
+function writingOf(control: TypedKind): Writing {
+  return WRITINGS[control.kind === "words" && control.isCommand ? "command" : control.kind];
 }
 
-/** A line without `=` is the name of an empty value, while it is being typed. */
-function readPairs(text: string): Json {
-  const lines = text.split("\n").filter((line) => line.trim() !== "");
-  return Object.fromEntries(
-    lines.map((line) => {
-      const [name = "", ...rest] = line.split("=");
-      return [name.trim(), rest.join("=")];
-    }),
-  );
+/** A line in which a quote stays open is no list: the text itself is the value until then. */
+function wordsWriting(between: RegExp): Writing {
+  return {
+    write: (value) =>
+      Array.isArray(value) ? joinWords(value.map(String), between) : String(value),
+    read: (text) => {
+      const words = splitWords(text, between);
+      return Array.isArray(words) ? words : text;
+    },
+  };
 }
 
 function readJson(text: string): Json {

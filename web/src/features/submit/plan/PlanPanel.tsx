@@ -3,15 +3,15 @@
 import type { ReactNode } from "react";
 import type { ApiError } from "@/shared/api/errors";
 import type { AnyPlan, Plan, Problem, ProgramPlan, RankedLayout } from "@/shared/api/types";
-import type { JsonObject } from "@/shared/format/document";
+import { isObject, type JsonObject } from "@/shared/format/document";
 import { bytes, count, exponential, plural, short, shortCount } from "@/shared/format/numbers";
+import { joinWords } from "@/shared/format/shell";
 import { autoWords } from "@/shared/format/spec";
 import { Badge } from "@/shared/ui/Badge";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { cx } from "@/shared/ui/cx";
 import { InlineError } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
-import { submitCommand } from "../commandLine";
 import { controlId } from "../form/FieldRow";
 import { BatchPartition } from "./BatchPartition";
 import { MemoryBar } from "./MemoryBar";
@@ -22,8 +22,10 @@ interface PlanPanelProps {
   spec: JsonObject;
   planned: Planned;
   refusal: ApiError | null;
-  /** Problems that no field shows. */
-  elsewhere: readonly Problem[];
+  /** All that is wrong in the draft. */
+  errors: readonly Problem[];
+  /** Submits the same job. */
+  command: string;
   /** Write the axes of a ranked layout into the draft. */
   onLayout: (option: RankedLayout) => void;
   /** Content below the plan: the button that submits. */
@@ -31,22 +33,26 @@ interface PlanPanelProps {
 }
 
 export function PlanPanel(props: PlanPanelProps) {
-  const { spec, planned, refusal, elsewhere, onLayout, children } = props;
-  const { plan, isOld, error } = planned;
+  const { spec, planned, refusal, errors, command, onLayout, children } = props;
+  const { isOld, error } = planned;
+  // The last legal plan may be that of the other kind of job.
+  const plan =
+    (planned.plan?.kind === "program") === isObject(spec.program) ? planned.plan : undefined;
   return (
     <aside className="plan panel" aria-label="Plan">
       {error && <InlineError error={error} className="plan-part" />}
-      {refusal && <Refusal refusal={refusal} elsewhere={elsewhere} />}
+      {errors.length > 0 && <Problems title="Errors" tone="bad" problems={errors} />}
+      {refusal && errors.length === 0 && <InlineError error={refusal} className="plan-part" />}
       <div className={cx("plan-body", isOld && "plan-old")}>
         {plan ? (
           <PlanView plan={plan} onLayout={onLayout} />
         ) : (
-          !refusal && !error && <SkeletonLines lines={9} />
+          !refusal && !error && errors.length === 0 && <SkeletonLines lines={9} />
         )}
       </div>
       <section className="plan-part">
         <h3>Command line</h3>
-        <CommandLine command={submitCommand(spec)} label="Submits the same job" />
+        <CommandLine command={command} label="Submits the same job" />
       </section>
       <div className="plan-part plan-act">{children}</div>
     </aside>
@@ -71,7 +77,7 @@ function ProgramView({ plan }: { plan: ProgramPlan }) {
       </header>
       <section className="plan-part">
         <h3>Command</h3>
-        <code>{plan.command.join(" ")}</code>
+        <code>{joinWords(plan.command)}</code>
       </section>
       <section className="plan-part">
         <h3>Not known before it runs</h3>
@@ -144,12 +150,6 @@ function TrainerView({ plan, onLayout }: { plan: Plan } & Pick<PlanPanelProps, "
 function Fits({ fits }: { fits: boolean | null }) {
   if (fits === null) return <Badge title="No node has registered yet">memory unknown</Badge>;
   return fits ? <Badge tone="ok">fits</Badge> : <Badge tone="bad">does not fit</Badge>;
-}
-
-function Refusal({ refusal, elsewhere }: { refusal: ApiError; elsewhere: readonly Problem[] }) {
-  const problems = refusal.errors.length > 0 ? refusal.errors : elsewhere;
-  if (problems.length === 0) return <InlineError error={refusal} className="plan-part" />;
-  return <Problems title="Errors" tone="bad" problems={problems} />;
 }
 
 interface ProblemsProps {

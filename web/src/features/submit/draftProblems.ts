@@ -1,0 +1,65 @@
+// What is wrong in a draft before the server reads it: values that no spec could hold.
+import type { Problem } from "@/shared/api/types";
+import { dotted, isObject, type JsonObject, valueAt } from "@/shared/format/document";
+import { splitWords } from "@/shared/format/shell";
+import { rowsProblem } from "./form/pairs";
+import type { FormField, FormSection } from "./schema";
+
+/** Fields of `program.code` that the command line alone reads. */
+const PACKED = ["local", "git", "commit", "include"];
+
+/**
+ * Return each problem with its pointer.
+ *
+ * `hidden` are the pointers of values of another job that are not shown: null in the draft until
+ * they are entered again.
+ */
+export function draftProblems(
+  spec: JsonObject,
+  sections: readonly FormSection[],
+  hidden: readonly string[],
+): Problem[] {
+  const fields = sections.flatMap((section) => section.fields);
+  return [
+    ...unread(spec, hidden),
+    ...fields.flatMap((field) => typing(spec, field)),
+    ...packed(spec),
+  ];
+}
+
+function unread(spec: JsonObject, hidden: readonly string[]): Problem[] {
+  return hidden
+    .filter((pointer) => valueAt(spec, pointer) === null)
+    .map((pointer) => ({
+      pointer,
+      detail: `The value of ${dotted(pointer)} is not shown here. Enter it again, or remove it.`,
+    }));
+}
+
+function typing(spec: JsonObject, { pointer, control, isRequired }: FormField): Problem[] {
+  const value = valueAt(spec, pointer);
+  if (isRequired && Array.isArray(value) && value.length === 0) {
+    return [{ pointer, detail: "Enter what is run, such as train.py." }];
+  }
+  if (control.kind === "words" && typeof value === "string") {
+    const found = splitWords(value);
+    if (Array.isArray(found)) return [];
+    const detail =
+      found.open === "\\"
+        ? "Nothing follows the last \\."
+        : `The quote ${found.open} is not closed.`;
+    return [{ pointer, detail }];
+  }
+  if (control.kind !== "pairs" || !Array.isArray(value)) return [];
+  const detail = rowsProblem(value);
+  return detail === null ? [] : [{ pointer, detail }];
+}
+
+function packed(spec: JsonObject): Problem[] {
+  const code = valueAt(spec, "/program/code");
+  if (!isObject(code)) return [];
+  return PACKED.filter((name) => name in code).map((name) => ({
+    pointer: `/program/code/${name}`,
+    detail: `${name} names files of your machine, which \`trainyard submit job.toml\` packs; a browser does not read them.`,
+  }));
+}

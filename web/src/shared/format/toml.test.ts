@@ -1,0 +1,59 @@
+import { describe, expect, it } from "vitest";
+import type { JsonObject } from "./document";
+import { readSpecText, sparseToml, specToml } from "./toml";
+
+const SPEC: JsonObject = {
+  name: "a \"quoted\" 'name'",
+  description: "two\nlines\\ and \u00e9\u007f\ttab",
+  tags: ["x", "y z"],
+  program: {
+    command: ["python", "-c", "print('#')"],
+    arguments: { "a.b": 1, lr: 1e-4, big: 1e300, neg: -0.5, on: true, list: [1, "two"] },
+    code: { folder: "data:mine" },
+  },
+  env: { EMPTY: "", TOKEN: "$x = [1]" },
+};
+
+describe("TOML", () => {
+  it("is read as it was written, with fields before sections in the given order", () => {
+    const text = specToml(SPEC);
+    expect(readSpecText(text)).toEqual({ spec: SPEC, error: null });
+    const headers = text.split("\n").filter((line) => line.startsWith("["));
+    expect(headers).toEqual(["[program]", "[program.arguments]", "[program.code]", "[env]"]);
+  });
+
+  it("leaves out what is null, which a comment may name", () => {
+    const spec = { training: { max_grad_norm: null, steps: 5 } };
+    expect(specToml(spec)).toBe("[training]\nsteps = 5\n");
+    const text = sparseToml({ spec, hidden: ["/env/HF_TOKEN"] });
+    expect(text.split("\n").slice(0, 3)).toEqual([
+      "# env.HF_TOKEN is not shown here: enter it again, or leave it out.",
+      "# training.max_grad_norm is null, which TOML cannot express: this text has its default.",
+      "[training]",
+    ]);
+    expect(readSpecText(text).spec).toEqual({ training: { steps: 5 } });
+  });
+
+  it("is read with a byte order mark and lines of Windows, and so is JSON", () => {
+    expect(readSpecText('\uFEFFname = "a"\r\n').spec).toEqual({ name: "a" });
+    expect(readSpecText("").spec).toEqual({});
+    expect(readSpecText(' {"name": null}').spec).toEqual({ name: null });
+    expect(readSpecText("[1").error).toContain("Line 1");
+    expect(readSpecText('{"name":').error).toContain("JSON");
+  });
+
+  it.each([
+    ['name = "a"\n[training\nsteps = 1', /^Line 2, column \d+: /],
+    ["name = 1\nname = 2", /^Line 2, column \d+: .*(redefine|key)/],
+    ["[a]\nseed = 9007199254740993", /^Line 2, column \d+: .*2\^53.*trainyard submit/],
+    ["x = 1\n\n[a]\nb = [\n  2024-01-02,\n]", /^Line 6: a\.b\.0 is a date; write it in quotes/],
+    ["[a]\nt = 12:00:00", /^Line 2: a\.t is a date/],
+    ["lr = nan", /^Line 1: lr is nan; legal: a finite number/],
+    ["[optimizer]\nlr = -inf", /^Line 2: optimizer\.lr is -inf/],
+  ])("refuses %j with the place", (text, error) => {
+    const read = readSpecText(text);
+    expect(read.spec).toBeNull();
+    expect(read.error).toMatch(error);
+    expect(read.error).not.toContain("\n");
+  });
+});
