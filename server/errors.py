@@ -16,7 +16,7 @@ RefusalError                the request cannot be carried out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from trainyard.base.problems import Problem
 
@@ -85,6 +85,17 @@ class NotFoundError(RefusalError):
     status = 404
     title = "Not found"
     type = "/problems/not-found"
+
+    @classmethod
+    def of_jobs(cls, job_ids: Sequence[str]) -> NotFoundError:
+        """Return the refusal of several jobs that a query names."""
+        return cls(
+            f"no job has the id {' or '.join(map(repr, job_ids))}",
+            [
+                Problem(pointer="query/jobs", detail=f"no job has the id {job_id!r}")
+                for job_id in job_ids
+            ],
+        )
 
 
 class ConflictError(RefusalError):

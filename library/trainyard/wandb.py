@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
@@ -73,11 +73,11 @@ class TrackedRun:
         self._row: dict[str, float] = {}
         self._step = 0
         self._saved = SavedFiles(_warn)
-        self.config = Fields()
-        self.config.update(self._run.config)
+        self._tags: tuple[str, ...] = ()
+        self.config = Fields(self._run.arguments, self._run.config)
         if config is not None:
             self.config.update(config)
-        self.summary = Fields()
+        self.summary = Fields({}, self._run.summary)
         self.ended = False
 
     @property
@@ -104,6 +104,16 @@ class TrackedRun:
     def url(self) -> str | None:
         """None: a script does not know the address of the dashboard."""
         return None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags that the script gave; the job has them in addition to its own."""
+        return self._tags
+
+    @tags.setter
+    def tags(self, tags: Iterable[str]) -> None:
+        self._tags = (tags,) if isinstance(tags, str) else tuple(tags)
+        self._run.add_tags(*self._tags)
 
     def log(
         self,
@@ -132,7 +142,7 @@ class TrackedRun:
             elif (number := _number(name, value)) is not None:
                 numbers[name] = number
         self._row |= numbers
-        self.summary.update(numbers)
+        self.summary.note_logged(numbers)
         if commit or (commit is None and step is None):
             self._write()
             self._step += 1
@@ -222,11 +232,13 @@ run: TrackedRun | None = None
 """The run that `init` began; None before it and after `finish`."""
 
 
-def init(*_: object, config: object = None, **options: Any) -> TrackedRun:
+def init(
+    *_: object, config: object = None, tags: Iterable[str] | None = None, **options: Any
+) -> TrackedRun:
     """Return the run of this process; a second call returns the same one until `finish`.
 
-    Name, project and tags are those of the job, so that other options do nothing. `config` has the
-    `program.arguments` of the job, and the values given here.
+    `config` has the `program.arguments` of the job, and the values given here; `tags` are added to
+    those of the job. Name and project are those of the job, so that other options do nothing.
     """
     global run
     without = {"mode", "dir", "reinit", "settings", "anonymous", "resume", "save_code", "force"}
@@ -237,6 +249,8 @@ def init(*_: object, config: object = None, **options: Any) -> TrackedRun:
         atexit.register(run.finish)
     elif config is not None:
         run.config.update(config)
+    if tags is not None:
+        run.tags = tags
     return run
 
 

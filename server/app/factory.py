@@ -20,6 +20,7 @@ import server.auth.endpoints
 import server.calibration.endpoints
 import server.checkpoints.endpoints
 import server.events.endpoints
+import server.facts.endpoints
 import server.goodput.endpoints
 import server.imports.endpoints
 import server.inbox.endpoints
@@ -78,6 +79,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.packs.endpoints.router,
     server.imports.endpoints.router,
     server.metrics.endpoints.router,
+    server.facts.endpoints.router,
     server.advice.endpoints.router,
     server.calibration.endpoints.router,
     server.goodput.endpoints.router,

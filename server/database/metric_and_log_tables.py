@@ -1,4 +1,4 @@
-"""Tables of series, digests of steps, logs, commands, packs, artifacts and imports."""
+"""Tables of series, digests of steps, logs, commands, packs, artifacts, imports and facts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from server.database.column_types import Json, Record, UtcDateTime
 from server.database.schema import ID, ROW_ID, metadata
 from trainyard.protocol.past_runs.views import ImportedRun
 from trainyard.protocol.shell_sessions.messages import Terminal
+from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.metric_names import LONGEST
 
 
@@ -260,4 +261,20 @@ imports = Table(
     Column("run", Record(ImportedRun), nullable=False),
     Column("reason", Text, nullable=False),  # of the job, once all points are stored
     Column("received", BigInteger, nullable=False),  # points stored so far
+)
+
+# Configuration and summary of jobs of programs, and of imported runs.
+job_facts = Table(
+    "job_facts",
+    metadata,
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("facts", Record(RunFacts), nullable=False),
+)
+
+# Values of configurations as a search finds them, such as `lr=0.0003`.
+config_words = Table(
+    "config_words",
+    metadata,
+    Column("word", String(200), primary_key=True),
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True, index=True),
 )

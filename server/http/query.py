@@ -9,7 +9,11 @@ from fastapi import Depends, Query, Request
 from fastapi.dependencies.models import Dependant
 
 from server.errors import InvalidRequestError
+from trainyard.base.ids import ID_PATTERN
 from trainyard.base.problems import Problem
+from trainyard.protocol.rest.metrics_and_logs import MAX_COMPARED
+
+ID = ID_PATTERN.strip("^$")
 
 
 async def _check(request: Request) -> None:
@@ -35,3 +39,12 @@ no_unknown_query = Depends(_check)
 """Refuses (422) what the endpoint does not take, and names what it does."""
 
 AttemptNumber = Annotated[int | None, Query(ge=1, le=10**6, description="Number of an attempt.")]
+ComparedJobs = Annotated[
+    str,
+    Query(
+        pattern=rf"^{ID}(,{ID})*$",
+        json_schema_extra={"pattern": rf"^{ID}(,{ID}){{0,{MAX_COMPARED - 1}}}$"},
+        description=f"Ids of jobs, divided by commas; at most {MAX_COMPARED}.",
+        examples=["01jd3m6y0000000000000000a7,01jd3m8b0000000000000000c3"],
+    ),
+]

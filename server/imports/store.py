@@ -13,6 +13,7 @@ from server.database.metric_and_log_tables import imports
 from server.database.tables import attempts, jobs
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.events.store import NewEvent, append_event, append_events
+from server.facts.store import begin_facts
 from server.lifecycle import lock_job
 from server.metrics.points import Points
 from server.metrics.store import MAX_SERIES, store_points
@@ -66,7 +67,9 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
             return read_import(connection, known)
         keep_project(connection, request.project)
         job_id, attempt_id = context.new_id(), context.new_id()
-        connection.execute(insert(jobs).values(_job(context, job_id, request, actor)))
+        spec = _spec(request)
+        connection.execute(insert(jobs).values(_job(context, job_id, spec, request, actor)))
+        begin_facts(connection, {job_id: spec}, request.run)
         connection.execute(insert(attempts).values(_attempt(job_id, attempt_id, request, actor)))
         row = {
             "job_id": job_id,
@@ -143,17 +146,22 @@ def read_import(connection: Connection, job_id: str) -> ImportView:
     return ImportView(job_id=job_id, run=row.run, received=row.received)
 
 
-def _job(context: Context, job_id: str, request: ImportRequest, actor: Actor) -> dict[str, object]:
+def _spec(request: ImportRequest) -> JobSpec:
     # A program is what is known of it: a command and arguments, which comparisons read.
     program = ProgramSection(
         command=request.command or (UNKNOWN_COMMAND,), arguments=request.arguments
     )
-    spec = JobSpec(
+    return JobSpec(
         name=request.name,
         description=request.description,
         tags=request.tags,
         program=program,
     )
+
+
+def _job(
+    context: Context, job_id: str, spec: JobSpec, request: ImportRequest, actor: Actor
+) -> dict[str, object]:
     now, run = context.now(), request.run
     began, ended = _times(request)
     # Without all of its points it is not what the run was: the last ones give it that state.

@@ -63,7 +63,7 @@ class SentReport:
     def may_share(self) -> bool:
         """Whether it may be in a group: small, and with nothing but steps, output and a lease."""
         report = self.report
-        rare = report.exit or report.answers or report.unusable or report.provenance
+        rare = report.exit or report.answers or report.unusable or report.provenance or report.facts
         if rare or sum(each.end - each.start for each in report.chunks) > SHARED_BYTES:
             return False
         return all(chunk.file in METRICS or is_log(chunk.file) for chunk in report.chunks)

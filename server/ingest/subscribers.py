@@ -9,6 +9,7 @@ from sqlalchemy import func, select, update
 from server.attempts.service import HeardShare, record_heartbeats
 from server.database.tables import attempts, events, nodes
 from server.events.notices import notify_all
+from server.facts.store import report_facts
 from server.ingest.progress import advance_progress, check_continuity
 from server.ingest.report import IncomingReport
 from server.ingest.run_events import apply_run_events, store_answers
@@ -17,6 +18,7 @@ from server.nodes.slots import withheld_by_launch
 from server.subject import SERVER
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.event_data import LineSkipped, LogStored
+from trainyard.protocol.rest.metrics_and_logs import FactsStored
 from trainyard.run.artifacts.artifact_records import DropReason
 from trainyard.run.failures import FailureReason
 
@@ -85,6 +87,15 @@ def keep_provenance(incoming: IncomingReport) -> None:
             .where(attempts.c.id == share.attempt_id, attempts.c.provenance.is_(None))
             .values(provenance=provenance)
         )
+
+
+def keep_facts(incoming: IncomingReport) -> None:
+    """Replace the facts of the job by what its script has on global rank 0's node."""
+    facts, share = incoming.report.facts, incoming.share
+    if facts is not None and share.node_rank == 0:
+        report_facts(incoming.connection, share.job_id, facts)
+        stored = FactsStored(config=len(facts.config), summary=len(facts.summary))
+        incoming.notify(stored)
 
 
 def append_skipped_lines(incoming: IncomingReport) -> None:
@@ -195,6 +206,7 @@ SUBSCRIBERS: tuple[Subscriber, ...] = (
     _each(withhold_slots),
     renew_leases,
     _each(keep_provenance),
+    _each(keep_facts),
     _each(apply_run_events),
     _each(append_skipped_lines),
     _each(append_dropped_metrics),

@@ -116,10 +116,10 @@ async def job_filter(
     search: Annotated[
         str | None,
         Query(
-            pattern=r"^[A-Za-z0-9._ -]+$",
-            max_length=80,
+            pattern=r"^[^\x00-\x1f\x7f]+$",
+            max_length=200,
             description="Words in any order, each in the name, in a tag, or at the beginning of "
-            "the id; case does not matter.",
+            "the id; or `name=value` of the configuration. Case does not matter.",
         ),
     ] = None,
     imported: Annotated[

@@ -25,10 +25,12 @@ from sqlalchemy import (
 )
 
 from server.context import Context
+from server.database.metric_and_log_tables import config_words
 from server.database.queue_tables import shown_reason
 from server.database.rows import TypedRow
 from server.database.tables import jobs
 from server.errors import InvalidRequestError
+from server.facts.store import config_word
 from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
@@ -101,7 +103,8 @@ class JobFilter:
     project: str | None = None
     """Of this project."""
     search: str | None = None
-    """Words, each in the name or in a tag, or at the beginning of the id."""
+    """Words, each in the name or in a tag, or at the beginning of the id; or `name=value` of the
+    configuration."""
     imported: bool | None = None
     """Recorded by another tool, or not."""
 
@@ -207,6 +210,9 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
         conditions.append(tool.is_not(None) if wanted.imported else tool.is_(None))
     tags = type_coerce(jobs.c.tags, Text)
     for word in wanted.search.lower().split() if wanted.search is not None else ():
+        if "=" in word:  # neither names nor tags have one
+            conditions.append(_has_value(word))
+            continue
         # Whole patterns: `contains` would concatenate them anew for each row.
         text = _ESCAPED.sub(r"/\g<0>", word)
         within = [func.lower(each).like(f"%{text}%", escape="/") for each in (jobs.c.name, tags)]
@@ -216,6 +222,13 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
         exactly = func.replace(tags, word, "") != tags
         conditions += [tags.contains(word, autoescape=True), exactly]
     return conditions
+
+
+def _has_value(text: str) -> ColumnElement[bool]:
+    """Return the condition that a value of the configuration is `name=value`."""
+    name, _, value = text.partition("=")
+    of_value = select(config_words.c.job_id).where(config_words.c.word == config_word(name, value))
+    return jobs.c.id.in_(of_value)
 
 
 def _group(wanted: JobFilter, states: tuple[JobState, ...], page: _Page) -> Select[Any]:

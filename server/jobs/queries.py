@@ -17,6 +17,7 @@ from server.database.rows import Attempt, Job
 from server.database.tables import attempts, events, jobs
 from server.errors import NotFoundError
 from server.events.tail import StoredEvent
+from server.facts.store import read_facts
 from server.imports.store import read_import
 from server.lifecycle import check_job
 from trainyard.base.redaction import has_credentials, hide_credentials
@@ -87,6 +88,9 @@ def job_view(context: Context, job_id: str) -> JobView:
         current = views[0] if views else None
         of_attempts = {
             "next_action": next_action(connection, job, current),
+            "facts": None
+            if job.spec.program is None
+            else read_facts(connection, [job_id]).get(job_id),
             "active_seconds": _active_seconds(connection, job) if rows else None,
         }
     view = _view(context, job, current, reason=job.shown_reason, imported=imported)
@@ -105,7 +109,7 @@ def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...
 
 def view_of(context: Context, job: Job) -> JobView:
     """Return the view of a row, which is read again only where other rows belong to the view."""
-    if job.attempt or job.demand is not None:
+    if job.attempt or job.demand is not None or job.spec.program is not None:
         return job_view(context, job.id)
     return _view(context, job, None, reason=job.reason)
 

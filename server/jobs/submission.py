@@ -16,6 +16,7 @@ from server.database.tables import jobs
 from server.database.upsert import inserted
 from server.errors import RefusalError
 from server.events.store import NewEvent, append_events
+from server.facts.store import begin_facts
 from server.jobs.checks import check_hardware, check_spec, check_world_size
 from server.jobs.idempotency import job_of_key, submission_digest
 from server.jobs.queries import job_row
@@ -166,6 +167,7 @@ def insert_jobs(context: Context, connection: Connection, new: Sequence[CheckedJ
         keep_project(connection, project)
     rows = [_row(context, each) for each in new]
     connection.execute(_INSERT_JOB, rows)
+    begin_facts(connection, {each.id: each.spec for each in new})
     packed = [(each.spec.pack, each.id) for each in new if each.spec.pack is not None]
     for pack, job_id in sorted(packed):  # by pack: it is locked
         name_pack(context, connection, job_id, pack)

@@ -27,6 +27,7 @@ from server.metrics.charts import (
 from server.metrics.time_axis import Axis, StepTimes, Stretch, read_step_times
 from trainyard.base.problems import Problem
 from trainyard.protocol.rest.metrics_and_logs import (
+    MAX_COMPARED,
     ComparedCurveView,
     ComparedJobView,
     ComparisonView,
@@ -34,8 +35,6 @@ from trainyard.protocol.rest.metrics_and_logs import (
 )
 from trainyard.protocol.states import JobState
 
-MAX_JOBS = 8
-"""Jobs of one comparison: as many colours and dashes as a reader can distinguish."""
 END = 1e15
 """A place after the end of every axis."""
 
@@ -69,7 +68,7 @@ def compare(
 
     Args:
         context: the server's surroundings.
-        job_ids: the jobs, `MAX_JOBS` at most.
+        job_ids: the jobs, `MAX_COMPARED` at most.
         names: series; without any, the answer only lists them.
         max_points: buckets of a curve, up to `MAX_POINTS`; fewer when there are many curves.
         axis: what `low` and `high` count.
@@ -81,8 +80,10 @@ def compare(
         InvalidRequestError: a name that no job compared has, too many of something, or a range
             that ends before it begins.
     """
-    if not 1 <= len(job_ids) <= MAX_JOBS:
-        raise InvalidRequestError.at("query/jobs", f"{len(job_ids)} jobs; legal: 1 to {MAX_JOBS}")
+    if not 1 <= len(job_ids) <= MAX_COMPARED:
+        raise InvalidRequestError.at(
+            "query/jobs", f"{len(job_ids)} jobs; legal: 1 to {MAX_COMPARED}"
+        )
     wanted, drawn = list(dict.fromkeys(job_ids)), list(dict.fromkeys(names))
     with context.database.read() as connection:
         rows = _rows(connection, wanted)
@@ -116,13 +117,7 @@ def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, ComparedJ
     found = ComparedJob.all(connection, ComparedJob.select().where(columns.id.in_(job_ids)))
     rows = {row.id: row for row in found}
     if unknown := [job_id for job_id in job_ids if job_id not in rows]:
-        raise NotFoundError(
-            f"no job has the id {' or '.join(map(repr, unknown))}",
-            [
-                Problem(pointer="query/jobs", detail=f"no job has the id {job_id!r}")
-                for job_id in unknown
-            ],
-        )
+        raise NotFoundError.of_jobs(unknown)
     return rows
 
 

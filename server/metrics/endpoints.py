@@ -12,19 +12,17 @@ from server.auth.dependencies import person
 from server.http.dependencies import ServerContext
 from server.http.examples import ANSWERS
 from server.http.path_params import JobId
-from server.http.query import AttemptNumber
+from server.http.query import AttemptNumber, ComparedJobs
 from server.http.responses import JSON, reply
 from server.metrics.charts import MAX_NAMES, MAX_POINTS, chart
-from server.metrics.compare import END, MAX_JOBS, compare
+from server.metrics.compare import END, compare
 from server.metrics.csv import csv_rows
 from server.metrics.time_axis import Axis
-from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.rest.metrics_and_logs import ComparisonView, MetricsView
 
 CSV = "text/csv"
 MAX_STEP = 10**12
 
-ID = ID_PATTERN.strip("^$")
 NAMES = r"^[^,\x00-\x20][^,\x00-\x1f]*(,[^,\x00-\x20][^,\x00-\x1f]*)*$"
 
 router = APIRouter(dependencies=[person])
@@ -97,15 +95,7 @@ def metrics(
 )
 def compare_metrics(
     context: ServerContext,
-    jobs: Annotated[
-        str,
-        Query(
-            pattern=rf"^{ID}(,{ID})*$",
-            json_schema_extra={"pattern": rf"^{ID}(,{ID}){{0,{MAX_JOBS - 1}}}$"},
-            description=f"Ids of jobs, divided by commas; at most {MAX_JOBS}.",
-            examples=["01jd3m6y0000000000000000a7,01jd3m8b0000000000000000c3"],
-        ),
-    ],
+    jobs: ComparedJobs,
     names: Annotated[
         str | None,
         Query(

@@ -168,6 +168,8 @@ class FakeServer:
         """Answer 422 to every report with chunks."""
         self.refuse_provenance = False
         """Answer 422 to every report with provenance."""
+        self.refuse_facts = False
+        """Answer 422 to every report with facts, as a server that does not know them."""
         self.unreadable: bytes | None = None
         """A line that is skipped when it comes alone; among others it refuses the report (422)."""
         self.lock = threading.Lock()
@@ -355,6 +357,7 @@ class FakeServer:
         report = Report.model_validate_json(body)
         self._need(not (self.refuse_content and report.chunks), 422)
         self._need(not (self.refuse_provenance and report.provenance), 422)
+        self._need(not (self.refuse_facts and report.facts), 422)
         self._need(not any(self._holds_unreadable(chunk) for chunk in report.chunks), 422)
         reply = attempt.store(report)
         if self.lose_replies:

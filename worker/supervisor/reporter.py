@@ -12,6 +12,7 @@ from pathlib import Path
 from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report, ReportReply
 from trainyard.run.control_files import answer_files
+from trainyard.run.fact_types.fact_records import MAX_FACTS_BYTES, RunFacts
 from trainyard.run.record_base import to_plain
 from trainyard.run.records import ExitRecord, Heartbeat, Provenance, RequestAnswer
 from worker.api import BACKOFF, ServerAway, WorkerApi
@@ -29,6 +30,8 @@ UNKNOWN_SECONDS = 600.0
 stranger on the port of ours, which is away."""
 MAX_ANSWERS = 1000
 """Most answers that a report carries; the next one carries the rest."""
+FACTS_SECONDS = 10.0
+"""Shortest time between two reports of the facts of a run; the last one is reported at its end."""
 DRAIN_SECONDS = 600.0
 """How long, while the server takes it, the rest of the files may hold up the exit: as long as the
 server takes output of an attempt that is over. A rank can make a log of any size by a hole."""
@@ -64,6 +67,10 @@ class Reporter:
         self._pending: set[str] = set()
         self._answered: set[str] = set()
         self._provenance_over = False  # sent, or refused
+        self._facts_file: tuple[int, ...] | None = None  # as it was read last
+        self._facts_sent: tuple[int, ...] | None = None  # as the server has it
+        self._facts_at = float("-inf")  # monotonic
+        self._facts_over = False  # refused
         self._refused = False
         self._stuck = False
         self._unknown_since: float | None = None  # monotonic
@@ -129,7 +136,8 @@ class Reporter:
             raise
         if self._exit is not None and self._draining_since is None:
             self._draining_since = time.monotonic()
-        progress = self._take(report, reply) or report.provenance is not None
+        is_alone = report.provenance is not None or report.facts is not None
+        progress = self._take(report, reply) or is_alone
         self.delivered = report.exit is not None
         if report.exit is None and self._exit is not None and self._spool.drained:
             return True
@@ -155,6 +163,7 @@ class Reporter:
         logger.error("the server refused a report: %s", refusal)
         if report.provenance is not None:
             self._provenance_over = True  # the file does not change: no later report would pass
+        self._facts_over |= report.facts is not None
         if report.chunks:
             self._stuck = not self._spool.narrow()
         self._refused = not self._refused
@@ -162,8 +171,10 @@ class Reporter:
     def _make(self) -> Report:
         over = self._exit  # read first: what is drained afterwards is all that there will be
         provenance = self._provenance()
+        facts = None if provenance is not None else self._facts(is_last=over is not None)
         # Alone: together with chunks it may be too large, and a refusal would leave the fault open.
-        chunks = () if self._refused or provenance is not None else self._spool.chunks()
+        alone = provenance is not None or facts is not None
+        chunks = () if self._refused or alone else self._spool.chunks()
         drained = not chunks and self._spool.drained
         return Report(
             protocol=PROTOCOL,
@@ -173,6 +184,7 @@ class Reporter:
             or self._sign_of_life(),
             rank_pids=self._rank_pids(),
             provenance=provenance,
+            facts=facts,
             chunks=chunks,
             answers={} if self._refused else self._answers(),
             unusable=dict(self._unusable),
@@ -193,6 +205,8 @@ class Reporter:
             self._stuck = False
             self._spool.widen()
         self._provenance_over |= report.provenance is not None
+        if report.facts is not None:
+            self._facts_sent = self._facts_file
         self._pending = {pending.id for pending in reply.requests}
         self._answered = (self._answered | set(report.answers)) - self._pending
         try:
@@ -207,6 +221,27 @@ class Reporter:
         path = self._run.provenance
         found = read_record(path, Provenance, owner=self._run.writer)
         return None if found is None else to_plain(found)
+
+    def _facts(self, *, is_last: bool) -> RunFacts | None:
+        """Return the facts of the run where they have changed and it is time."""
+        waits = time.monotonic() - self._facts_at < FACTS_SECONDS and not is_last
+        if self._refused or self._facts_over or waits or self._launch.node_rank != 0:
+            return None
+        try:
+            found = self._run.facts.lstat()
+        except OSError:
+            return None
+        file = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if file == self._facts_sent:
+            return None
+        self._facts_file, self._facts_at = file, time.monotonic()
+        facts = None
+        if found.st_size <= 12 * MAX_FACTS_BYTES:  # two sections; an escape takes six bytes
+            facts = read_record(self._run.facts, RunFacts, owner=self._run.writer)
+        if facts is None:
+            logger.warning("%s is not reported: no facts within their limits", self._run.facts)
+            self._facts_sent = file
+        return facts
 
     def _answers(self) -> dict[str, RequestAnswer]:
         """Return the answers that the server does not have yet, at most a report's worth."""

@@ -70,6 +70,7 @@ class NoticeKind(StrEnum):
     RANK_TIMES = "rank_times"
     LOG = "log"
     ARTIFACTS = "artifacts"
+    FACTS = "facts"
     CHECKPOINT_SETTLED = "checkpoint_settled"
     OPERATION_WAITING = "operation_waiting"
     OPERATION_PROGRESS = "operation_progress"

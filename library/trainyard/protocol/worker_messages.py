@@ -20,6 +20,7 @@ from trainyard.protocol.node_sources.messages import PilotIdentity
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, OperationTask
 from trainyard.protocol.shell_sessions.messages import ShellOrder
 from trainyard.protocol.states import DesiredState
+from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
 
@@ -269,6 +270,8 @@ class Report(RecordModel):
     """Process id of each global rank on this node, once known."""
     provenance: dict[str, object] | None = None
     """`provenance.json`, once."""
+    facts: RunFacts | None = None
+    """`facts.json` of a program where it has changed."""
     chunks: Annotated[tuple[Chunk, ...], Field(max_length=256)] = ()
     """New bytes of the run directory's files."""
     answers: dict[str, RequestAnswer] = Field(default_factory=dict)

@@ -62,6 +62,8 @@ class RunDirectory:
     """The `Failure` of the check of this node, where it runs while the ranks start."""
     provenance = Entry("provenance.json")
     """What this node runs: the `Provenance`, written once at the start."""
+    facts = Entry("facts.json")
+    """The `RunFacts` of a program, replaced atomically on the node of global rank 0."""
     tensorboard = Entry("tensorboard")
     """Folder of TensorBoard files, if the job enables them."""
     flight_recorder = Entry("flight_recorder")

@@ -97,9 +97,14 @@ def _cutter(hint: Any) -> Cutter | None:
         return None
     if origin is tuple:
         return lambda items: tuple(map(cut, items))
-    if origin is dict:  # names and values have the same limit
-        return lambda items: {cut(name): cut(item) for name, item in items.items()}
-    return lambda value: None if value is None else cut(value)
+    if origin is dict:
+        of_name, of_item = (_cutter(part) or _unchanged for part in arguments)
+        return lambda items: {of_name(name): of_item(item) for name, item in items.items()}
+    return lambda value: value if isinstance(value, int | float | None) else cut(value)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 _cutters: Callable[[Any], tuple[tuple[str, Cutter], ...]] = cache(_find_cutters)

@@ -16,7 +16,12 @@ from server.attempts.node_heartbeat import node_heartbeat
 from server.checkpoints import service
 from server.context import Context
 from server.database.engine import Database
-from server.database.metric_and_log_tables import artifact_blocks, artifact_contents
+from server.database.metric_and_log_tables import (
+    artifact_blocks,
+    artifact_contents,
+    config_words,
+    job_facts,
+)
 from server.database.migrate import alembic_config, upgrade
 from server.database.slot_tables import holdings
 from server.database.tables import (
@@ -46,6 +51,7 @@ from trainyard.protocol.past_runs.views import ImportedRun, ImportRequest
 from trainyard.protocol.rest.checkpoints import SampleRequest
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.rest.metrics_and_logs import (
+    FactsStored,
     RankTimesStored,
     StragglerFound,
     StragglerGone,
@@ -54,6 +60,7 @@ from trainyard.protocol.rest.projects import ProjectRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import AttemptCause, AttemptState
 from trainyard.protocol.worker_messages import ClockReading
+from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.failures import FailureReason
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.sections.resources import ResourcesSection
@@ -115,6 +122,45 @@ def test_imported_runs_stay_as_jobs_that_have_ended(
     assert (row.cause, row.state, kinds) == (AttemptCause.SUBMIT, AttemptState.ENDED, [])
     upgrade(database)
     assert harness.job(job_id).imported_from is None
+
+
+def test_facts_are_filled_in_from_programs_and_imports(
+    database: Database, harness: Harness, context: Context
+) -> None:
+    request = ImportRequest(
+        run=ImportedRun(
+            tool="wandb",
+            run_id="a",
+            digest="sha256:" + "a" * 64,
+            points=1,
+            summary={"best": 1.5, "worst": "NaN"},
+        ),
+        name="past",
+        arguments={"lr": 0.1, "layers": (1, 2), "long": "x" * 4000, "on": True, "big": 2**62},
+        state="succeeded",
+        start_time=1.7e9,
+        seconds=60.0,
+        last_step=1,
+    )
+    job_id = start_import(context, request, actor=ADA).job_id
+    harness.submit()
+    with database.write() as connection:
+        before = _facts_and_words(connection, job_id)
+        notify(context, connection, Subject(job_id), FactsStored(config=1, summary=1))
+        command.downgrade(alembic_config(connection), "0057")
+        assert connection.scalars(sa.select(notices.c.kind)).all() == []
+    upgrade(database)
+    with database.read() as connection:
+        assert _facts_and_words(connection, job_id) == before
+        assert connection.scalar(sa.select(sa.func.count()).select_from(job_facts)) == 1
+    assert before[0].summary == {"best": 1.5, "worst": "NaN"}
+    assert before[1] == {"lr=0.1", "on=true", f"big={float(2**62)!r}"}
+
+
+def _facts_and_words(connection: sa.Connection, job_id: str) -> tuple[RunFacts, set[str]]:
+    facts = connection.scalar(sa.select(job_facts.c.facts).where(job_facts.c.job_id == job_id))
+    assert isinstance(facts, RunFacts)
+    return facts, set(connection.scalars(sa.select(config_words.c.word)))
 
 
 def test_events_and_notices_of_stragglers_are_deleted(

@@ -15,12 +15,16 @@ from server.context import Context
 from server.errors import InvalidRequestError, NotFoundError
 from server.metrics import points, store
 from server.metrics.charts import chart
-from server.metrics.compare import MAX_JOBS, compare
+from server.metrics.compare import compare
 from server.metrics.points import Points
 from server.metrics.store import store_points
 from server.metrics.time_axis import Axis
 from tests.server.records import add_attempt, add_attempts, add_job
-from trainyard.protocol.rest.metrics_and_logs import ComparedCurveView, CurveView
+from trainyard.protocol.rest.metrics_and_logs import (
+    MAX_COMPARED,
+    ComparedCurveView,
+    CurveView,
+)
 
 LOSS, TOKENS = "train/loss", "train/tokens"
 
@@ -179,7 +183,7 @@ def test_what_is_unknown_is_named(context: Context) -> None:
 
 def test_too_much_is_refused(context: Context) -> None:
     job_id = trained(context, 3)
-    with pytest.raises(InvalidRequestError, match=f"9 jobs; legal: 1 to {MAX_JOBS}"):
+    with pytest.raises(InvalidRequestError, match=f"9 jobs; legal: 1 to {MAX_COMPARED}"):
         compare(context, [context.new_id() for _ in range(9)])
     with pytest.raises(InvalidRequestError, match="99 names; at most 50"):
         compare(context, [job_id], [str(number) for number in range(99)])

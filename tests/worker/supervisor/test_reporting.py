@@ -18,7 +18,9 @@ from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PendingRequest, Report, ReportReply
 from trainyard.run.directory import Phase
+from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.record_base import to_plain
+from trainyard.run.record_files import replace_record
 from trainyard.run.records import Provenance, Request
 from worker.launch import prepare_run
 from worker.node.files import read_record
@@ -181,14 +183,16 @@ PROVENANCE = Provenance(
 )
 
 
-def report_all(place: Place, provenance: Mapping[str, object]) -> Attempt:
-    """Report one metric line, this provenance and an exit, and return the attempt."""
+def report_all(place: Place, provenance: Mapping[str, object], facts: str | None = None) -> Attempt:
+    """Report one metric line, this provenance, these facts and an exit; return the attempt."""
     attempt = place.attempt(place.grant())
     prepare_run(place.local, attempt.id, attempt.seen.claim)
     launch = read_record(attempt.run.launch, LaunchRecord)
     assert launch is not None
     Path(attempt.run.metrics).write_bytes(METRIC)
     Path(attempt.run.provenance).write_text(json.dumps(provenance))
+    if facts is not None:
+        Path(attempt.run.facts).write_text(facts)
     reporting = reporter.Reporter(
         attempt.run,
         launch,
@@ -222,6 +226,54 @@ def test_a_provenance_is_made_storable_and_fits_into_a_report(place: Place) -> N
     body = report.model_dump_json().encode()
     assert len(body) < MAX_REPORT_BYTES
     assert parse_json(Report, body).provenance == report.provenance
+
+
+def wait_for_reports(attempt: Attempt, more: int) -> None:
+    seen = len(attempt.seen.reports)
+    wait_for(lambda: len(attempt.seen.reports) >= seen + more, "reports")
+
+
+FACTS = '{"config": {"lr": 0.1}, "summary": {"best": 2}, "tags": ["x"]}'
+
+
+def test_facts_are_reported_before_the_exit(place: Place) -> None:
+    place.server.lose_replies = 1
+    attempt = report_all(place, to_plain(PROVENANCE), FACTS)
+    assert attempt.seen.files["metrics"] == METRIC
+    found = [report.facts for report in attempt.seen.reports if report.facts]
+    assert found[-1] == parse_record(RunFacts, FACTS)
+    assert len(found) <= 2  # once more where the reply was lost
+
+
+def test_refused_facts_are_left_out_and_cost_nothing(place: Place) -> None:
+    place.server.refuse_facts = True
+    attempt = report_all(place, to_plain(PROVENANCE), FACTS)
+    assert attempt.seen.files["metrics"] == METRIC
+    assert not any(report.facts for report in attempt.seen.reports)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    ["{", "[" * 100_000, '{"config": {"a": %s}}' % ("9" * 5000), '{"x": 1}', "x" * 500_000],
+    ids=["torn", "nested", "endless", "unknown", "large"],
+)
+def test_facts_that_are_none_are_not_reported(place: Place, facts: str) -> None:
+    attempt = report_all(place, to_plain(PROVENANCE), facts)
+    assert attempt.seen.files["metrics"] == METRIC
+    assert not any(report.facts for report in attempt.seen.reports)
+
+
+def test_facts_that_change_are_reported_apart_in_time(place: Place) -> None:
+    attempt = place.start(stand_in="chatter")
+    wait_for(lambda: attempt.log(), "output")
+    for number in range(20):
+        replace_record(attempt.run.facts, RunFacts(summary={"best": number}))
+        wait_for_reports(attempt, 1)
+    attempt.seen.desired = DesiredState.STOP
+    attempt.exit()
+    found = [report.facts.summary["best"] for report in attempt.seen.reports if report.facts]
+    assert found[-1] == 19  # the last ones come with the end
+    assert len(found) <= 4
 
 
 def test_requests_are_passed_on_and_answered_once(place: Place) -> None:

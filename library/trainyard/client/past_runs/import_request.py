@@ -17,7 +17,6 @@ from trainyard.client.past_runs.past_run import (
     job_name,
     last_value,
     legal_names,
-    legal_tags,
     renamed,
     times_of,
     words_of,
@@ -30,6 +29,7 @@ from trainyard.protocol.past_runs.views import (
     ImportedSeries,
     ImportRequest,
 )
+from trainyard.run.fact_types.fact_section import legal_tags
 from trainyard.run.figures import LOSSES
 from trainyard.spec.job import DEFAULT_PROJECT
 

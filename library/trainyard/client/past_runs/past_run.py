@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from trainyard.base.names import NAME, TAG
+from trainyard.base.names import NAME
 from trainyard.outside.git_lfs import LONGEST_POINTER, pointer_problem
 from trainyard.protocol.past_runs.views import (
     MAX_IMPORT_POINTS,
@@ -215,12 +215,6 @@ def job_name(text: str) -> str:
     """Return a legal name of a job that resembles a text."""
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:80].rstrip("-._")
     return clean if re.fullmatch(NAME, clean) else "run"
-
-
-def legal_tags(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return legal tags that resemble some texts, each once."""
-    cleaned = (re.sub(r"[^A-Za-z0-9._:/-]+", "-", text).strip("-._:/")[:64] for text in texts)
-    return tuple(dict.fromkeys(tag for tag in cleaned if re.fullmatch(TAG, tag)))[:32]
 
 
 def arguments_of(run: PastRun) -> dict[ArgumentName, ArgumentValue]:

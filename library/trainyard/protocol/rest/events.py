@@ -142,6 +142,7 @@ NoticeView = TypeAliasType(
         | Notice[Literal[NoticeKind.METRICS], data.MetricsStored]
         | Notice[Literal[NoticeKind.RANK_TIMES], ranks.RankTimesStored]
         | Notice[Literal[NoticeKind.ARTIFACTS], ArtifactsStored]
+        | Notice[Literal[NoticeKind.FACTS], ranks.FactsStored]
         | Notice[Literal[NoticeKind.LOG], data.LogStored]
         | Notice[Literal[NoticeKind.CHECKPOINT_SETTLED], SaveSettled]
         | Notice[Literal[NoticeKind.OPERATION_WAITING], data.OperationWaiting]

@@ -17,6 +17,7 @@ from trainyard.protocol.resume_parts import CheckpointPart
 from trainyard.protocol.resume_rules import Difference
 from trainyard.protocol.states import AttemptCause, DesiredState, JobState
 from trainyard.run.directory import Phase
+from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.records import (
     ProgramAnswer,
     RecordingRanks,
@@ -192,6 +193,9 @@ class JobView(JobSummary):
     """The last change of its number of slots that the scheduler decided."""
     imported: ImportView | None = None
     """What was imported, of a job that another tool recorded."""
+    facts: RunFacts | None = None
+    """Configuration and summary that the script of a program reported, or that another tool
+    recorded; null where there are none."""
     forked_from: str | None
     """Checkpoint of another job from which this one was forked."""
     fork_parts: tuple[CheckpointPart, ...] | None

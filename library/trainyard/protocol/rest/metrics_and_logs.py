@@ -10,6 +10,10 @@ from pydantic import Field
 from trainyard.base.model_base import RecordModel
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.states import JobState
+from trainyard.run.fact_types.fact_records import FactValue
+
+MAX_COMPARED = 8
+"""Jobs of one comparison: as many colours and dashes as a reader can distinguish."""
 
 
 class CurveView(RecordModel):
@@ -86,6 +90,46 @@ class ComparisonView(RecordModel):
 
     jobs: list[ComparedJobView]
     """The jobs in the order in which they were named."""
+
+
+class FactOwner(RecordModel):
+    """A job whose facts are compared."""
+
+    id: str
+    """Id."""
+    name: str
+    """Name."""
+
+
+class FactRow(RecordModel):
+    """A value in which jobs differ."""
+
+    name: str
+    """Its flat name, such as `optimizer.lr`."""
+    values: tuple[FactValue | None, ...]
+    """The value of each job, in the order of the jobs; null where it has none."""
+
+
+class FactsComparison(RecordModel):
+    """Configuration and summary of several jobs side by side."""
+
+    jobs: tuple[FactOwner, ...]
+    """The jobs in the order in which they were named."""
+    config: tuple[FactRow, ...]
+    """Values of the configuration in which they differ."""
+    summary: tuple[FactRow, ...]
+    """Values of the summary in which they differ."""
+    same: int
+    """Number of the values that all of them share."""
+
+
+class FactsStored(EventData):
+    """The facts of a job changed."""
+
+    config: int
+    """Values of its configuration."""
+    summary: int
+    """Values of its summary."""
 
 
 class LogLine(RecordModel):

@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
+from trainyard.run.session.run_facts import items_of
+
 
 class Fields(MutableMapping[str, Any]):
-    """`config` or `summary`: values that are items and attributes alike."""
+    """`config` or `summary`: values that are items and attributes alike.
 
-    def __init__(self) -> None:
-        object.__setattr__(self, "_values", {})
+    Args:
+        begin: values that it begins with.
+        facts: values of the run, which also get what the script sets.
+    """
+
+    def __init__(self, begin: Mapping[str, Any], facts: MutableMapping[str, Any]) -> None:
+        object.__setattr__(self, "_values", dict(begin))
+        object.__setattr__(self, "_facts", facts)
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._values[key] = value
+        self._facts[key] = value
 
     def __delitem__(self, key: str) -> None:
         del self._values[key]
+        self._facts.pop(key, None)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -33,7 +43,7 @@ class Fields(MutableMapping[str, Any]):
         return self._values[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._values[name] = value
+        self[name] = value
 
     def __repr__(self) -> str:
         return repr(self._values)
@@ -41,14 +51,21 @@ class Fields(MutableMapping[str, Any]):
     def update(self, *given: Any, allow_val_change: bool = True, **named: Any) -> None:
         """Set several values: of a mapping, or of an object such as that of argparse."""
         del allow_val_change  # a value may change here
-        for one in given:
-            self._values.update(one if isinstance(one, Mapping) else vars(one))
-        self._values.update(named)
+        for each in (*map(items_of, given), named):
+            for key, value in each.items():
+                self[key] = value
 
     def setdefaults(self, given: Mapping[str, Any]) -> None:
         """Set those values that are not set."""
         for key, value in given.items():
-            self._values.setdefault(key, value)
+            self.setdefault(key, value)
+
+    def note_logged(self, numbers: Mapping[str, float]) -> None:
+        """Keep the last values that were logged; of those, facts are what the script has set."""
+        self._values.update(numbers)
+        for name in numbers:
+            if name in self._facts:
+                self._facts[name] = numbers[name]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values."""

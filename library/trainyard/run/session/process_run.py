@@ -6,11 +6,12 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import SupportsFloat
 
 from trainyard.run.session.process_place import ProcessPlace
+from trainyard.run.session.run_facts import items_of
 from trainyard.run.session.script_run import RUN_VARIABLE, Run
 
 OWNER_VARIABLE = "TRAINYARD_RANK_PROCESS"
@@ -20,17 +21,33 @@ _current: Run | None = None
 _lock = threading.Lock()
 
 
-def init() -> Run:
+def init(*, config: object = None, tags: Iterable[str] = ()) -> Run:
     """Return the run of this process; the same at each call.
+
+    On rank 0 `config` and `tags` become facts of the job: the values of a mapping or of an object
+    such as that of argparse are set in `Run.config`, and the tags are added to those of the job.
 
     Without the variable `TRAINYARD_RUN` its calls do nothing. Rank and size come from `RANK`,
     `WORLD_SIZE` and `LOCAL_RANK` of torchrun, else from `NODE_RANK` and `NNODES`. In a process that
     `multiprocessing` has made from one with the same rank, calls do nothing either, however it was
     started: `spawn` and `forkserver` import the script anew.
 
+    Args:
+        config: values by name.
+        tags: words to filter jobs by.
+
     Raises:
         ValueError: one of these variables has no legal value.
+        TypeError: `config` has no values by name.
     """
+    run = _run()
+    if config is not None:
+        run.config.update(items_of(config))
+    run.add_tags(*tags)
+    return run
+
+
+def _run() -> Run:
     global _current
     with _lock:
         if _current is None:
@@ -65,4 +82,4 @@ def _is_made() -> bool:
 
 def log(values: Mapping[str, SupportsFloat], *, step: int, per_rank: bool = False) -> None:
     """Log values of a step by the run of this process: `Run.log`."""
-    init().log(values, step=step, per_rank=per_rank)
+    _run().log(values, step=step, per_rank=per_rank)

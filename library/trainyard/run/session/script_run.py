@@ -27,6 +27,7 @@ from trainyard.run.session.program_checkpoints import (
     local_checkpoints,
     resume_folder,
 )
+from trainyard.run.session.run_facts import FactBook
 from trainyard.run.session.session_writer import SessionWriter
 from trainyard.run.session.step_records import StepRecords
 
@@ -78,12 +79,20 @@ class Run(ArtifactLog):
             self._files.artifacts.mkdir(exist_ok=True)
             self._artifacts = ArtifactWriter(self._files.artifacts, place.rank)
             self._writer = SessionWriter(
-                self._files.metrics_of(place.rank), self._files.heartbeat if leads_node else None
+                self._files.metrics_of(place.rank),
+                self._files.heartbeat if leads_node else None,
+                self._files.facts if place.rank == 0 else None,
             )
             spec, attempt = _content(self._files.spec), _content(self._files.attempt)
         program = spec.get("program") or {}
-        self.config: Mapping[str, Any] = MappingProxyType(program.get("arguments") or {})
+        self.arguments: Mapping[str, Any] = MappingProxyType(program.get("arguments") or {})
         """`program.arguments` of the job; empty outside of one."""
+        self._facts = FactBook(self.arguments, self._keep_facts)
+        self.config = self._facts.config
+        """Configuration: begins with `program.arguments` of the job, and takes further values.
+        Those of rank 0 are facts of the job."""
+        self.summary = self._facts.summary
+        """Results that the script sets; those of rank 0 are facts of the job."""
         self.name: str | None = spec.get("name")
         """Name of the job."""
         self.job_id: str | None = attempt.get("job_id")
@@ -147,6 +156,13 @@ class Run(ArtifactLog):
         new = self._records.log(self._open_writer, values, step=number, per_rank=per_rank)
         if new and self._place.rank == 0:
             self._watch.check(number, new)
+
+    def add_tags(self, *tags: str) -> None:
+        """Add tags to those of the job, on rank 0: up to 32 together, of 64 characters each.
+
+        In place of other characters than letters, digits, `.`, `_`, `:`, `/` and `-` it is `-`.
+        """
+        self._facts.add_tags(tags)
 
     def consumed(
         self,
@@ -333,6 +349,10 @@ class Run(ArtifactLog):
             writer.close()
         if (artifacts := self._open_artifacts) is not None:
             artifacts.close()
+
+    def _keep_facts(self) -> None:
+        if (writer := self._open_writer) is not None:
+            writer.replace_facts(self._facts.record)
 
     def _beat(self) -> None:
         if (writer := self._open_writer) is not None:

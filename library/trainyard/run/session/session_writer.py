@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.record_base import to_json
 from trainyard.run.record_files import replace_record
 from trainyard.run.records import Heartbeat, MetricRecord
@@ -27,6 +29,8 @@ CLOSE_SECONDS = 10.0
 MOST_VALUES = 200_000
 """Values that wait to be written, some 30 MB; further records are dropped."""
 RECORDS_AT_ONCE = 500
+FACTS_SECONDS = 1.0
+"""Shortest time between two writes of the facts, unless the script flushes or ends."""
 
 
 class SessionWriter:
@@ -35,11 +39,15 @@ class SessionWriter:
     Args:
         metrics: file that metrics are appended to.
         heartbeat: file that heartbeats replace; None on processes that write none.
+        facts: file that the facts of the run replace; None on processes that write none.
     """
 
-    def __init__(self, metrics: Path, heartbeat: Path | None) -> None:
+    def __init__(self, metrics: Path, heartbeat: Path | None, facts: Path | None = None) -> None:
         self._metrics = metrics
         self._heartbeat = heartbeat
+        self._facts_file = facts
+        self._facts: Callable[[], RunFacts] | None = None
+        self._facts_at = 0.0  # monotonic
         self._queue: list[MetricRecord] = []
         self._waiting_values = 0
         self._beat: Heartbeat | None = None
@@ -70,14 +78,25 @@ class SessionWriter:
             self._beat = heartbeat
             self._start()
 
-    def flush(self) -> None:
+    def replace_facts(self, facts: Callable[[], RunFacts]) -> None:
+        """Have the facts written as they are at that moment, `FACTS_SECONDS` apart."""
+        if self._facts_file is not None:
+            self._facts = facts
+            self._start()
+
+    def flush(self, *, facts: bool = True) -> None:
         """Write what waits, in the calling thread.
 
         A write that fails leaves the rest in the queue.
+
+        Args:
+            facts: write the facts, too, if they have changed.
         """
         with self._write_lock:
             try:
                 self._write()
+                if facts:
+                    self._write_facts()
             except OSError as error:
                 if not self._warned:
                     logger.warning("metrics wait for the disk, and training goes on: %s", error)
@@ -109,12 +128,12 @@ class SessionWriter:
         while not self._closing.is_set():
             self._wake.wait()
             self._wake.clear()
-            self.flush()
-            if self._queue:  # a write failed
-                self._closing.wait(RETRY_SECONDS)
+            due = time.monotonic() - self._facts_at >= FACTS_SECONDS
+            self.flush(facts=due)
+            failed = bool(self._queue) or (due and self._facts is not None)
+            self._closing.wait(RETRY_SECONDS if failed else PAUSE_SECONDS)
+            if failed or self._facts is not None:
                 self._wake.set()
-            else:
-                self._closing.wait(PAUSE_SECONDS)
         self.flush()
 
     def _write(self) -> None:
@@ -133,6 +152,22 @@ class SessionWriter:
             with self._lock:
                 del self._queue[: len(batch)]
                 self._waiting_values -= sum(len(record.values) + 1 for record in batch)
+
+    def _write_facts(self) -> None:
+        """Write the facts if they have changed.
+
+        Raises:
+            OSError: the system refuses; they wait.
+        """
+        facts, self._facts = self._facts, None
+        if facts is None or self._facts_file is None:
+            return
+        self._facts_at = time.monotonic()
+        try:
+            replace_record(self._facts_file, facts())
+        except OSError:
+            self._facts = facts
+            raise
 
 
 def append_whole(path: Path, records: Sequence[MetricRecord]) -> None:

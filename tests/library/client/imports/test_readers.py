@@ -19,11 +19,11 @@ from trainyard.client.past_runs.past_run import (
     digest_of,
     job_name,
     legal_names,
-    legal_tags,
     ordered,
     times_of,
 )
 from trainyard.protocol.past_runs.views import ImportTool
+from trainyard.run.fact_types.fact_section import legal_tags
 from trainyard.run.metric_names import legal_name
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -733,6 +733,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/facts/compare": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Configuration and summary of several jobs
+         * @description Return the values of configuration and summary in which the jobs differ.
+         */
+        get: operations["metrics_compare"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/advice": {
         parameters: {
             query?: never;
@@ -6885,6 +6905,80 @@ export interface components {
             tokenizer: string | null;
         };
         /**
+         * FactOwner
+         * @description A job whose facts are compared.
+         */
+        FactOwner: {
+            /**
+             * Id
+             * @description Id.
+             */
+            id: string;
+            /**
+             * Name
+             * @description Name.
+             */
+            name: string;
+        };
+        /**
+         * FactRow
+         * @description A value in which jobs differ.
+         */
+        FactRow: {
+            /**
+             * Name
+             * @description Its flat name, such as `optimizer.lr`.
+             */
+            name: string;
+            /**
+             * Values
+             * @description The value of each job, in the order of the jobs; null where it has none.
+             */
+            values: (boolean | number | string | null)[];
+        };
+        /**
+         * FactsComparison
+         * @description Configuration and summary of several jobs side by side.
+         */
+        FactsComparison: {
+            /**
+             * Jobs
+             * @description The jobs in the order in which they were named.
+             */
+            jobs: components["schemas"]["FactOwner"][];
+            /**
+             * Config
+             * @description Values of the configuration in which they differ.
+             */
+            config: components["schemas"]["FactRow"][];
+            /**
+             * Summary
+             * @description Values of the summary in which they differ.
+             */
+            summary: components["schemas"]["FactRow"][];
+            /**
+             * Same
+             * @description Number of the values that all of them share.
+             */
+            same: number;
+        };
+        /**
+         * FactsStored
+         * @description The facts of a job changed.
+         */
+        FactsStored: {
+            /**
+             * Config
+             * @description Values of its configuration.
+             */
+            config: number;
+            /**
+             * Summary
+             * @description Values of its summary.
+             */
+            summary: number;
+        };
+        /**
          * FailedTries
          * @description Failures in a row of an operation that is repeated.
          */
@@ -8640,6 +8734,11 @@ export interface components {
             /** @description What was imported, of a job that another tool recorded. */
             imported: components["schemas"]["ImportView"] | null;
             /**
+             * @description Configuration and summary that the script of a program reported, or that another tool
+             *     recorded; null where there are none.
+             */
+            facts: components["schemas"]["RunFacts"] | null;
+            /**
              * Forked From
              * @description Checkpoint of another job from which this one was forked.
              */
@@ -10387,7 +10486,7 @@ export interface components {
              */
             nodes: number;
         };
-        NoticeView: components["schemas"]["Notice_Literal_WAITING__Waiting_"] | components["schemas"]["Notice_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Notice_Literal_METRICS__MetricsStored_"] | components["schemas"]["Notice_Literal_RANK_TIMES__RankTimesStored_"] | components["schemas"]["Notice_Literal_ARTIFACTS__ArtifactsStored_"] | components["schemas"]["Notice_Literal_LOG__LogStored_"] | components["schemas"]["Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Notice_Literal_OPERATION_WAITING__OperationWaiting_"] | components["schemas"]["Notice_Literal_OPERATION_PROGRESS__OperationProgressed_"];
+        NoticeView: components["schemas"]["Notice_Literal_WAITING__Waiting_"] | components["schemas"]["Notice_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Notice_Literal_METRICS__MetricsStored_"] | components["schemas"]["Notice_Literal_RANK_TIMES__RankTimesStored_"] | components["schemas"]["Notice_Literal_ARTIFACTS__ArtifactsStored_"] | components["schemas"]["Notice_Literal_FACTS__FactsStored_"] | components["schemas"]["Notice_Literal_LOG__LogStored_"] | components["schemas"]["Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Notice_Literal_OPERATION_WAITING__OperationWaiting_"] | components["schemas"]["Notice_Literal_OPERATION_PROGRESS__OperationProgressed_"];
         /** Notice[Literal[<NoticeKind.ARTIFACTS: 'artifacts'>], ArtifactsStored] */
         Notice_Literal_ARTIFACTS__ArtifactsStored_: {
             /**
@@ -10449,6 +10548,37 @@ export interface components {
             node: string | null;
             /** @description Its details. */
             data: components["schemas"]["SaveSettled"];
+        };
+        /** Notice[Literal[<NoticeKind.FACTS: 'facts'>], FactsStored] */
+        Notice_Literal_FACTS__FactsStored_: {
+            /**
+             * At
+             * Format: date-time
+             * @description When it changed.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "facts";
+            /**
+             * Job Id
+             * @description Job that it is about.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /** @description Its details. */
+            data: components["schemas"]["FactsStored"];
         };
         /** Notice[Literal[<NoticeKind.LOG: 'log'>], LogStored] */
         Notice_Literal_LOG__LogStored_: {
@@ -13207,6 +13337,8 @@ export interface components {
             provenance?: {
                 [key: string]: unknown;
             } | null;
+            /** @description `facts.json` of a program where it has changed. */
+            facts?: components["schemas"]["RunFactsInput"] | null;
             /**
              * Chunks
              * @description New bytes of the run directory's files.
@@ -13902,6 +14034,58 @@ export interface components {
             window: number[];
             /** @description The guard's finding. */
             reason: components["schemas"]["FailureReason"];
+        };
+        /**
+         * RunFacts
+         * @description `facts.json`: configuration, summary and tags of a program.
+         */
+        RunFacts: {
+            /**
+             * Config
+             * @description Its configuration by flat names, such as `optimizer.lr`.
+             */
+            config: {
+                [key: string]: boolean | number | string;
+            };
+            /**
+             * Summary
+             * @description Its results by flat names, such as `best.accuracy`.
+             */
+            summary: {
+                [key: string]: boolean | number | string;
+            };
+            /**
+             * Tags
+             * @description Words to filter by, which the job has in addition to its own.
+             * @default []
+             */
+            tags: string[];
+        };
+        /**
+         * RunFacts
+         * @description `facts.json`: configuration, summary and tags of a program.
+         */
+        RunFactsInput: {
+            /**
+             * Config
+             * @description Its configuration by flat names, such as `optimizer.lr`.
+             */
+            config?: {
+                [key: string]: boolean | number | string;
+            };
+            /**
+             * Summary
+             * @description Its results by flat names, such as `best.accuracy`.
+             */
+            summary?: {
+                [key: string]: boolean | number | string;
+            };
+            /**
+             * Tags
+             * @description Words to filter by, which the job has in addition to its own.
+             * @default []
+             */
+            tags?: string[];
         };
         /**
          * Running
@@ -16213,7 +16397,7 @@ export interface operations {
                 name?: string | null;
                 /** @description Of this project. */
                 project?: string | null;
-                /** @description Words in any order, each in the name, in a tag, or at the beginning of the id; case does not matter. */
+                /** @description Words in any order, each in the name, in a tag, or at the beginning of the id; or `name=value` of the configuration. Case does not matter. */
                 search?: string | null;
                 /** @description Recorded by another tool (`true`), or run here (`false`). */
                 imported?: boolean | null;
@@ -16372,7 +16556,7 @@ export interface operations {
                 name?: string | null;
                 /** @description Of this project. */
                 project?: string | null;
-                /** @description Words in any order, each in the name, in a tag, or at the beginning of the id; case does not matter. */
+                /** @description Words in any order, each in the name, in a tag, or at the beginning of the id; or `name=value` of the configuration. Case does not matter. */
                 search?: string | null;
                 /** @description Recorded by another tool (`true`), or run here (`false`). */
                 imported?: boolean | null;
@@ -18577,6 +18761,65 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ComparisonView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    metrics_compare: {
+        parameters: {
+            query: {
+                /** @description Ids of jobs, divided by commas; at most 8. */
+                jobs: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FactsComparison"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -23975,6 +24218,7 @@ export const nodeShapeDeviceValues: ReadonlyArray<FlattenedDeepRequired<componen
 export const nodeShapeInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["NodeShapeInput"]["device"]> = ["cpu", "cuda"];
 export const notice_Literal_ARTIFACTS__ArtifactsStored_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_ARTIFACTS__ArtifactsStored_"]["kind"]> = ["artifacts"];
 export const notice_Literal_CHECKPOINT_SETTLED__SaveSettled_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_"]["kind"]> = ["checkpoint_settled"];
+export const notice_Literal_FACTS__FactsStored_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_FACTS__FactsStored_"]["kind"]> = ["facts"];
 export const notice_Literal_LOG__LogStored_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_LOG__LogStored_"]["kind"]> = ["log"];
 export const notice_Literal_METRICS__MetricsStored_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_METRICS__MetricsStored_"]["kind"]> = ["metrics"];
 export const notice_Literal_OPERATION_PROGRESS__OperationProgressed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_OPERATION_PROGRESS__OperationProgressed_"]["kind"]> = ["operation_progress"];

@@ -1,0 +1,164 @@
+"""Values of any kind as facts: flat names, JSON types, and no more than may be stored."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from itertools import islice
+from typing import Any, SupportsFloat, SupportsIndex
+
+from trainyard.base.names import TAG
+from trainyard.run.fact_types.fact_records import (
+    EXACT,
+    LONGEST_FACT_NAME,
+    LONGEST_FACT_VALUE,
+    MAX_FACTS,
+    MAX_FACTS_BYTES,
+    MAX_TAGS,
+    FactValue,
+    fact_bytes,
+)
+from trainyard.run.limits import Cut, number_of
+from trainyard.run.record_base import NOT_FINITE
+
+DEEPEST = 10
+"""Levels of nested values that get names of their own."""
+MAX_ITEMS = 256
+"""Items of a list that its text has."""
+MAX_BITS = 1024
+"""Bits of a whole number that is stored."""
+LONGEST_TAG = 64
+
+LeftOut = Callable[[str, str], None]
+"""Takes the name of a value that is not stored, and why."""
+_NAME, _TEXT = Cut(LONGEST_FACT_NAME), Cut(LONGEST_FACT_VALUE)
+
+
+class FactSection:
+    """The stored form of a configuration or of a summary, which values come into one by one.
+
+    Args:
+        left_out: gets each value that cannot be stored.
+    """
+
+    def __init__(self, left_out: LeftOut) -> None:
+        self._left_out = left_out
+        self._facts: dict[str, dict[str, FactValue]] = {}  # by the name that the script gave
+        self._count = self._bytes = 0
+
+    def put(self, name: str, value: object) -> bool:
+        """Store a value in place of a former one; return whether anything has changed."""
+        before = self._take(name)
+        new: dict[str, FactValue] = {}
+        for path, inner in flat(name, value):
+            try:
+                fact = fact_value(inner)
+            except Exception as error:  # noqa: BLE001 - of an object of whatever library
+                self._left_out(path, f"{type(error).__name__}: {error}"[:200])
+                continue
+            if path in new:  # two spellings of one name
+                continue
+            size = fact_bytes({path: fact})
+            if self._count >= MAX_FACTS or self._bytes + size > MAX_FACTS_BYTES:
+                self._left_out(path, f"{MAX_FACTS:,} values of {MAX_FACTS_BYTES:,} bytes are kept")
+                break
+            self._count += 1
+            self._bytes += size
+            new[path] = fact
+        if new:
+            self._facts[name] = new
+        return new != before
+
+    def drop(self, name: str) -> bool:
+        """Remove a value; return whether it was stored."""
+        return bool(self._take(name))
+
+    def facts(self) -> dict[str, FactValue]:
+        """Return all values by their flat names."""
+        return {name: fact for each in self._facts.values() for name, fact in each.items()}
+
+    def _take(self, name: str) -> dict[str, FactValue]:
+        found = self._facts.pop(name, {})
+        self._count -= len(found)
+        self._bytes -= fact_bytes(found)
+        return found
+
+
+def facts_of(values: Mapping[str, object]) -> dict[str, FactValue]:
+    """Return values as facts; those that cannot be stored are omitted."""
+    section = FactSection(lambda _name, _why: None)
+    for name, value in values.items():
+        section.put(name, value)
+    return section.facts()
+
+
+def flat(name: str, value: object, depth: int = DEEPEST) -> Iterator[tuple[str, object]]:
+    """Yield the values of nested mappings by names such as `optimizer.lr`."""
+    if isinstance(value, Mapping) and depth > 0 and value:
+        for key, inner in value.items():
+            yield from flat(f"{name}.{key}", inner, depth - 1)
+    else:
+        yield _NAME.apply(name), value
+
+
+def fact_value(value: Any) -> FactValue:
+    """Return a value as a JSON type; what has none becomes text.
+
+    Raises:
+        Exception: it has no text either, or a whole number has more than 1,024 bits.
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _TEXT.apply(str(value))
+    if isinstance(value, list | tuple | set | frozenset):
+        items = list(islice(value, MAX_ITEMS + 1))
+        shown = items[:MAX_ITEMS] + (["..."] if len(items) > MAX_ITEMS else [])
+        return _TEXT.apply(json.dumps(shown, ensure_ascii=False, default=str))
+    number = _number(value)
+    return _TEXT.apply(str(value)) if number is None else number
+
+
+def _number(value: Any) -> FactValue | None:
+    """Return a number, also one of another library or in an array alone; None for anything else."""
+    kind = str(getattr(value, "dtype", ""))
+    if "bool" in kind and getattr(value, "size", None) == 1:
+        return bool(value)
+    if isinstance(value, SupportsIndex) and not isinstance(value, float):
+        try:
+            whole = operator.index(value)
+        except TypeError:  # an array of several numbers, or of fractions
+            pass
+        else:
+            return _whole(whole)
+    if isinstance(value, SupportsFloat):
+        try:
+            number = number_of(value)
+        except (TypeError, ValueError, RuntimeError):  # several numbers
+            return None
+        return number if math.isfinite(number) else NOT_FINITE[str(number)]
+    return None
+
+
+def _whole(number: int) -> FactValue:
+    if abs(number) <= EXACT:
+        return number
+    if number.bit_length() > MAX_BITS:
+        raise ValueError(f"a number of {number.bit_length():,} bits; legal: {MAX_BITS:,} at most")
+    return str(number)
+
+
+def legal_tags(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return legal tags that resemble some texts, each once."""
+    cleaned = (
+        re.sub(r"[^A-Za-z0-9._:/-]+", "-", text[:1000]).strip("-._:/")[:LONGEST_TAG]
+        for text in texts
+    )
+    found = dict.fromkeys(tag for tag in cleaned if re.fullmatch(TAG, tag))
+    return tuple(islice(found, MAX_TAGS))

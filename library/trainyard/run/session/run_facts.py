@@ -1,0 +1,106 @@
+"""`config`, `summary` and tags of a run: read as they were given, and kept as facts of the job."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from functools import partial
+from typing import Any
+
+from trainyard.run.fact_types.fact_records import RunFacts
+from trainyard.run.fact_types.fact_section import FactSection, legal_tags
+
+logger = logging.getLogger("trainyard")
+
+
+class RunValues(MutableMapping[str, Any]):
+    """Values of a run by name; what is set becomes a fact of the job.
+
+    Mappings become names such as `optimizer.lr`. A change inside of a value that was set is not
+    seen: set it again.
+    """
+
+    def __init__(self, begin: Mapping[str, Any], store: Callable[[str, Any, bool], None]) -> None:
+        self._values = dict(begin)
+        self._store = store
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._values[key] = value
+        self._store(str(key), value, True)
+
+    def __delitem__(self, key: str) -> None:
+        del self._values[key]
+        self._store(str(key), None, False)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+
+class FactBook:
+    """The facts of one run, from any thread.
+
+    Args:
+        arguments: what the configuration begins with, which the job has already.
+        changed: called after a change.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any], changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._warned: set[str] = set()
+        self._tags: tuple[str, ...] = ()
+        self._sections = {
+            name: FactSection(partial(self._warn, name)) for name in ("config", "summary")
+        }
+        for argument, value in arguments.items():
+            self._sections["config"].put(argument, value)
+        self.config = RunValues(arguments, self._storer("config"))
+        self.summary = RunValues({}, self._storer("summary"))
+
+    def add_tags(self, tags: Iterable[object]) -> None:
+        """Add tags; a text that is no legal tag becomes the closest one."""
+        with self._lock:
+            before = self._tags
+            self._tags = legal_tags((*before, *map(str, tags)))
+        if self._tags != before:
+            self._changed()
+
+    def record(self) -> RunFacts:
+        """Return the facts as they are now."""
+        with self._lock:
+            config, summary = (section.facts() for section in self._sections.values())
+            return RunFacts(config=config, summary=summary, tags=self._tags)
+
+    def _storer(self, section: str) -> Callable[[str, Any, bool], None]:
+        def store(name: str, value: Any, is_set: bool) -> None:
+            with self._lock:
+                own = self._sections[section]
+                changed = own.put(name, value) if is_set else own.drop(name)
+            if changed:
+                self._changed()
+
+        return store
+
+    def _warn(self, section: str, name: str, why: str) -> None:
+        if (of := f"{section} {name}") not in self._warned and len(self._warned) < 100:
+            self._warned.add(of)
+            logger.warning("%s %r is left out of the facts of the job: %s", section, name[:80], why)
+
+
+def items_of(given: object) -> Mapping[str, Any]:
+    """Return values by name: of a mapping, or of an object such as that of argparse.
+
+    Raises:
+        TypeError: it has none.
+    """
+    return given if isinstance(given, Mapping) else vars(given)

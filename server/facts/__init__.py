@@ -1,0 +1,1 @@
+"""Facts of jobs: their configuration and their summary."""

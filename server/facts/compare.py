@@ -1,0 +1,63 @@
+"""Configuration and summary of several jobs side by side: the values in which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import select
+
+from server.context import Context
+from server.database.tables import jobs
+from server.errors import InvalidRequestError, NotFoundError
+from server.facts.store import read_facts
+from trainyard.protocol.rest.metrics_and_logs import (
+    MAX_COMPARED,
+    FactOwner,
+    FactRow,
+    FactsComparison,
+)
+from trainyard.run.fact_types.fact_records import FactValue, RunFacts
+
+
+def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
+    """Return the values in which jobs differ, by name in the order of the first job that has it.
+
+    Raises:
+        NotFoundError: there is no job of some id; all of them are named.
+        InvalidRequestError: there are too many jobs.
+    """
+    if not 1 <= len(job_ids) <= MAX_COMPARED:
+        raise InvalidRequestError.at(
+            "query/jobs", f"{len(job_ids)} jobs; legal: 1 to {MAX_COMPARED}"
+        )
+    wanted = list(dict.fromkeys(job_ids))
+    with context.database.read() as connection:
+        query = select(jobs.c.id, jobs.c.name).where(jobs.c.id.in_(wanted))
+        names = {row.id: row.name for row in connection.execute(query)}
+        if unknown := [job_id for job_id in wanted if job_id not in names]:
+            raise NotFoundError.of_jobs(unknown)
+        found = read_facts(connection, wanted)
+    facts = [found.get(job_id, RunFacts()) for job_id in wanted]
+    config, same = _differing([each.config for each in facts])
+    summary, equal = _differing([each.summary for each in facts])
+    return FactsComparison(
+        jobs=tuple(FactOwner(id=job_id, name=names[job_id]) for job_id in wanted),
+        config=config,
+        summary=summary,
+        same=same + equal,
+    )
+
+
+def _differing(sections: Sequence[Mapping[str, FactValue]]) -> tuple[tuple[FactRow, ...], int]:
+    """Return the rows in which sections differ, and the number of the others."""
+    names = dict.fromkeys(name for section in sections for name in section)
+    rows = [
+        FactRow(name=name, values=tuple(section.get(name) for section in sections))
+        for name in names
+    ]
+    differing = tuple(row for row in rows if len(set(map(_key, row.values))) > 1)
+    return differing, len(rows) - len(differing)
+
+
+def _key(value: FactValue | None) -> tuple[bool, FactValue | None]:
+    return isinstance(value, bool), value  # True is no 1

@@ -1,0 +1,7 @@
+"""Clients of the API, as for its own tests."""
+
+from __future__ import annotations
+
+from tests.server.api.conftest import anonymous, api_token, app, client
+
+__all__ = ["anonymous", "api_token", "app", "client"]
