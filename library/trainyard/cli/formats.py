@@ -9,6 +9,7 @@ from trainyard.base.problems import named
 from trainyard.protocol.operations import FailedTries
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import JobState
+from trainyard.run.fact_types.fact_records import FactValue
 from trainyard.spec.auto import AutoValues
 
 DASH = "-"
@@ -30,6 +31,14 @@ def number(value: float | None) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.4g}"
     return f"{value:.4f}" if abs(value) >= 0.1 else f"{value:.4g}"
+
+
+def fact(value: FactValue | None) -> str:
+    """Return a value of a configuration or of a summary on one line, as a script gave it."""
+    if value is None:
+        return DASH
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def short(value: float | None) -> str:

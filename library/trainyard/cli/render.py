@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,9 +13,12 @@ from trainyard.cli.table import Listing
 from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
 from trainyard.protocol.rest.jobs import JobSummary, JobView, NextAction, Progress
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, JobState
+from trainyard.run.fact_types.fact_records import FactValue
 from trainyard.spec.job import DEFAULT_PROJECT
 from trainyard.spec.sections.resources import priority_words
 
+MOST_FACTS = 40
+"""Values of a configuration or of a summary that `show` lists."""
 MOST_STRAGGLERS = 4
 """Stragglers that `show` lists, the costliest first."""
 
@@ -72,6 +75,9 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
         ]
     )
     parts: list[RenderableType] = [Text(job.name, style="bold"), rows]
+    if job.facts is not None:
+        parts += _section("Configuration", job.facts.config)
+        parts += _section("Summary", job.facts.summary)
     if job.pending:
         launch = f"{job.pending.cause} as {job.pending.layout}, requested by {job.pending.actor}"
         parts += [heading("Waits for launch"), Text(f"  {launch}")]
@@ -80,6 +86,17 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
     if attempt and attempt.failure and job.state != JobState.SUCCEEDED:
         parts += _failure(attempt, job.next_action)
     return Group(*parts, *_next(job))
+
+
+def _section(head: str, values: Mapping[str, FactValue]) -> list[RenderableType]:
+    """Return the first values of a configuration or of a summary, and how many more there are."""
+    if not values:
+        return []
+    shown = list(values.items())[:MOST_FACTS]
+    rows = facts([(formats.fact(name), formats.fact(value)) for name, value in shown])
+    more = len(values) - len(shown)
+    left = [Text(f"  and {more:,} more: --json has all", style="dim")] if more else []
+    return [heading(head), rows, *left]
 
 
 def _import(job: JobView) -> str | None:

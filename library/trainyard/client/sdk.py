@@ -38,6 +38,7 @@ from trainyard.protocol.rest.jobs import (
 )
 from trainyard.protocol.rest.metrics_and_logs import (
     ComparisonView,
+    FactsComparison,
     LogLine,
     LogMatches,
     LogPage,
@@ -340,6 +341,11 @@ class Client(
             "to_x": to_x,
         }
         return self.transport.get(ComparisonView, "/metrics/compare", query)
+
+    def compare_facts(self, job_ids: Sequence[str]) -> FactsComparison:
+        """Return the values of configuration and summary in which up to eight jobs differ."""
+        query = {"jobs": ",".join(job_ids)}
+        return self.transport.get(FactsComparison, "/facts/compare", query)
 
     def stream(
         self, *, job_id: str | None = None, give_up_seconds: float = 60.0

@@ -9,13 +9,14 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from trainyard.cli.formats import counted, fact
 from trainyard.cli.listings import series_cells
 from trainyard.cli.options import Json
-from trainyard.cli.output import emit, state_text
+from trainyard.cli.output import emit, state_text, write_text
 from trainyard.cli.table import Listing
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
-from trainyard.protocol.rest.metrics_and_logs import ComparisonView
+from trainyard.protocol.rest.metrics_and_logs import ComparisonView, FactsComparison
 from trainyard.run.metric_names import quoted
 
 USUAL = (
@@ -27,6 +28,8 @@ USUAL = (
     "memory/peak_reserved_gib",
 )
 """Series that are compared when none is named."""
+LONGEST_SHOWN = 40
+"""Characters of a value that a column shows; `--facts --json` has all."""
 CSV_HEADER = "job,name,metric,step,tokens,seconds,last,min,max,count,non_finite"
 
 
@@ -49,24 +52,34 @@ def compare(
     points: Annotated[
         int, typer.Option("--max-points", min=1, help="Buckets a curve (--csv, --json).")
     ] = 1000,
+    facts: Annotated[
+        bool, typer.Option("--facts", help="Only configuration and summary, where they differ.")
+    ] = False,
     csv: Annotated[
         bool, typer.Option("--csv", help="The curves in buckets, with step, tokens and seconds.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show last value and range of each series, job by job, or write the curves."""
+    """Show last value and range of each series, job by job, and the facts in which jobs differ."""
     with Client() as yard:
         job_ids = [resolve_job(yard, reference) for reference in references]
+        if facts:
+            emit(yard.compare_facts(job_ids), draw_facts, as_json=json)
+            return
         chosen = [name for name in (names or "").split(",") if name]
         if not chosen:
             known = {name for job in yard.compare(job_ids).jobs for name in job.names}
             chosen = [name for name in USUAL if name in known]
         view = yard.compare(job_ids, names=chosen, x=x, from_x=start, to_x=end, max_points=points)
+        as_text = not (csv or json)
+        differing = yard.compare_facts(job_ids) if as_text and len(set(job_ids)) > 1 else None
     if csv and not json:
         for line in csv_lines(view):
             print(line)
     else:
         emit(view, draw, as_json=json)
+    if differing is not None and (differing.config or differing.summary):
+        write_text("", draw_facts(differing))
 
 
 def csv_lines(view: ComparisonView) -> Iterator[str]:
@@ -82,6 +95,19 @@ def csv_lines(view: ComparisonView) -> Iterator[str]:
                 cells = (step, tokens, seconds, *values, count, strange)
                 texts = ("" if cell is None else str(cell) for cell in cells)
                 yield ",".join((job.id, job.name, quoted(curve.name), *texts))
+
+
+def draw_facts(view: FactsComparison) -> RenderableType:
+    """Return a line for each value in which jobs differ, with a column for each job."""
+    if not view.config and not view.summary:
+        return Text(f"No differences: {counted(view.same, 'value')} in common.")
+    heads = [f"{place}: {job.name}" for place, job in enumerate(view.jobs, start=1)]
+    rows = Listing("", "NAME", *heads, elastic="NAME", spare=heads[:1:-1])
+    for section, found in (("config", view.config), ("summary", view.summary)):
+        for row in found:
+            values = (fact(value)[:LONGEST_SHOWN] for value in row.values)
+            rows.add(section, fact(row.name), *values)
+    return rows
 
 
 def draw(view: ComparisonView) -> RenderableType:

@@ -38,7 +38,9 @@ def ps(
     project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
     search: Annotated[
         str | None,
-        typer.Option("--search", help="Only with these words in name or tags."),
+        typer.Option(
+            "--search", help="Only with these words in name or tags, or these values, as lr=0.01."
+        ),
     ] = None,
     imported: Annotated[
         bool | None,
