@@ -19,13 +19,14 @@ from trainyard.run.other_tools.wandb_media import Artifact as Artifact
 from trainyard.run.other_tools.wandb_media import Histogram as Histogram
 from trainyard.run.other_tools.wandb_media import Image as Image
 from trainyard.run.other_tools.wandb_media import SavedFiles
+from trainyard.run.other_tools.wandb_media import Table as Table
 
 logger = logging.getLogger("trainyard")
 
 INERT = frozenset(
     {
         *("Audio", "Graph", "Html", "JoinedTable", "Molecule", "Object3D", "Plotly", "Settings"),
-        *("Table", "Video", "alert", "log_code", "mark_preempting", "plot", "restore"),
+        *("Video", "alert", "log_code", "mark_preempting", "plot", "restore"),
         *("termerror", "termlog", "termwarn", "unwatch", "watch"),
     }
 )
@@ -50,7 +51,10 @@ class Inert:
 
     def __call__(self, *_: object, **__: object) -> Inert:
         """Warn once, and do nothing."""
-        _warn(self._name, "does nothing: Trainyard stores numbers, images, histograms and files")
+        _warn(
+            self._name,
+            "does nothing: Trainyard stores numbers, images, histograms, tables and files",
+        )
         return self
 
     def __getattr__(self, name: str) -> Inert:
@@ -122,7 +126,7 @@ class TrackedRun:
         commit: bool | None = None,
         **_: object,
     ) -> None:
-        """Log numbers, images and histograms of a step; nested ones by `a.b`.
+        """Log numbers, images, histograms and tables of a step; nested ones by `a.b`.
 
         Without `step` each call is one step, from 0 on, unless `commit=False`. With it, values of a
         step are collected until a later step comes, or the end. A step before the last one is left
@@ -137,7 +141,7 @@ class TrackedRun:
             return
         numbers: dict[str, float] = {}
         for name, value in _flat(data, "", DEEPEST):
-            if isinstance(value, Image | Histogram):
+            if isinstance(value, Image | Histogram | Table):
                 self._log_media(name, value)
             elif (number := _number(name, value)) is not None:
                 numbers[name] = number
@@ -216,7 +220,7 @@ class TrackedRun:
     def __getattr__(self, name: str) -> Inert:
         return _lacking(f"run.{name}", name)
 
-    def _log_media(self, name: str, value: Image | Histogram) -> None:
+    def _log_media(self, name: str, value: Image | Histogram | Table) -> None:
         try:
             value.log_to(self._run, name, self._step)
         except (OSError, TypeError, ValueError) as error:

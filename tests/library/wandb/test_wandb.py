@@ -37,6 +37,7 @@ wandb.login()
 run = wandb.init(
     entity="my-team",
     project="my-project",
+    tags=["a tag"],
     config={"learning_rate": 0.02, "architecture": "CNN", "epochs": 10},
 )
 run.define_metric("acc", summary="max")
@@ -106,12 +107,17 @@ def test_a_tutorial_runs_with_its_import_changed(tmp_path: Path) -> None:
     found = records(tmp_path)
     assert [step for step, _ in found] == list(range(8))
     assert all({*values} == {"acc", "loss", "train.lr"} for _, values in found)
-    for name in ("init", "Table", "watch", "alert", "save('model.h5')", "define_metric"):
+    for name in ("init", "watch", "alert", "save('model.h5')", "define_metric"):
         assert done.stderr.count(f"wandb.{name} ") == 1, done.stderr
     assert "takes no entity, project" in done.stderr
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert facts["config"] == {"learning_rate": 0.02, "architecture": "CNN", "epochs": 10}
+    assert facts["summary"] == {"best": found[-1][1]["acc"]}
+    assert facts["tags"] == ["a-tag"]
     assert [(name, kind, step) for name, kind, step, _ in artifacts(tmp_path)] == [
         ("examples/0", "image", 4),
         ("h", "histogram", 4),
+        ("t.json", "table", 4),
         ("host/hostname", "text_file", 8),
     ]
 
@@ -349,3 +355,74 @@ def test_what_cannot_be_stored_is_left_out(
 )
 def test_names_of_wandb_become_legal(given: str, legal: str) -> None:
     assert legal_path(given) == legal
+
+
+def test_facts_are_what_the_script_sets(folder: Path) -> None:
+    run = wandb.init(config={"net": {"width": 8}}, tags=("one",))
+    run.log({"acc": 0.5, "loss": 1.0})
+    run.summary["acc"] = 0.75
+    run.log({"acc": 0.25})
+    run.summary.update({"best": np.float32(0.5)})
+    run.config.gone = 1
+    del run.config["gone"]
+    run.tags += ("two",)
+    wandb.finish()
+    facts = json.loads((folder / "facts.json").read_text())
+    assert facts["config"] == {"lr": 1, "net.width": 8}
+    assert facts["summary"] == {"acc": 0.25, "best": 0.5}  # the last value, as in wandb
+    assert facts["tags"] == ["one", "two"]
+    assert run.tags == ("one", "two")
+
+
+class Frame:
+    """What is taken of a frame of pandas."""
+
+    columns = ("id", "text")
+
+    @staticmethod
+    def itertuples(*, index: bool, name: None) -> Iterator[tuple[int, str]]:
+        assert not index
+        yield from ((1, "a"), (2, "b"))
+
+
+def test_tables_are_artifacts(folder: Path) -> None:
+    run = wandb.init()
+    table = wandb.Table(columns=["id", "score", "image"], data=[[1, math.nan, None]])
+    image = wandb.Image(np.zeros((2, 2), np.uint8))
+    table.add_data(np.int64(2), torch.tensor(0.5), image)
+    table.add_column("ok", [True, [1, "x"]])
+    run.log({"predictions": table, "nested": {"frame": wandb.Table(dataframe=Frame())}})
+    run.log({"defaults": wandb.Table()})
+    with pytest.raises(ValueError, match="a row of 1 cells; legal: 4"):
+        table.add_data(1)
+    with pytest.raises(ValueError, match="a column of 1 cells; legal: 2"):
+        table.add_column("more", [1])
+    wandb.finish()
+    found = {name: (kind, step, json.loads(c)) for name, kind, step, c in artifacts(folder)}
+    assert found["predictions.json"] == (
+        "table",
+        0,
+        {
+            "columns": ["id", "score", "image", "ok"],
+            "left_out": 0,
+            "data": [[1, "NaN", None, True], [2, 0.5, "Image", '[1, "x"]']],
+        },
+    )
+    assert found["nested.frame.json"][2]["data"] == [[1, "a"], [2, "b"]]
+    assert found["defaults.json"][2]["columns"] == ["Input", "Output", "Expected"]
+
+
+def test_what_a_table_has_no_room_for_is_left_out(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = wandb.init()
+    many = wandb.Table(columns=["n"], data=[[n] for n in range(10_050)])
+    large = wandb.Table(columns=["n"], data=[["x" * 5000]] * 6000)
+    for _ in range(2):
+        run.log({"many": many, "large": large})
+    wandb.finish()
+    found = {name: json.loads(content) for name, _, _, content in artifacts(folder)}
+    assert (len(found["many.json"]["data"]), found["many.json"]["left_out"]) == (10_000, 50)
+    assert len(found["large.json"]["data"]) + found["large.json"]["left_out"] == 6000
+    assert len(json.dumps(found["large.json"])) < 4.1 * 2**20
+    assert caplog.text.count("50 rows of the table 'many' are left out") == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -16,6 +18,7 @@ from trainyard.run.artifacts.artifact_records import (
     LONGEST_CAPTION,
     MOST_BINS,
     OWN_KINDS,
+    TABLE,
     ArtifactRecord,
     check_kind,
     check_name,
@@ -23,7 +26,14 @@ from trainyard.run.artifacts.artifact_records import (
 from trainyard.run.artifacts.artifact_writer import ArtifactWriter, files_below
 from trainyard.run.artifacts.histogram_bins import MOST_VALUES, fold
 from trainyard.run.artifacts.images import Pixels, encode_png, read_image
+from trainyard.run.artifacts.table_content import table_content
 from trainyard.run.limits import legal_step
+
+logger = logging.getLogger("trainyard")
+
+MOST_WARNED = 100
+"""Tables that warn, each once."""
+_warned: set[str] = set()
 
 MOST_FILES, MOST_FOLDER_BYTES = 1000, 1024 * 1024 * 1024
 """Files of a folder of one call, and their bytes."""
@@ -90,6 +100,38 @@ class ArtifactLog:
         copied = copy_array(values, what="values", most=MOST_VALUES)
         if (writer := self._open_artifacts) is not None:
             writer.add(record, partial(fold, copied, bins=bins), len(copied.content))
+
+    def log_table(
+        self,
+        name: str,
+        columns: Sequence[object],
+        rows: Iterable[Sequence[object]],
+        *,
+        step: SupportsIndex | None = None,
+    ) -> None:
+        """Store a table with the job, as JSON with `columns` and `data`.
+
+        The calling thread copies the cells. Numbers, truth values and texts of up to 1,000
+        characters are kept, None is null, and anything else becomes text. Rows after the first
+        10,000 or 4 MiB are left out, with one warning by the name.
+
+        Args:
+            name: such as `predictions`; `.json` is added. Tables of a name form a sequence.
+            columns: names of the columns, up to 256.
+            rows: as many cells each.
+            step: completed optimizer steps.
+
+        Raises:
+            ValueError: name, step or the number of columns is not legal, or a row has another
+                number of cells.
+        """
+        record = _record(name if name.endswith(".json") else f"{name}.json", TABLE, step, "")
+        content, left_out = table_content(columns, rows)
+        if left_out and name not in _warned and len(_warned) < MOST_WARNED:
+            _warned.add(name)
+            logger.warning("%d rows of the table %r are left out: it is too large", left_out, name)
+        if (writer := self._open_artifacts) is not None:
+            writer.add(record, lambda: content, len(content))
 
     def log_artifact(
         self,

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from trainyard.run.limits import Bounds, Cut, Number
 from trainyard.run.record_base import JsonRecord
 
-IMAGE, HISTOGRAM, FILE, OUTPUT = "image", "histogram", "file", "output"
+IMAGE, HISTOGRAM, FILE, OUTPUT, TABLE = "image", "histogram", "file", "output", "table"
 OWN_KINDS = frozenset({IMAGE, HISTOGRAM})
 """Kinds that `log_artifact` does not take."""
 ARTIFACT_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -6,7 +6,7 @@ import glob
 import io
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,58 @@ class Histogram:
     def log_to(self, run: Run, name: str, step: int) -> None:
         """Log the histogram."""
         run.log_histogram(legal_path(name), self.sequence, step=step, bins=self.num_bins)
+
+
+class Table:
+    """`wandb.Table`: rows under columns.
+
+    Raises:
+        ValueError: a row has another number of cells.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[object] | None = None,
+        data: Any = None,
+        rows: Any = None,
+        dataframe: Any = None,
+        **_: object,
+    ) -> None:
+        if dataframe is not None:
+            columns, data = list(dataframe.columns), dataframe.itertuples(index=False, name=None)
+        given = data if data is not None else rows
+        self.columns = ["Input", "Output", "Expected"] if columns is None else list(columns)
+        self.data: list[list[Any]] = []
+        for row in given if given is not None else ():
+            self.add_data(*row)
+
+    def add_data(self, *data: Any) -> None:
+        """Add a row.
+
+        Raises:
+            ValueError: it has another number of cells.
+        """
+        if len(data) != len(self.columns):
+            raise ValueError(f"a row of {len(data)} cells; legal: {len(self.columns)}")
+        self.data.append([type(cell).__name__ if _is_media(cell) else cell for cell in data])
+
+    def add_column(self, name: str, data: Sequence[Any], **_: object) -> None:
+        """Add a column.
+
+        Raises:
+            ValueError: it has another number of cells than there are rows.
+        """
+        if self.data and len(data) != len(self.data):
+            raise ValueError(f"a column of {len(data)} cells; legal: {len(self.data)}")
+        self.data = self.data or [[] for _ in range(len(data))]
+        self.columns.append(name)
+        for row, cell in zip(self.data, data, strict=True):
+            row.append(type(cell).__name__ if _is_media(cell) else cell)
+
+    def log_to(self, run: Run, name: str, step: int) -> None:
+        """Log the table."""
+        legal = legal_path(name)[: LONGEST_NAME - len(".json")].rstrip("/ ")
+        run.log_table(legal, self.columns, self.data, step=step)
 
 
 class Artifact:
@@ -159,6 +211,10 @@ def legal_kind(kind: str) -> str:
     """Return the legal kind of an artifact that is closest to a type of wandb."""
     legal = NO_KIND.sub("_", kind).lstrip("_.-")[:64]
     return FILE if not legal or legal in OWN_KINDS else legal
+
+
+def _is_media(cell: object) -> bool:
+    return isinstance(cell, Image | Histogram | Table)
 
 
 def _relative(path: Path, base_path: str | None) -> str:
