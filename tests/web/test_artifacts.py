@@ -25,6 +25,7 @@ from trainyard.run.artifacts.array_copy import copy_array
 from trainyard.run.artifacts.artifact_records import ArtifactLine, ArtifactRecord
 from trainyard.run.artifacts.histogram_bins import fold
 from trainyard.run.artifacts.images import Pixels, encode_png
+from trainyard.run.artifacts.table_content import table_content
 from trainyard.run.record_base import to_json
 
 STEPS = (100, 200, 300)
@@ -105,6 +106,10 @@ def play(scene: Scene) -> None:
     for name, kind in ((LONG, "predictions"), ("model.bin", "model"), ("report.html", "output")):
         record = ArtifactRecord(time=1.7e9, kind=kind, name=name)
         scene.log(record, f"<script>{name}</script>".encode())
+    rows = [[row, f"<b>text {row}</b>", row % 2 == 0, row / 7, None] for row in range(120)]
+    content, _ = table_content(["id", "prediction", "right", "loss", "note"], rows)
+    scene.log(ArtifactRecord(time=1.7e9, kind="table", name="errors.json", step=300), content)
+    scene.log(ArtifactRecord(time=1.7e9, kind="table", name="torn.json"), b"{torn")
     scene.report()
 
 
@@ -157,6 +162,25 @@ def test_a_file_is_downloaded_and_never_shown(
     waiting.value.save_as(tmp_path / "report.html")
     assert waiting.value.suggested_filename == "report.html"
     assert (tmp_path / "report.html").read_text() == "<script>report.html</script>"
+
+
+def test_the_first_rows_of_a_table_are_shown(visit: Visit, job_id: list[str]) -> None:
+    for width, theme in ((1280, "light"), (390, "dark")):
+        watched = visit(f"/jobs/{job_id[0]}?tab=artifacts", theme=theme, width=width)
+        watched.settle()
+        page = watched.page
+        page.get_by_role("button", name="Show errors.json").click()
+        table = page.get_by_role("table", name="errors.json")
+        expect(table.get_by_role("row")).to_have_count(51)
+        expect(table).to_contain_text("<b>text 49</b>")
+        expect(page.get_by_text("The first 50 of 120 rows")).to_be_visible()
+        assert watched.overflow() == 0
+        table.scroll_into_view_if_needed()
+        watched.keep(f"artifacts-table-{width}-{theme}")
+        page.get_by_role("button", name="Hide errors.json").click()
+        expect(table).to_have_count(0)
+        page.get_by_role("button", name="Show torn.json").click()
+        expect(page.get_by_text("This file is no table.")).to_be_visible()
 
 
 def test_a_job_without_any_names_the_calls(visit: Visit, job_id: list[str]) -> None:

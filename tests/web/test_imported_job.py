@@ -56,7 +56,7 @@ def test_it_shows_charts_and_the_configuration_and_offers_nothing_to_run(
     facts = page.get_by_role("list", name="About the job")
     expect(facts).to_contain_text("imported from wandb")
     expect(facts).not_to_contain_text("slot")
-    assert page.get_by_role("tab").all_inner_texts() == ["Charts", "Events", "Spec"]
+    assert page.get_by_role("tab").all_inner_texts() == ["Charts", "Facts", "Events", "Spec"]
     actions = page.locator(".job-actions").get_by_role("button").all_inner_texts()
     assert [text.strip() for text in actions] == ["Delete"]
     page.get_by_role("tab", name="Spec").click()

@@ -6,6 +6,7 @@ import { Attempts } from "@/features/attempts/Attempts";
 import { Charts } from "@/features/charts/Charts";
 import { Checkpoints } from "@/features/checkpoints/Checkpoints";
 import { Events } from "@/features/events/Events";
+import { Facts } from "@/features/facts/Facts";
 import { Goodput } from "@/features/goodput/Goodput";
 import { useOpenDialog } from "@/features/job/Actions";
 import { JobHeader } from "@/features/job/JobHeader";
@@ -27,6 +28,7 @@ import "@/shared/job/job.css";
 
 const TABS = [
   { name: "charts", label: "Charts", Panel: Charts },
+  { name: "facts", label: "Facts", Panel: Facts },
   { name: "logs", label: "Logs", Panel: Logs },
   { name: "artifacts", label: "Artifacts", Panel: Artifacts },
   { name: "attempts", label: "Attempts", Panel: Attempts },
@@ -39,7 +41,16 @@ const TABS = [
 ] as const;
 
 /** What there is of a job that another tool recorded. */
-const IMPORTED_TABS = TABS.filter(({ name }) => ["charts", "events", "spec"].includes(name));
+const IMPORTED_TABS = TABS.filter(({ name }) =>
+  ["charts", "facts", "events", "spec"].includes(name),
+);
+/** The built-in trainer has its spec, and no facts apart from it. */
+const TRAINER_TABS = TABS.filter(({ name }) => name !== "facts");
+
+function tabsOf(job: Job): typeof TRAINER_TABS | typeof TABS {
+  if (job.imported_from !== null) return IMPORTED_TABS;
+  return job.spec.program ? TABS : TRAINER_TABS;
+}
 
 export function JobPage() {
   const { jobId = "" } = useParams();
@@ -62,7 +73,7 @@ export function JobPage() {
 
 function LoadedJob({ job }: { job: Job }) {
   const view = useView();
-  const tabs = job.imported_from === null ? TABS : IMPORTED_TABS;
+  const tabs = tabsOf(job);
   const active = tabs.find((tab) => tab.name === view.tab) ?? TABS[0];
   return (
     <>

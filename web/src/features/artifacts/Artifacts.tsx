@@ -1,11 +1,13 @@
 // Images and histograms of a job by step, and the files that it left.
 import { useInfiniteQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import type { Artifact, Job } from "@/shared/api/types";
 import { bytes, count, NONE } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { moment } from "@/shared/format/time";
 import { MoreRows } from "@/shared/job/MoreRows";
 import { useReference } from "@/shared/job/reference";
+import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Absent, EmptyState } from "@/shared/ui/Notice";
 import { Table } from "@/shared/ui/table/Table";
@@ -13,6 +15,8 @@ import { artifactsQuery, contentAddress } from "./api";
 import { HistogramFigure } from "./HistogramFigure";
 import { ImageFigure } from "./ImageFigure";
 import { sequencesOf } from "./sequences";
+import { TablePreview } from "./TablePreview";
+import { MOST_BYTES } from "./tables";
 import "./artifacts.css";
 
 export function Artifacts({ job }: { job: Job }) {
@@ -30,9 +34,10 @@ export function Artifacts({ job }: { job: Job }) {
     return (
       <EmptyState title="No artifacts">
         <p>
-          A script stores images, histograms and files by <code>run.log_image</code>,{" "}
-          <code>run.log_histogram</code> and <code>run.log_artifact</code>;{" "}
-          <code>program.artifacts</code> names files that are stored at the end.
+          A script stores images, histograms, tables and files by <code>run.log_image</code>,{" "}
+          <code>run.log_histogram</code>, <code>run.log_table</code> and{" "}
+          <code>run.log_artifact</code>; <code>program.artifacts</code> names files that are stored
+          at the end.
         </p>
       </EmptyState>
     );
@@ -86,19 +91,47 @@ function Files({ jobId, rows }: { jobId: string; rows: readonly Artifact[] }) {
   return (
     <Table label="Files" columns={COLUMNS}>
       {rows.map((row) => (
-        <tr key={row.id}>
-          <td className="artifact-name">
-            <a href={contentAddress(jobId, row)} download={row.name.split("/").at(-1)}>
-              {row.name}
-            </a>
-          </td>
-          <td className="number">{bytes(row.size)}</td>
-          <td>{row.kind}</td>
-          <td className="number">{row.step === null ? NONE : count(row.step)}</td>
-          <td className="number">{row.attempt}</td>
-          <td className="artifact-time">{moment(new Date(row.time * 1000).toISOString())}</td>
-        </tr>
+        <File key={row.id} jobId={jobId} row={row} />
       ))}
     </Table>
+  );
+}
+
+function File({ jobId, row }: { jobId: string; row: Artifact }) {
+  const [isOpen, setIsOpen] = useState(false);
+  const isTable = row.kind === "table" && (row.size ?? 0) <= MOST_BYTES;
+  return (
+    <>
+      <tr>
+        <td className="artifact-name">
+          <a href={contentAddress(jobId, row)} download={row.name.split("/").at(-1)}>
+            {row.name}
+          </a>
+          {isTable && (
+            <Button
+              small
+              look="quiet"
+              aria-label={`${isOpen ? "Hide" : "Show"} ${row.name}`}
+              aria-expanded={isOpen}
+              onClick={() => setIsOpen(!isOpen)}
+            >
+              {isOpen ? "Hide" : "Show"}
+            </Button>
+          )}
+        </td>
+        <td className="number">{bytes(row.size)}</td>
+        <td>{row.kind}</td>
+        <td className="number">{row.step === null ? NONE : count(row.step)}</td>
+        <td className="number">{row.attempt}</td>
+        <td className="artifact-time">{moment(new Date(row.time * 1000).toISOString())}</td>
+      </tr>
+      {isTable && isOpen && (
+        <tr>
+          <td colSpan={COLUMNS.length} className="artifact-preview">
+            <TablePreview jobId={jobId} artifact={row} />
+          </td>
+        </tr>
+      )}
+    </>
   );
 }

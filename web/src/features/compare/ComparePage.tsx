@@ -14,6 +14,7 @@ import { EmptyState, ErrorState, InlineError } from "@/shared/ui/Notice";
 import type { CompareView } from "@/shared/url/pages";
 import { compareCommand } from "./api";
 import { curvesOf } from "./curves";
+import { Differences } from "./Differences";
 import { type Entry, Legend } from "./Legend";
 import { Toolbar } from "./Toolbar";
 import { useComparison, useLiveComparison } from "./useComparison";
@@ -119,6 +120,7 @@ function Comparison({ view, change }: { view: CompareView; change: ChangeView })
         names={isPending && names.length === 0 ? (view.names ?? EXPECTED) : names}
         drawn={drawn}
       />
+      <Differences entries={entries} />
       <CommandLine command={compareCommand(wanted)} label="These curves, as CSV" />
     </div>
   );

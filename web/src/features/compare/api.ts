@@ -50,6 +50,18 @@ export const curvesQuery = ({ jobs, names, axis, range }: Wanted) =>
     placeholderData: keepPreviousData,
   });
 
+/** The values of configuration and summary in which the jobs differ. */
+export const factsQuery = (jobs: readonly string[]) =>
+  queryOptions({
+    queryKey: [...keys.compare, "facts", jobs] as const,
+    queryFn: ({ signal }) =>
+      ask(
+        api.GET("/api/v1/facts/compare", { params: { query: { jobs: jobs.join(",") } }, signal }),
+      ),
+    enabled: jobs.length > 1,
+    placeholderData: keepPreviousData,
+  });
+
 /** The command line that writes the same curves. */
 export function compareCommand({ jobs, names, axis, range }: Wanted): string {
   return command(

@@ -87,8 +87,8 @@ function Search({ filter, onChange }: FilterBarProps) {
         id={SEARCH_ID}
         className="input"
         type="search"
-        placeholder="Name, tag or id"
-        aria-label="Search by words of names and tags, or the beginning of an id"
+        placeholder="Name, tag, id, lr=0.01"
+        aria-label="Search by words of names and tags, the beginning of an id, or a value such as lr=0.01"
         aria-keyshortcuts="/"
         autoComplete="off"
         spellCheck={false}

@@ -19,12 +19,12 @@ export interface JobFilter {
   search: string;
 }
 
-/** Words: names, tags and ids hold letters, digits, dots, lines and underscores alone. */
+/** Words of names, tags and ids, and values such as `lr=0.01`. */
 export function legalSearch(text: string): string {
   return text
-    .replaceAll(/[^A-Za-z0-9._ -]/g, "")
+    .replaceAll(/\p{Cc}/gu, "")
     .replaceAll(/^ +/g, "")
-    .slice(0, 80);
+    .slice(0, 200);
 }
 
 export const keys = {

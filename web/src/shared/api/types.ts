@@ -15,6 +15,7 @@ export type IntervalOutcome = Schemas["IntervalOutcome"];
 export type AdviceFinding = Schemas["AdviceFinding"];
 export type SaveIntervalWhatIf = Schemas["SaveIntervalWhatIf"];
 export type ComparedJob = Schemas["ComparedJobView"];
+export type FactRow = Schemas["FactRow"];
 export type ComparedCurve = Schemas["ComparedCurveView"];
 export type Comparison = Schemas["ComparisonView"];
 export type EventView = Schemas["EventView"];

@@ -22,6 +22,15 @@ export function valueText(value: unknown): string {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
+/** A value that a script gave, on one line: characters that no line shows are marked. */
+export function factText(value: boolean | number | string): string {
+  if (value === "") return '""';
+  if (typeof value === "number" && value !== 0 && Math.abs(value) < 1e-3) {
+    return value.toExponential();
+  }
+  return String(value).replaceAll(/[\p{C}\u2028\u2029]/gu, "\ufffd");
+}
+
 /** Fields with their values, as `--set` takes them. */
 export function autoWords(values: Record<string, boolean | number | string>): string {
   return Object.entries(values)

@@ -26,6 +26,7 @@ const COMPLETE = new Set<ItemKind>([
   "waiting",
   "operation_progress",
   "operation_waiting",
+  "facts",
 ]);
 /** Kinds after which the slots of nodes are held or free. */
 const CHANGES_NODES = new Set<ItemKind>(["placed", "attempt_ended"]);

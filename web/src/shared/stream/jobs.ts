@@ -45,6 +45,7 @@ const STALE = new Set<ItemKind>([
   "cancel_requested",
   "resume_requested",
   "size_changed",
+  "facts",
 ]);
 
 /** Whether the job must be read again after this event. */
@@ -54,7 +55,11 @@ export function makesStale(event: StreamItem): boolean {
 
 /** Whether an event can bring a job into a table that does not show it yet. */
 export function mayEnter(event: StreamItem): boolean {
-  return STALE.has(event.kind) || event.kind === "running" || event.kind === "job_ended";
+  return (
+    (STALE.has(event.kind) && event.kind !== "facts") ||
+    event.kind === "running" ||
+    event.kind === "job_ended"
+  );
 }
 
 /** Return a row after events of its job, in their order. */
@@ -67,18 +72,21 @@ export function reduceJob<Row extends JobSummary>(job: Row, events: readonly Str
   return row;
 }
 
-const isFound = (job: JobSummary, word: string) =>
-  job.id.startsWith(word) ||
-  [job.name, ...job.tags].some((text) => text.toLowerCase().includes(word));
+/** Only the server knows values of the configuration: a job that is shown stays, no other comes. */
+const isFound = (job: JobSummary, word: string, isShown: boolean) =>
+  word.includes("=")
+    ? isShown
+    : job.id.startsWith(word) ||
+      [job.name, ...job.tags].some((text) => text.toLowerCase().includes(word));
 
 /** Whether a table with this filter shows the job, as the server decides it. */
-export function matches(job: JobSummary, filter: JobFilter): boolean {
+export function matches(job: JobSummary, filter: JobFilter, isShown = false): boolean {
   const words = filter.search.toLowerCase().split(" ");
   return (
     (filter.states.length === 0 || filter.states.includes(job.state)) &&
     filter.tags.every((tag) => job.tags.includes(tag)) &&
     (filter.project === "" || job.project === filter.project) &&
-    words.every((word) => isFound(job, word))
+    words.every((word) => isFound(job, word, isShown))
   );
 }
 
@@ -99,7 +107,7 @@ export function reducePages(
     const items = page.items.flatMap((row) => {
       const after = reduceJob(row, events.get(row.id) ?? []);
       if (hasEnded(after) !== hasEnded(row)) moved.push(after);
-      return !events.has(row.id) || matches(after, filter) ? [after] : [];
+      return !events.has(row.id) || matches(after, filter, true) ? [after] : [];
     });
     return { ...page, items };
   });
@@ -119,7 +127,8 @@ export function placeJob(
   filter: JobFilter,
 ): readonly JobPage[] {
   const without = removeJob(pages, job.id);
-  if (!matches(job, filter)) return without;
+  const isShown = pages.some((page) => page.items.some((row) => row.id === job.id));
+  if (!matches(job, filter, isShown)) return without;
   // The rows of a page as it was read, the job's own among them, decide where it ends.
   const into = pages.findIndex((page) => {
     const last = page.items.at(-1);

@@ -95,6 +95,7 @@ export const GOODPUT = {
 
 const TABS = [
   "charts",
+  "facts",
   "logs",
   "artifacts",
   "attempts",
