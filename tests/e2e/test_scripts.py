@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from benchmarks.run_log.outage import deviations, end_after, job_of
 from tests.e2e.control_plane import (
     LEASE_SECONDS,
+    ONE_RANK,
     ControlPlane,
     course,
     finished,
@@ -88,3 +90,31 @@ def test_a_killed_server_loses_and_doubles_no_point(plane: ControlPlane, yard: C
     found = deviations(yard.metrics_csv(job_id), processes=4, values=20, steps=last)
     assert found == {"points": last * 80, "lost": 0, "doubled": 0, "other": 0}
     assert len(list(yard.attempts(job_id))) == 1
+
+
+FACTS = """
+import trainyard.wandb as wandb
+
+run = wandb.init(config={"net": {"width": 8}}, tags=["two words"])
+run.log({"loss": 0.5, "rows": wandb.Table(columns=["id"], data=[[1], [2]])})
+run.summary["best"] = 0.25
+"""
+
+
+def test_facts_of_a_script_are_those_of_its_job(plane: ControlPlane, yard: Client) -> None:
+    program = {
+        "command": [sys.executable, "-c", FACTS],
+        "launcher": "command",
+        "arguments": {"lr": 0.1},
+    }
+    spec = {"name": "facts", "tags": ["own"], "program": program, "resources": ONE_RANK}
+    job = finished(yard, yard.submit(spec).id)
+    assert job.state == JobState.SUCCEEDED, job.reason
+    assert job.facts is not None
+    assert job.facts.config == {"lr": 0.1, "net.width": 8}
+    assert job.facts.summary == {"best": 0.25}
+    assert job.tags == ("own", "two-words")
+    found = [each.id for each in yard.jobs(search="net.width=8 two-words")]
+    assert found == [job.id]
+    (table,) = yard.artifacts(job.id, kind="table")
+    assert table.name == "rows.json"
