@@ -116,6 +116,7 @@ EXAMPLES: tuple[EventData, ...] = (
     ShellClosed(shell_id="s1", exit_code=0),
 )
 NOTICES: tuple[EventData, ...] = (
+    ranks.FactsStored(config=3, summary=1),
     data.Waiting(reason="needs 2 slots, 1 free"),
     data.PhaseEntered(phase=Phase.SAVING),
     SaveSettled(checkpoint_id="j.a1.step-4", stall_seconds=0.5),
