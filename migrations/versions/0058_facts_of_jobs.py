@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ branch_labels = None
 depends_on = None
 
 ROWS_AT_ONCE = 200
-MAX_BYTES, LONGEST_TEXT = 32 * 1024, 1000
+MAX_FACTS, MAX_BYTES, LONGEST_TEXT = 1000, 32 * 1024, 1000
 MAX_WORDS, LONGEST_WORD = 200, 200
 
 jobs = sa.table("jobs", *map(sa.column, ("id", "spec")))
@@ -78,7 +79,7 @@ def _fill() -> None:
 
 def _facts(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     size = 0
-    for name, value in values:
+    for name, value in islice(values, MAX_FACTS):
         fact = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
         if isinstance(fact, int) and abs(fact) > 2**53:
             fact = str(fact)
@@ -97,6 +98,7 @@ def _word(name: str, value: Any) -> str | None:
     except ValueError:
         pass
     else:
-        text = repr(number) if math.isfinite(number) else text
+        exact = abs(number) <= 2**53 or not text.lstrip("+-").isdigit()
+        text = repr(number) if math.isfinite(number) and exact else text
     word = f"{name.lower()}={text}"
     return word if len(word) <= LONGEST_WORD and word.split() == [word] else None

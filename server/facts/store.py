@@ -16,7 +16,7 @@ from server.database.metric_and_log_tables import config_words, job_facts
 from server.database.tables import jobs
 from server.database.upsert import insert_or_replace
 from trainyard.protocol.past_runs.views import ImportedRun
-from trainyard.run.fact_types.fact_records import MAX_TAGS, FactValue, RunFacts
+from trainyard.run.fact_types.fact_records import EXACT, MAX_TAGS, FactValue, RunFacts
 from trainyard.run.fact_types.fact_section import facts_of, legal_tags
 from trainyard.spec.job import JobSpec
 
@@ -36,10 +36,16 @@ def begin_facts(
         run: what was imported, of an imported run.
     """
     summary = {} if run is None else facts_of(run.summary)
+    rows: list[dict[str, object]] = []
+    words: list[dict[str, str]] = []
     for job_id, spec in specs.items():
-        arguments = {} if spec.program is None else spec.program.arguments
-        if arguments or summary:
-            _replace(connection, job_id, RunFacts(config=facts_of(arguments), summary=summary))
+        config = {} if spec.program is None else facts_of(spec.program.arguments)
+        if config or summary:
+            rows.append({"job_id": job_id, "facts": RunFacts(config=config, summary=summary)})
+            words += _words_of(job_id, _words(config))
+    for table, values in ((job_facts, rows), (config_words, words)):
+        if values:
+            connection.execute(insert(table), values)
 
 
 def report_facts(connection: Connection, job_id: str, facts: RunFacts) -> None:
@@ -71,7 +77,8 @@ def read_facts(connection: Connection, job_ids: Sequence[str]) -> dict[str, RunF
 def config_word(name: str, value: FactValue) -> str | None:
     """Return the word that stands for a value, such as `lr=0.0003`; None for what has none.
 
-    Case does not matter, and numbers are equal in any spelling.
+    Case does not matter, and numbers are equal in any spelling, but for whole numbers that no float
+    has exactly: those may be ids.
     """
     text = str(value).lower()
     try:
@@ -79,19 +86,27 @@ def config_word(name: str, value: FactValue) -> str | None:
     except ValueError:
         pass
     else:
-        text = repr(number) if math.isfinite(number) else text
+        exact = abs(number) <= EXACT or not text.lstrip("+-").isdigit()
+        text = repr(number) if math.isfinite(number) and exact else text
     word = f"{name.lower()}={text}"
     return word if len(word) <= LONGEST_WORD and word.split() == [word] else None
 
 
 def _replace(connection: Connection, job_id: str, facts: RunFacts) -> None:
     insert_or_replace(connection, job_facts, [{"job_id": job_id, "facts": facts}])
-    words = (config_word(name, value) for name, value in facts.config.items())
-    new = {*islice((word for word in words if word is not None), MAX_WORDS)}
+    new = _words(facts.config)
     own = config_words.c.job_id == job_id
     old = set(connection.scalars(select(config_words.c.word).where(own)))
     if gone := old - new:
         connection.execute(delete(config_words).where(own, config_words.c.word.in_(gone)))
     if added := new - old:
-        rows = [{"word": word, "job_id": job_id} for word in sorted(added)]
-        connection.execute(insert(config_words), rows)
+        connection.execute(insert(config_words), _words_of(job_id, added))
+
+
+def _words(config: Mapping[str, FactValue]) -> set[str]:
+    words = (config_word(name, value) for name, value in config.items())
+    return {*islice((word for word in words if word is not None), MAX_WORDS)}
+
+
+def _words_of(job_id: str, words: set[str]) -> list[dict[str, str]]:
+    return [{"word": word, "job_id": job_id} for word in sorted(words)]

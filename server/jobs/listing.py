@@ -226,9 +226,10 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
 
 def _has_value(text: str) -> ColumnElement[bool]:
     """Return the condition that a value of the configuration is `name=value`."""
-    name, _, value = text.partition("=")
-    of_value = select(config_words.c.job_id).where(config_words.c.word == config_word(name, value))
-    return jobs.c.id.in_(of_value)
+    # The name may have a "=", or the value.
+    parts = (text.partition("="), text.rpartition("="))
+    words = {config_word(name, value) for name, _, value in parts} - {None}
+    return jobs.c.id.in_(select(config_words.c.job_id).where(config_words.c.word.in_(words)))
 
 
 def _group(wanted: JobFilter, states: tuple[JobState, ...], page: _Page) -> Select[Any]:

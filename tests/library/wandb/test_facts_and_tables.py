@@ -52,7 +52,7 @@ def test_tables_are_artifacts(folder: Path) -> None:
     table.add_data(np.int64(2), torch.tensor(0.5), image)
     table.add_column("ok", [True, [1, "x"]])
     run.log({"predictions": table, "nested": {"frame": wandb.Table(dataframe=Frame())}})
-    run.log({"defaults": wandb.Table()})
+    run.log({"defaults": wandb.Table(), "frame as data": wandb.Table(data=Frame())})
     with pytest.raises(ValueError, match="a row of 1 cells; legal: 4"):
         table.add_data(1)
     with pytest.raises(ValueError, match="a column of 1 cells; legal: 2"):
@@ -68,7 +68,8 @@ def test_tables_are_artifacts(folder: Path) -> None:
             "data": [[1, "NaN", None, True], [2, 0.5, "Image", '[1, "x"]']],
         },
     )
-    assert found["nested.frame.json"][2]["data"] == [[1, "a"], [2, "b"]]
+    for name in ("nested.frame.json", "frame as data.json"):
+        assert found[name][2]["data"] == [[1, "a"], [2, "b"]]
     assert found["defaults.json"][2]["columns"] == ["Input", "Output", "Expected"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy import func, select, update
 
 from server.context import Context
 from server.database.metric_and_log_tables import config_words, job_facts
+from server.database.rows import Job
 from server.database.tables import jobs
 from server.errors import InvalidRequestError, NotFoundError
 from server.facts.compare import compare_facts
@@ -18,6 +20,7 @@ from server.facts.store import MAX_WORDS, config_word
 from server.jobs.listing import JobFilter, count_jobs, list_jobs
 from server.jobs.queries import job_view
 from server.jobs.service import delete
+from server.jobs.submission import SubmittedSpec, submit_all
 from tests.actors import ADA
 from tests.server.api.in_process import TestClient
 from tests.server.harness import Harness, Supervisor
@@ -26,7 +29,7 @@ from tests.server.reports import chunk, kept_events, send
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.worker_messages import Report
 from trainyard.run.fact_types.fact_records import MAX_FACTS_BYTES, FactValue, RunFacts
-from trainyard.spec.job import JobSpec
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 ARGUMENTS = {"lr": 0.001, "layers": [1, 2], "fast": True}
 
@@ -138,7 +141,7 @@ def test_tags_are_added_once_in_their_legal_form(context: Context, harness: Harn
 
 HOSTILE = {
     "nul and surrogates": '{"config": {"a\\u0000b": "x\\u0000\\ud800y"}}',
-    "not finite": '{"config": {"a": "NaN", "b": 1e999, "c": -1e999}}',
+    "not finite": '{"config": {"a": "NaN", "b": "Infinity"}}',
     "a large whole number": '{"config": {"a": 100000000000000000000}}',
     "long texts": json.dumps({"config": {"n" * 9000: "v" * 9000}}),
     "an endless number": '{"config": {"a": 1%s}}' % ("0" * 300),
@@ -169,6 +172,7 @@ REFUSED = {
     "nested": {"config": {"a": {"b": 1}}},
     "a list": {"config": {"a": [1]}},
     "null": {"config": {"a": None}},
+    "infinite": {"summary": {"a": math.inf}},
     "unknown field": {"secrets": {}},
     "too many tags": {"tags": [f"t{number}" for number in range(33)]},
 }
@@ -261,6 +265,22 @@ def test_words_of_values() -> None:
     assert config_word("a", "two words") is None
     assert config_word("a", "x" * 200) is None
     assert config_word("a", "nan") == "a=nan"
+    assert config_word("id", str(2**60)) != config_word("id", str(2**60 + 1))
+
+
+def test_a_name_or_a_value_may_have_the_sign(context: Context, harness: Harness) -> None:
+    job_id, supervisor = started(harness)
+    send(context, supervisor, facts=RunFacts(config={"a=b": 0.10, "path": "x=0.10"}))
+    assert found(context, "a=b=0.100") == found(context, "path=x=0.10") == [job_id]
+
+
+def test_jobs_of_one_group_begin_with_facts_of_their_own(
+    context: Context, harness: Harness
+) -> None:
+    specs = [program(lr=0.1), program(lr=0.2), program()]
+    stored = submit_all(context, [SubmittedSpec(parse_job_spec(each), ADA) for each in specs])
+    ids = [job.id for job in stored if isinstance(job, Job)]
+    assert [found(context, f"lr={lr}") for lr in (0.1, 0.2)] == [[ids[0]], [ids[1]]]
 
 
 def test_a_search_of_a_value_reads_an_index(context: Context, harness: Harness) -> None:

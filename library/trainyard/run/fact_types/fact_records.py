@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -47,12 +48,15 @@ class RunFacts(JsonRecord):
         """Cut the texts.
 
         Raises:
-            ValueError: a section is too large.
+            ValueError: a section is too large, or a number is not finite: JSON has no such number.
         """
         super().__post_init__()
         for name, section in (("config", self.config), ("summary", self.summary)):
             if (size := fact_bytes(section)) > MAX_FACTS_BYTES:
                 raise ValueError(f"{name} has {size:,} bytes; legal: {MAX_FACTS_BYTES:,} at most")
+            for of, value in section.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise ValueError(f"{name} {of!r} is {value}; legal: a finite number, or text")
 
 
 def fact_bytes(facts: Mapping[str, object]) -> int:

@@ -54,21 +54,12 @@ class FactSection:
         """Store a value in place of a former one; return whether anything has changed."""
         before = self._take(name)
         new: dict[str, FactValue] = {}
-        for path, inner in flat(name, value):
-            try:
-                fact = fact_value(inner)
-            except Exception as error:  # noqa: BLE001 - of an object of whatever library
-                self._left_out(path, f"{type(error).__name__}: {error}"[:200])
-                continue
-            if path in new:  # two spellings of one name
-                continue
-            size = fact_bytes({path: fact})
-            if self._count >= MAX_FACTS or self._bytes + size > MAX_FACTS_BYTES:
-                self._left_out(path, f"{MAX_FACTS:,} values of {MAX_FACTS_BYTES:,} bytes are kept")
-                break
-            self._count += 1
-            self._bytes += size
-            new[path] = fact
+        try:
+            for path, inner in flat(name, value):
+                if not self._add(new, path, inner):
+                    break
+        except Exception as error:  # noqa: BLE001 - of a mapping of whatever library
+            self._left_out(name, _words(error))
         if new:
             self._facts[name] = new
         return new != before
@@ -81,11 +72,33 @@ class FactSection:
         """Return all values by their flat names."""
         return {name: fact for each in self._facts.values() for name, fact in each.items()}
 
+    def _add(self, new: dict[str, FactValue], path: str, value: object) -> bool:
+        """Add a value to those of its name, once; return whether there may be room for more."""
+        try:
+            fact = fact_value(value)
+        except Exception as error:  # noqa: BLE001 - of an object of whatever library
+            self._left_out(path, _words(error))
+            return True
+        if path in new:  # two spellings of one name
+            return True
+        size = fact_bytes({path: fact})
+        if self._count >= MAX_FACTS or self._bytes + size > MAX_FACTS_BYTES:
+            self._left_out(path, f"{MAX_FACTS:,} values of {MAX_FACTS_BYTES:,} bytes are kept")
+            return False
+        self._count += 1
+        self._bytes += size
+        new[path] = fact
+        return True
+
     def _take(self, name: str) -> dict[str, FactValue]:
         found = self._facts.pop(name, {})
         self._count -= len(found)
         self._bytes -= fact_bytes(found)
         return found
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
 
 
 def facts_of(values: Mapping[str, object]) -> dict[str, FactValue]:

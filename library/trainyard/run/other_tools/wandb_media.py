@@ -75,8 +75,9 @@ class Table:
         dataframe: Any = None,
         **_: object,
     ) -> None:
-        if dataframe is not None:
-            columns, data = list(dataframe.columns), dataframe.itertuples(index=False, name=None)
+        frame = data if dataframe is None and hasattr(data, "itertuples") else dataframe
+        if frame is not None:
+            columns, data = list(frame.columns), frame.itertuples(index=False, name=None)
         given = data if data is not None else rows
         self.columns = ["Input", "Output", "Expected"] if columns is None else list(columns)
         self.data: list[list[Any]] = []

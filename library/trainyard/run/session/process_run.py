@@ -43,7 +43,7 @@ def init(*, config: object = None, tags: Iterable[str] = ()) -> Run:
     run = _run()
     if config is not None:
         run.config.update(items_of(config))
-    run.add_tags(*tags)
+    run.add_tags(*((tags,) if isinstance(tags, str) else tags))
     return run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
@@ -47,7 +48,9 @@ class RunValues(MutableMapping[str, Any]):
 
 
 class FactBook:
-    """The facts of one run, from any thread.
+    """The facts of one run, from any thread of the process that began it.
+
+    A process that is forked from it changes nothing: the lock may be held there for ever.
 
     Args:
         arguments: what the configuration begins with, which the job has already.
@@ -56,7 +59,8 @@ class FactBook:
 
     def __init__(self, arguments: Mapping[str, Any], changed: Callable[[], None]) -> None:
         self._changed = changed
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may set a value while one is set
+        self._pid = os.getpid()
         self._warned: set[str] = set()
         self._tags: tuple[str, ...] = ()
         self._sections = {
@@ -69,6 +73,8 @@ class FactBook:
 
     def add_tags(self, tags: Iterable[object]) -> None:
         """Add tags; a text that is no legal tag becomes the closest one."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             before = self._tags
             self._tags = legal_tags((*before, *map(str, tags)))
@@ -83,6 +89,8 @@ class FactBook:
 
     def _storer(self, section: str) -> Callable[[str, Any, bool], None]:
         def store(name: str, value: Any, is_set: bool) -> None:
+            if os.getpid() != self._pid:
+                return
             with self._lock:
                 own = self._sections[section]
                 changed = own.put(name, value) if is_set else own.drop(name)

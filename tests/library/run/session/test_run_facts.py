@@ -6,6 +6,8 @@ import argparse
 import json
 import logging
 import math
+import os
+import threading
 import time
 from enum import Enum
 from fractions import Fraction
@@ -24,6 +26,7 @@ from trainyard.run.fact_types.fact_section import FactSection, fact_value, facts
 from trainyard.run.record_files import replace_record
 from trainyard.run.session import Run, session_writer
 from trainyard.run.session.process_place import ProcessPlace
+from trainyard.run.session.run_facts import FactBook
 
 
 def facts(folder: Path) -> RunFacts:
@@ -117,6 +120,35 @@ def test_an_object_without_a_text_is_left_out() -> None:
     assert left_out[1].startswith("a.large: ValueError: a number of 16,610 bits")
 
 
+def test_a_name_without_a_text_costs_no_room() -> None:
+    left_out: list[str] = []
+    section = FactSection(lambda name, why: left_out.append(f"{name}: {why}"))
+    for number in range(2 * MAX_FACTS):
+        section.put("a", {"n": number, Odd(): 1})
+    assert section.facts() == {"a.n": 2 * MAX_FACTS - 1}
+    assert set(left_out) == {"a: RuntimeError: no text"}
+
+
+def test_a_fork_while_a_value_is_set_waits_for_nothing() -> None:
+    book = FactBook({}, lambda: None)
+
+    class Forking:
+        def __str__(self) -> str:
+            book.summary["within"] = 1  # as the handler of a signal may
+            pid = os.fork()
+            if pid == 0:
+                book.config["lr"] = 1
+                book.add_tags(["child"])
+                os._exit(0)
+            return str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    forked = threading.Thread(target=book.config.__setitem__, args=("code", Forking()), daemon=True)
+    forked.start()
+    forked.join(30)
+    assert not forked.is_alive()
+    assert book.record() == RunFacts(config={"code": "0"}, summary={"within": 1})
+
+
 def test_tags_become_legal() -> None:
     assert legal_tags(["a b", "a-b", "", "ä", "x" * 99]) == ("a-b", "x" * 64)
     assert len(legal_tags(map(str, range(99)))) == 32
@@ -129,12 +161,15 @@ def test_a_script_writes_its_facts(tmp_path: Path) -> None:
         "run = trainyard.init(config={'lr': 0.2, 'net': {'width': 8}}, tags=['a b'])\n"
         "assert run.config['net'] == {'width': 8} and run.arguments == {'lr': 0.1}\n"
         "run.summary['best'] = 1; run.summary.update(loss=float('nan'), best=2)\n"
-        "run.config['gone'] = 1; del run.config['gone']; run.add_tags('c', 'a b')\n",
+        "run.config['gone'] = 1; del run.config['gone']; run.add_tags('c', 'a b')\n"
+        "trainyard.init(tags='one')\n",
         TRAINYARD_RUN=str(tmp_path),
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert facts(tmp_path) == RunFacts(
-        config={"lr": 0.2, "net.width": 8}, summary={"best": 2, "loss": "NaN"}, tags=("a-b", "c")
+        config={"lr": 0.2, "net.width": 8},
+        summary={"best": 2, "loss": "NaN"},
+        tags=("a-b", "c", "one"),
     )
     assert "TRAINYARD_RUN" not in (tmp_path / "facts.json").read_text()
 
@@ -178,14 +213,14 @@ def test_a_loop_writes_at_most_once_a_second(
 
     monkeypatch.setattr(session_writer, "replace_record", counted)
     run = Run(tmp_path, ALONE)
-    end, step = time.monotonic() + 2.5, 0
-    while time.monotonic() < end:
+    began, step = time.monotonic(), 0
+    while time.monotonic() < began + 2.5:
         step += 1
         run.summary["step"] = step
         time.sleep(0.001)
     run.close()
     assert facts(tmp_path).summary == {"step": step}
-    assert 2 <= len(writes) <= 4
+    assert 1 <= len(writes) <= time.monotonic() - began + 2
     assert min(b - a for a, b in pairwise(writes[:-1])) > 0.9
 
 
