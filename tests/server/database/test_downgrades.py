@@ -133,7 +133,7 @@ def test_facts_are_filled_in_from_programs_and_imports(
             run_id="a",
             digest="sha256:" + "a" * 64,
             points=1,
-            summary={"best": 1.5, "worst": "NaN"} | {f"m/{n}": 0.5 for n in range(1998)},
+            summary={"best": 1.5, "worst": "NaN", **{f"m/{n}": 0.5 for n in range(1998)}},
         ),
         name="past",
         arguments={"lr": 0.1, "layers": (1, 2), "long": "x" * 4000, "on": True, "big": 2**62},
