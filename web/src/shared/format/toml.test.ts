@@ -34,6 +34,21 @@ describe("TOML", () => {
     expect(readSpecText(text).spec).toEqual({ training: { steps: 5 } });
   });
 
+  it("has rows that are no table yet, but those without a value", () => {
+    const env = [["HF_TOKEN", null], ["", "x"], null, { a: [null] }];
+    expect(readSpecText(specToml({ resources: { env } })).spec).toEqual({
+      resources: { env: [["", "x"], { a: [] }] },
+    });
+  });
+
+  it("keeps numbers as a program gets them", () => {
+    const text = "[program.arguments]\na = 1\nb = 0.5\nc = -1.5e-3\n[optimizer]\nlr = 1.0";
+    expect(readSpecText(text).spec).toEqual({
+      program: { arguments: { a: 1, b: 0.5, c: -0.0015 } },
+      optimizer: { lr: 1 },
+    });
+  });
+
   it("is read with a byte order mark and lines of Windows, and so is JSON", () => {
     expect(readSpecText('\uFEFFname = "a"\r\n').spec).toEqual({ name: "a" });
     expect(readSpecText("").spec).toEqual({});
@@ -45,11 +60,13 @@ describe("TOML", () => {
   it.each([
     ['name = "a"\n[training\nsteps = 1', /^Line 2, column \d+: /],
     ["name = 1\nname = 2", /^Line 2, column \d+: .*(redefine|key)/],
-    ["[a]\nseed = 9007199254740993", /^Line 2, column \d+: .*2\^53.*trainyard submit/],
-    ["x = 1\n\n[a]\nb = [\n  2024-01-02,\n]", /^Line 6: a\.b\.0 is a date; write it in quotes/],
-    ["[a]\nt = 12:00:00", /^Line 2: a\.t is a date/],
-    ["lr = nan", /^Line 1: lr is nan; legal: a finite number/],
-    ["[optimizer]\nlr = -inf", /^Line 2: optimizer\.lr is -inf/],
+    ["[a]\nseed = 9007199254740993", /^a\.seed = 9007199254740993: .*2\^53.*trainyard submit/],
+    ["x = 1\n\n[a]\nb = [\n  2024-01-02,\n]", /^a\.b\.0 is a date; write it in quotes/],
+    ["[a]\nt = 12:00:00", /^a\.t is a date/],
+    ["lr = nan", /^lr is nan; legal: a finite number/],
+    ["[optimizer]\nlr = -inf", /^optimizer\.lr is -inf/],
+    ["[program.arguments]\nscale = 1.0", /^program\.arguments\.scale would become 1: .*quotes/],
+    ["[program.arguments]\na = [1, 1e3]", /^program\.arguments\.a\.1 would become 1000/],
   ])("refuses %j with the place", (text, error) => {
     const read = readSpecText(text);
     expect(read.spec).toBeNull();

@@ -3,6 +3,7 @@ import { parse, stringify, TomlError } from "smol-toml";
 import {
   dotted,
   isObject,
+  type Json,
   type JsonObject,
   nullsIn,
   parsedSpec,
@@ -11,7 +12,7 @@ import {
 
 export interface ReadSpec {
   spec: JsonObject | null;
-  /** Why the text holds none, with its line. */
+  /** Why the text holds none, with its line or the path of a value. */
   error: string | null;
 }
 
@@ -41,10 +42,11 @@ export function readSpecText(text: string): ReadSpec {
   const plain = text.replace(/^\uFEFF/, "");
   if (isJson(plain)) return parsedSpec(plain);
   try {
-    const document = parse(plain);
-    const refused = refusedIn(document, []);
-    if (refused === null) return { spec: document as JsonObject, error: null };
-    return { spec: null, error: `Line ${lineOf(plain, refused.path)}: ${refused.why}` };
+    // Whole numbers as such: `1.0` is a float, which JSON would write as `1`.
+    return {
+      spec: asJson(parse(plain, { integersAsBigInt: true }), []) as JsonObject,
+      error: null,
+    };
   } catch (error) {
     return { spec: null, error: positioned(error) };
   }
@@ -55,67 +57,59 @@ export function isJson(text: string): boolean {
   return text.trimStart().startsWith("{");
 }
 
+/** Return a table without its nulls, and without the rows of lists that have one. */
 function withoutNulls(value: JsonObject): JsonObject {
   const entries = Object.entries(value).filter(([, inner]) => inner !== null);
-  return Object.fromEntries(
-    entries.map(([name, inner]) => [name, isObject(inner) ? withoutNulls(inner) : inner]),
-  );
+  return Object.fromEntries(entries.map(([name, inner]) => [name, withoutNullsIn(inner)]));
+}
+
+function withoutNullsIn(value: Json): Json {
+  if (isObject(value)) return withoutNulls(value);
+  if (!Array.isArray(value)) return value;
+  const hasNull = (item: Json) => item === null || (Array.isArray(item) && item.includes(null));
+  return value.filter((item) => !hasNull(item)).map(withoutNullsIn);
 }
 
 function positioned(error: unknown): string {
   if (!(error instanceof TomlError)) return error instanceof Error ? error.message : String(error);
   const [first = ""] = error.message.split("\n");
   const reason = first.replace("Invalid TOML document: ", "");
-  if (reason.includes("losslessly")) {
-    const place = `Line ${error.line}, column ${error.column}`;
-    return `${place}: whole numbers beyond 2^53 are not exact in a browser. Submit the file with trainyard submit.`;
-  }
   return `Line ${error.line}, column ${error.column}: ${reason}`;
 }
 
-interface Refused {
-  path: readonly string[];
-  why: string;
+/** Return what TOML has as what JSON has, and throw an error with the path of what a spec lacks. */
+function asJson(value: unknown, path: readonly string[]): Json {
+  const name = path.join(".");
+  if (typeof value === "bigint") return exact(value, name);
+  if (typeof value === "number") return finite(value, name, path.includes("arguments"));
+  if (typeof value !== "object" || value === null) return value as Json; // a text, or a boolean
+  if (value instanceof Date) throw new Error(`${name} is a date; write it in quotes, as a text.`);
+  if (Array.isArray(value)) {
+    return value.map((item, index) => asJson(item, [...path, String(index)]));
+  }
+  const entries = Object.entries(value);
+  return Object.fromEntries(entries.map(([key, inner]) => [key, asJson(inner, [...path, key])]));
 }
 
-/** Return the first value that TOML has and a spec has not. */
-function refusedIn(value: unknown, path: readonly string[]): Refused | null {
-  const name = path.join(".");
-  if (value instanceof Date) {
-    return { path, why: `${name} is a date; write it in quotes, as a text.` };
+function exact(value: bigint, name: string): number {
+  if (Number.isSafeInteger(Number(value))) return Number(value);
+  throw new Error(
+    `${name} = ${value}: whole numbers beyond 2^53 are not exact in a browser. Submit the file with trainyard submit.`,
+  );
+}
+
+/** Return a float; fields of a spec have a type, and `arguments` (`isFree`) have any. */
+function finite(value: number, name: string, isFree: boolean): number {
+  if (!Number.isFinite(value)) {
+    throw new Error(`${name} is ${written(value)}; legal: a finite number.`);
   }
-  if (typeof value === "number" && !Number.isFinite(value)) {
-    return { path, why: `${name} is ${written(value)}; legal: a finite number.` };
+  // From 1e21 on JSON has an exponent, and so remains a float.
+  if (isFree && Number.isInteger(value) && Math.abs(value) < 1e21) {
+    throw new Error(`${name} would become ${value}: write it without a point, or in quotes.`);
   }
-  if (typeof value !== "object" || value === null) return null;
-  for (const [key, inner] of Object.entries(value)) {
-    const found = refusedIn(inner, [...path, key]);
-    if (found) return found;
-  }
-  return null;
+  return value;
 }
 
 function written(value: number): string {
   return Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
-const MOST_LINES = 2000;
-
-/** Return the line with which a value is complete: the parser keeps no places of values. */
-function lineOf(text: string, path: readonly string[]): number {
-  const lines = text.split("\n").slice(0, MOST_LINES);
-  return 1 + lines.findIndex((_, index) => holds(lines.slice(0, index + 1).join("\n"), path));
-}
-
-function holds(text: string, path: readonly string[]): boolean {
-  try {
-    let value: unknown = parse(text);
-    for (const key of path) {
-      if (typeof value !== "object" || value === null) return false;
-      value = (value as Record<string, unknown>)[key];
-    }
-    return value !== undefined;
-  } catch {
-    return false;
-  }
 }
