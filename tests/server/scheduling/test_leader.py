@@ -19,6 +19,7 @@ from server.database.engine import Database, LeadLostError
 from server.database.tables import jobs, leaders
 from server.scheduling import leader as module
 from server.scheduling.leader import Leader, leading
+from server.scheduling.loop import TICK_SECONDS
 from tests.server.api.serving import PATIENCE
 from tests.server.harness import Harness
 
@@ -113,6 +114,28 @@ def test_a_standby_whose_reads_are_slow_takes_over(
     expire(database)
     now[0] += 0.25
     assert second.held() == 2
+
+
+@pytest.mark.parametrize("looked_before", [True, False], ids=["seen", "after a pause"])
+def test_a_standby_leads_within_five_seconds_of_the_last_renewal(
+    database: Database, *, looked_before: bool
+) -> None:
+    now = [0.0]
+    first, second = Leader(database), Leader(database, monotonic=lambda: now[0])
+    first.held()
+    assert row_of(database).expires_at <= datetime.now(UTC) + timedelta(
+        seconds=module.LEASE_SECONDS
+    )
+    assert second.held() is None
+    if not looked_before:
+        now[0] = module.LEASE_SECONDS  # the database did not answer until now
+    while True:
+        left = module.LEASE_SECONDS - now[0]
+        set_expiry(database, datetime.now(UTC) + timedelta(seconds=left))
+        if second.held() == 2:
+            break
+        now[0] += TICK_SECONDS
+    assert now[0] <= 5.0
 
 
 class Rounds(threading.Event):
@@ -235,12 +258,9 @@ def test_a_leader_that_is_stopped_inside_a_transaction_blocks_no_takeover(
     unlimited.dispose()
 
 
-def wait_until(holds: Callable[[], bool]) -> int:
-    """Look every 50 ms until something holds; return the number of looks."""
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Look every 50 ms until something holds."""
     deadline = time.monotonic() + PATIENCE
-    looks = 1
     while not holds():
         assert time.monotonic() < deadline, "it never came to pass"
         time.sleep(0.05)
-        looks += 1
-    return looks
