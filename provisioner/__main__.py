@@ -78,7 +78,7 @@ def _conform(file: Path, name: str) -> int:
     try:
         from provisioner.kubernetes.conform import Conformance
     except ImportError as error:
-        raise ValueError(f"{error}; install trainyard-programs[provisioner,kubernetes]") from error
+        raise ValueError(f"{error}; pip install ./library '.[provisioner,kubernetes]'") from error
     with TemporaryDirectory() as folder:
         failed = False
         for each in Conformance(sources[name], Path(folder)).run():

@@ -64,5 +64,5 @@ def open_engine(config: SourceConfig, place: Place) -> NodeSource:
     except ImportError as error:
         raise ValueError(
             f"source {config.name}: kind {config.kind!r} needs a package that is not installed "
-            f"({error}); install trainyard-programs[provisioner,{config.kind}]"
+            f"({error}); pip install ./library '.[provisioner,{config.kind}]'"
         ) from error

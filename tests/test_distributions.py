@@ -56,7 +56,7 @@ def test_the_command_of_the_library_alone_names_the_missing_package(
     run = [str(python), "-I", "-m", "trainyard"]
     ran = subprocess.run([*run, "up"], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ran.returncode == 2, ran.stdout + ran.stderr
-    assert "trainyard-programs[embedded]" in ran.stderr
+    assert "pip install ./library '.[embedded]'" in ran.stderr
     helped = subprocess.run([*run, "--help"], capture_output=True, text=True, check=True)
     assert "submit" in helped.stdout
 

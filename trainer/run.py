@@ -141,7 +141,8 @@ def _refuse_without_tensorboard(spec: JobSpec) -> None:
     if spec.training.tensorboard and find_spec("tensorboard") is None:
         raise LaunchError(
             "training.tensorboard=true, but the package tensorboard is not installed here: "
-            "pip install 'trainyard-programs[tensorboard]', or training.tensorboard=false"
+            "pip install ./library '.[tensorboard]' in Trainyard's checkout, "
+            "or training.tensorboard=false"
         )
 
 

@@ -38,7 +38,7 @@ def _embedded(*arguments: str) -> None:
     if importlib.util.find_spec("embedded") is None or importlib.util.find_spec("fastapi") is None:
         raise UsageError(
             "the control plane is not installed here",
-            remedy="Install it with `pip install 'trainyard-programs[embedded]'`.",
+            remedy="In Trainyard's checkout: `pip install ./library '.[embedded]'`.",
         )
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "embedded", *arguments])
