@@ -70,6 +70,16 @@ class Lineage:
             for segment in self.segments
         )
 
+    def parted_from(self, other: Lineage) -> int:
+        """Return the last step that both lineages share; `BEFORE_ALL` without one."""
+        until = {segment.number: segment.until for segment in self.segments}
+        shared = (
+            min(until[segment.number], segment.until)
+            for segment in other.segments
+            if segment.number in until
+        )
+        return max(shared, default=BEFORE_ALL)
+
     def reaches(self, number: int) -> bool:
         """Return whether any state of attempt `number` belongs to this lineage."""
         return any(segment.number == number for segment in self.segments)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, update
 
 from server.database.tables import attempts, jobs
 from server.ingest.report import IncomingReport
-from server.metrics import continuity
+from server.metrics.continuity import first_step
 from server.metrics.store import newest_values
 from server.placement.demand import expected_time
 from server.subject import SERVER
@@ -170,7 +170,7 @@ def check_continuity(incoming: IncomingReport) -> None:
     alone = (record for record in incoming.step_records if record.ranks == 1)
     records = [*alone, *incoming.folded]
     share = incoming.share
-    found = continuity.check(incoming.connection, share.attempt_id, records)
+    found = first_step.check(incoming.connection, share.attempt_id, records)
     if found is None:
         return
     mine = attempts.c.id == share.attempt_id

@@ -80,6 +80,9 @@ class Meddling:
     never_draws: bool = False
     """Weights that have not been loaded are NaN, and none can be drawn."""
 
+    in_float64: bool = False
+    """Each float32 of the trainer is a float64: what then differs is no rounding of float32."""
+
     def after_step(self, run: Path, rank: int, step: int) -> None:
         if rank == 0 and step == self.stop_after:
             deadline = None if self.stop_in is None else time.time() + self.stop_in
@@ -154,6 +157,15 @@ def _never_draw() -> None:
     initial_weights._fill = draw
 
 
+def _widen() -> None:
+    """Let float32 be float64 in this process."""
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+    torch.float32 = torch.float64
+
+
 def train_rank(run_directory: str, meddling: Meddling) -> str:
     """Run one rank as `python -m trainer` does; returns the outcome, as JSON."""
     from trainer.loop.train import train  # here, so that tests of the run directory need no torch
@@ -165,6 +177,8 @@ def train_rank(run_directory: str, meddling: Meddling) -> str:
             dataset.wrong_position = meddling.wrong_position  # type: ignore[attr-defined]
         return dataset
 
+    if meddling.in_float64:
+        _widen()
     if meddling.never_draws:
         _never_draw()
     if meddling.breaks is not None:

@@ -12,6 +12,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import QuantizationSection
 from trainyard.training.known_devices import LEAST_CAPABILITY, Slot, known_device
+from trainyard.training.rounding import Rounding
 
 BFLOAT16_ONLY = ("float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
 """Recipes whose kernels give bfloat16 results only."""
@@ -32,6 +33,16 @@ def number_format(spec: JobSpec) -> Literal["float8", "mxfp8"] | None:
     if spec.quantization.recipe == "none":
         return None
     return "mxfp8" if spec.quantization.recipe == "mxfp8" else "float8"
+
+
+def rounding_of(spec: JobSpec) -> Rounding:
+    """Return what rounds most in a step of this job."""
+    training, recipe = spec.training, spec.quantization.recipe
+    if recipe != "none":
+        return recipe
+    if "bfloat16" in (training.param_dtype, training.weight_dtype):
+        return "bfloat16"
+    return "bfloat16_reduce" if training.reduce_dtype == "bfloat16" else "float32"
 
 
 def quantizes(section: QuantizationSection, name: str, *widths: int) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from server.attempts.lineage import (
+    BEFORE_ALL,
     NEVER,
     AttemptKey,
     Segment,
@@ -42,6 +43,22 @@ def keys(*parents: Parent | None) -> dict[int, AttemptKey]:
         )
         for number, parent in enumerate(parents, start=1)
     }
+
+
+def test_two_lineages_part_after_the_last_step_that_they_share() -> None:
+    known = keys(None, (1, 60), (2, 80), (1, 40), (2, 70), None)
+    courses = {number: lineage_of(known, number) for number in known}
+    for one, other, parted in (
+        (2, 1, 60),
+        (3, 2, 80),
+        (3, 1, 60),
+        (4, 3, 40),
+        (5, 3, 70),
+        (5, 4, 40),
+        (6, 3, BEFORE_ALL),
+    ):
+        assert courses[one].parted_from(courses[other]) == parted
+        assert courses[other].parted_from(courses[one]) == parted
 
 
 def test_the_course_takes_of_each_attempt_what_the_next_one_came_from() -> None:

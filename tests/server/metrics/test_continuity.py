@@ -11,7 +11,8 @@ from sqlalchemy import select
 from server.context import Context
 from server.database.tables import events
 from server.jobs.resume import resume
-from server.metrics.continuity import Past, compare, of_program
+from server.metrics.continuity.first_step import Past, compare, of_program
+from server.metrics.continuity.losses import OtherLoss, share
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.reports import chunk, json_lines, metric_lines, send
@@ -42,9 +43,13 @@ def line(spec: JobSpec = SPEC, **changes: Any) -> MetricRecord:
     )
 
 
+def another(loss: float, *, grad_norm: float = 1.0, steps: int = 1) -> OtherLoss:
+    return OtherLoss("attempt 1", loss, grad_norm, steps)
+
+
 def past(
     *digests: tuple[int, str],
-    same_step: tuple[int, float] | None = None,
+    same_step: OtherLoss | None = None,
     last: tuple[float, ...] = STEADY,
 ) -> Past:
     return Past(digests=digests, same_step=same_step, last_losses=last)
@@ -57,7 +62,7 @@ def broken(found: Continuity) -> list[str]:
 
 
 def test_an_exact_resume_holds_every_check() -> None:
-    found = compare(SPEC, PARENT, line(), past((1, "a" * 32), same_step=(1, 2.0005)))
+    found = compare(SPEC, PARENT, line(), past((1, "a" * 32), same_step=another(2.00001)))
     assert broken(found) == []
     names = [check.name for check in found.checks]
     assert names == ["sequences", "tokens", "lr", "data_digest", "loss"]
@@ -65,10 +70,10 @@ def test_an_exact_resume_holds_every_check() -> None:
 
 
 def test_the_summary_names_each_bound_and_exact_needs_a_digest() -> None:
-    same_step = compare(SPEC, PARENT, line(), past((1, "a" * 32), same_step=(1, 2.0005)))
+    same_step = compare(SPEC, PARENT, line(), past((1, "a" * 32), same_step=another(2.00001)))
     assert same_step.exact
     assert same_step.summary == (
-        "same sequences, same token count, same learning rate, loss within 0.1% of attempt 1"
+        "same sequences, same token count, same learning rate, loss within 1e-5 of attempt 1"
     )
     in_band = compare(SPEC, PARENT, line(), past())
     assert in_band.ok
@@ -78,7 +83,7 @@ def test_the_summary_names_each_bound_and_exact_needs_a_digest() -> None:
         "loss within the range of the last 20 losses"
     )
     assert compare(SPEC, PARENT, line(), past(last=())).summary.endswith("loss not compared")
-    other = compare(SPEC, PARENT, line(loss=2.01), past((1, "a" * 32), same_step=(1, 2.0)))
+    other = compare(SPEC, PARENT, line(loss=2.01), past((1, "a" * 32), same_step=another(2.0)))
     assert not other.exact
     assert other.summary == "differs in loss"
 
@@ -98,7 +103,7 @@ def test_the_summary_names_each_bound_and_exact_needs_a_digest() -> None:
     ids=str,
 )
 def test_each_difference_is_seen(changes: dict[str, Any], name: str) -> None:
-    found = compare(SPEC, PARENT, line(**changes), past((1, "a" * 32), same_step=(1, 2.0)))
+    found = compare(SPEC, PARENT, line(**changes), past((1, "a" * 32), same_step=another(2.0)))
     assert broken(found) == [name]
 
 
@@ -149,6 +154,7 @@ def trained(first: int, last: int, *, wrong_data_at: int = 0) -> bytes:
                 "time": float(step),
                 "values": {
                     "train/loss": 3.0 - step / 100,
+                    "train/grad_norm": 4.0 if step == 12 else 1.0,
                     "train/lr": spec.schedule.rate(step),
                     "train/tokens": float(step * spec.tokens_per_step),
                     "train/sequences": float(step * spec.training.global_batch_size),
@@ -263,6 +269,24 @@ def test_data_that_differ_by_a_rollback_are_no_difference(
     assert compared == found.checks[-1].expected.endswith("(attempt 1)")
 
 
+def test_the_bound_counts_the_steps_since_two_attempts_parted(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, (first,) = harness.launched()
+    stopped_at(harness, first, saved=10, ran_to=40)
+    second = resumed(harness, job_id)
+    send(context, second, chunk("metrics", trained(11, 25)))
+    second.train(25)
+    harness.commit_checkpoint(job_id, 25)
+    second.end("failed", FailureReason.DATA_ERROR)
+    third = resumed(harness, job_id)
+    send(context, third, chunk("metrics", trained(26, 26)))
+    found = harness.attempt(job_id).continuity
+    # 16 steps since step 10 of attempt 1, and a norm of 4 on the way.
+    assert found.checks[-1].within == "6.4e-5 of attempt 1"
+
+
 def test_a_fresh_start_is_not_checked(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id, (first,) = harness.launched()
@@ -295,7 +319,7 @@ def test_changed_code_is_named_in_the_badge_and_changed_fields_in_the_event(
 
 
 def test_the_order_of_a_program_is_exact_where_its_digest_is_that_of_another_attempt() -> None:
-    before = past((1, "a" * 32), same_step=(1, 2.0005))
+    before = past((1, "a" * 32), same_step=another(2.0005))
     found = of_program(line(), before, 2.0)
     assert found is not None
     assert found.exact
@@ -312,3 +336,47 @@ def test_the_order_of_a_program_is_exact_where_its_digest_is_that_of_another_att
 def test_a_program_without_digests_of_the_step_is_not_compared() -> None:
     assert of_program(line(digest=None), past((1, "a" * 32)), 2.0) is None
     assert of_program(line(), past(), 2.0) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "other", "within"),
+    [
+        ({}, another(2.0000101), "1e-5"),
+        ({}, another(2.00003), None),
+        ({"loss": 2.00003, "grad_norm": 0.5}, another(2.0, grad_norm=36.0), "3.6e-4"),
+        ({"loss": 2.00003, "grad_norm": 36.0}, another(2.0, grad_norm=math.nan), "3.6e-4"),
+        ({"loss": 2.00003}, another(2.0, steps=40), "4e-5"),
+        ({"loss": 2.5, "grad_norm": 1e30}, another(2.0), None),
+    ],
+)
+def test_the_bound_of_a_loss_follows_gradient_norm_and_steps(
+    changes: dict[str, Any], other: OtherLoss, within: str | None
+) -> None:
+    found = compare(SPEC, PARENT, line(**changes), past((1, "a" * 32), same_step=other))
+    loss = next(check for check in found.checks if check.name == "loss")
+    assert loss.ok is (within is not None)
+    assert within is None or loss.within == f"{within} of attempt 1"
+
+
+def test_the_bound_of_a_loss_is_that_of_the_precision() -> None:
+    low = parse_job_spec(
+        {
+            "training": {
+                "steps": 100,
+                "global_batch_size": 16,
+                "seq_len": 128,
+                "param_dtype": "bfloat16",
+            }
+        }
+    )
+    before = past((1, "a" * 32), same_step=another(2.005))
+    assert broken(compare(low, PARENT, line(low), before)) == []
+    assert broken(compare(SPEC, PARENT, line(), before)) == ["loss"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "text"),
+    [(1e-5, "1e-5"), (3.6e-4, "3.6e-4"), (1e-3, "0.1%"), (3e-3, "0.3%"), (0.1, "10%")],
+)
+def test_a_bound_is_short(bound: float, text: str) -> None:
+    assert share(bound) == text

@@ -89,7 +89,7 @@ def test_a_fork_that_changes_nothing_is_exact_against_the_other_job(
     assert (found.ok, found.exact, found.differs) == (True, True, ())
     assert found.summary == (
         "same sequences, same token count, same learning rate, "
-        "loss within 0.1% of attempt 1 of the other job"
+        "loss within 1e-5 of attempt 1 of the other job"
     )
     (digest,) = (check for check in found.checks if check.name == "data_digest")
     assert digest.expected.endswith("(attempt 1 of the other job)")

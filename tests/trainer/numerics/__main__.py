@@ -18,6 +18,7 @@ from tests.trainer.numerics.low_precision import Precision
 from tests.trainer.numerics.measure import LOSS_TOLERANCE, NORM_TOLERANCE, measure
 from tests.trainer.numerics.rows import ROWS, SPEC, Row
 from trainyard.spec.layout import Layout
+from trainyard.training.rounding import AT_ONE, NO_BOUND, STEPS
 
 PAGE = Path(__file__).parents[3] / "docs" / "numerics.md"
 DAILY_TIME = "in 5 min 54 s on two shared cores"
@@ -82,6 +83,35 @@ def lines_by_row(text: str) -> dict[tuple[str, ...], str]:
     return {tuple(cell.strip() for cell in line.split("|")[1:4]): line for line in table}
 
 
+def bound_lines() -> list[str]:
+    """Return the section of the bound."""
+    return [
+        "## The bound",
+        "",
+        "After a change of layout two losses of one step differ, relative to the loss, by at most",
+        "",
+        f"`at_one x max(1, gradient norm) x max(1, steps / {STEPS})`",
+        "",
+        "with the largest gradient norm before clipping since the change, and the steps since then "
+        "(`trainyard.training.rounding.loss_bound`; a loss of gradient norm g turns a difference w "
+        f"of the weights into g x w). Above {NO_BOUND:g} there is none. The badge of a resume "
+        "checks it. That nothing but rounding differs is proved in float64, where the same changes "
+        "stay within 1e-12 (`tests/trainer/numerics/test_rounding.py`).",
+        "",
+        "| rounds most | at_one |",
+        "|---|---|",
+        *(f"| {name} | {value:g} |" for name, value in AT_ONE.items()),
+        "",
+        "The bound holds while the training is stable. Where a small difference of the weights "
+        "grows by itself, it grows in every precision: the model of this page, which knows its 700 "
+        "windows by heart after 60 steps without clipping, differs between TP 2 and one rank by "
+        "6e-8 at step 10, 1.5e-6 at 30, 3.7e-5 at 60, 2.6e-4 at 100 and 1.7e-2 at 150 in float32; "
+        "at 17 times the rate, where it does not learn, by 3e-16 at step 10 and 6e-2 at 40 in "
+        "float64.",
+        "",
+    ]
+
+
 def page(lines: Iterable[str], low_lines: Iterable[str]) -> str:
     """Return the page with its tables."""
     training = SPEC["training"]
@@ -106,6 +136,7 @@ def page(lines: Iterable[str], low_lines: Iterable[str]) -> str:
             "|---|---|---|---|---|",
             *lines,
             "",
+            *bound_lines(),
             "## Low precision",
             "",
             "The 1e-7 above is the rounding error of float32. With fewer bits another order of "

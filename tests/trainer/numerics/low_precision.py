@@ -15,6 +15,7 @@ from tests.trainer.numerics.rows import SPEC
 from tests.trainer.runs import SmallJob
 from tests.trainer.stored import stored_tensors
 from trainyard.spec.layout import Layout
+from trainyard.training.rounding import AT_ONE, Rounding
 
 FSDP, TP, CP = Layout(dp_shard=2), Layout(tp=2), Layout(cp=2)
 # As many keys as heads, so that half of each matrix is a multiple of 32 numbers, as mxfp8 needs.
@@ -53,27 +54,39 @@ class Distance:
 
 
 def _recipe(
-    name: str, *, loss: float, weights: float, layouts: tuple[Layout, ...] = (FSDP, TP, CP)
+    name: Rounding, *, weights: float, layouts: tuple[Layout, ...] = (FSDP, TP, CP)
 ) -> Precision:
-    return Precision(name, {"quantization": {"recipe": name}}, loss, weights, layouts)
+    return Precision(name, {"quantization": {"recipe": name}}, AT_ONE[name], weights, layouts)
 
 
 PRECISIONS = (
-    Precision("float32", {}, loss=1e-6, weights=1e-4),
-    Precision("bfloat16", {"training": {"param_dtype": "bfloat16"}}, loss=3e-3, weights=1e-1),
+    Precision("float32", {}, loss=AT_ONE["float32"], weights=1e-4),
+    Precision(
+        "bfloat16",
+        {"training": {"param_dtype": "bfloat16"}},
+        loss=AT_ONE["bfloat16"],
+        weights=1e-1,
+    ),
+    Precision(
+        "bfloat16 sums of gradients",
+        {"training": {"reduce_dtype": "bfloat16"}},
+        loss=AT_ONE["bfloat16_reduce"],
+        weights=1e-1,
+        layouts=(FSDP,),
+    ),
     Precision(
         "bfloat16 weights",
         {
             "training": {"param_dtype": "bfloat16", "weight_dtype": "bfloat16"},
             "optimizer": {"state_dtype": "bfloat16"},
         },
-        loss=3e-3,
+        loss=AT_ONE["bfloat16"],
         weights=2e-1,
     ),
-    _recipe("float8_tensorwise", loss=1e-2, weights=2e-1, layouts=(FSDP, CP)),
-    _recipe("float8_rowwise", loss=3e-3, weights=5e-2),
-    _recipe("float8_rowwise_with_gw_hp", loss=3e-3, weights=5e-2),
-    _recipe("mxfp8", loss=3e-3, weights=5e-2, layouts=(FSDP,)),
+    _recipe("float8_tensorwise", weights=2e-1, layouts=(FSDP, CP)),
+    _recipe("float8_rowwise", weights=5e-2),
+    _recipe("float8_rowwise_with_gw_hp", weights=5e-2),
+    _recipe("mxfp8", weights=5e-2, layouts=(FSDP, TP)),
 )
 
 

@@ -7,14 +7,19 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
 from sqlalchemy import Connection, select
 
 from server.attempts.launch import effective_spec
 from server.attempts.lineage import AttemptKey, attempts_of, lineage_of
 from server.database.metric_and_log_tables import metric_series, step_digests
 from server.database.tables import attempts, checkpoints, events, jobs
-from server.metrics.origin import Origin, origin_of
+from server.metrics.continuity.losses import (
+    BAND_POINTS,
+    OtherLoss,
+    check_band,
+    check_same_step,
+)
+from server.metrics.continuity.origin import Origin, origin_of
 from server.metrics.series import read_values
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.manifest import Manifest, TrainState
@@ -23,14 +28,12 @@ from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, start_sta
 from trainyard.run.records import MetricRecord
 from trainyard.spec.auto import explicit
 from trainyard.spec.job import JobSpec
+from trainyard.spec.precision import rounding_of
 from trainyard.training.data_stream import left_out
+from trainyard.training.rounding import Rounding
 
-LOSS = "train/loss"
-SAME_STEP_TOLERANCE = 1e-3
-"""Relative difference of two losses of one step: what another order of sums may cause."""
-BAND_POINTS = 20
-BAND_DEVIATIONS = 5.0
-BAND_SHARE = 0.1
+LOSS, GRAD_NORM = "train/loss", "train/grad_norm"
+OF_OTHER_JOB = " of the other job"
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ class Past:
 
     digests: tuple[tuple[int, str], ...]
     """Attempt and digest of every other attempt that took this step, the newest first."""
-    same_step: tuple[int, float] | None
-    """Attempt and loss of the newest other attempt that took this step."""
+    same_step: OtherLoss | None
+    """The newest other attempt that took this step."""
     last_losses: tuple[float, ...]
     """The last finite losses of the lineage before this step, oldest first."""
     of_job: str = ""
@@ -54,15 +57,15 @@ def check(
 
     Consumed sequences and tokens must be those of the parent checkpoint plus one step, and the
     learning rate that of the schedule. If any other attempt of the job took this step, on the
-    lineage or on an abandoned branch, the data digest must be equal, and the loss within 1e-3
-    relative; one that has left out other windows of the stream by then is no such other, for its
-    data differ on purpose. If none did, the loss must lie within the mean of the last 20 finite
-    losses of the lineage, plus or minus 5 standard deviations or a tenth of the mean, whichever is
-    more. The digest of an own model's code must be that of the checkpoint. A value without a record
-    to compare with is not checked. Of a program digest and loss are compared, where it gives a
-    digest and another attempt took the step. A fork that starts from the other job's checkpoint is
-    compared with that job: the digest where its steps hold the same sequences, the loss where
-    nothing differs that affects it.
+    lineage or on an abandoned branch, the data digest must be equal, and the loss within what
+    rounding explains (`loss_bound`); one that has left out other windows of the stream by then is
+    no such other, for its data differ on purpose. If none did, the loss must lie within the mean of
+    the last 20 finite losses of the lineage, plus or minus 5 standard deviations or a tenth of the
+    mean, whichever is more. The digest of an own model's code must be that of the checkpoint. A
+    value without a record to compare with is not checked. Of a program digest and loss are
+    compared, where it gives a digest and another attempt took the step. A fork that starts from the
+    other job's checkpoint is compared with that job: the digest where its steps hold the same
+    sequences, the loss where nothing differs that affects it.
 
     Returns:
         The checks; None for a fresh start, for a parent that the catalog does not hold, and when
@@ -92,7 +95,7 @@ def check(
     if spec.program is not None:
         same = _same_data(connection, attempt.job_id, attempt.number, 0)
         past = _past(connection, keys, keys[attempt.number], step, 1, same)
-        own = _losses(connection, {attempt_id: attempt.number}, first=step, last=step)
+        own = _values(connection, {attempt_id: attempt.number}, LOSS, first=step, last=step)
         return of_program(record, past, own.get(attempt_id, {}).get(step))
     manifest = connection.scalar(
         select(checkpoints.c.manifest).where(checkpoints.c.id == attempt.parent_checkpoint_id)
@@ -131,7 +134,7 @@ def compare(
     checks = (
         *_counters(spec, parent, record),
         *_digest(record, past),
-        *_loss(record, past),
+        *_loss(record, past, rounding_of(spec)),
         *_code(code),
     )
     ok = all(check.ok for check in checks)
@@ -157,7 +160,7 @@ def of_program(record: MetricRecord, past: Past, loss: float | None) -> Continui
         return None
     values = {} if loss is None else {LOSS: loss}
     of_step = replace(record, values=values)
-    checks = (*_digest(of_step, past), *(_loss(of_step, past) if values else ()))
+    checks = (*_digest(of_step, past), *(_loss(of_step, past, None) if values else ()))
     broken = [check.name for check in checks if not check.ok]
     bound = next((check.within for check in checks if check.name == "loss"), None)
     compared = f"loss within {bound}" if bound else "loss not compared"
@@ -224,23 +227,12 @@ def _digest(record: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
     )
 
 
-def _loss(record: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
-    got = record.values.get(LOSS, math.nan)
+def _loss(record: MetricRecord, past: Past, rounding: Rounding | None) -> Iterator[ContinuityCheck]:
+    loss, norm = (record.values.get(name, math.nan) for name in (LOSS, GRAD_NORM))
     if past.same_step is not None:
-        number, loss = past.same_step
-        both_nan = math.isnan(got) and math.isnan(loss)
-        ok = both_nan or math.isclose(got, loss, rel_tol=SAME_STEP_TOLERANCE)
-        expected = f"{loss:.6g} (attempt {number}{past.of_job})"
-        within = f"{SAME_STEP_TOLERANCE:.1%} of attempt {number}{past.of_job}"
+        yield check_same_step(loss, norm, past.same_step, rounding)
     elif past.last_losses:
-        mean, deviation = float(np.mean(past.last_losses)), float(np.std(past.last_losses))
-        width = max(BAND_DEVIATIONS * deviation, BAND_SHARE * abs(mean))
-        ok = abs(got - mean) <= width
-        expected = f"{mean - width:.6g} to {mean + width:.6g} (last {len(past.last_losses)} losses)"
-        within = f"the range of the last {len(past.last_losses)} losses"
-    else:
-        return
-    yield ContinuityCheck(name="loss", ok=ok, expected=expected, got=f"{got:.6g}", within=within)
+        yield check_band(loss, past.last_losses)
 
 
 def _code(digests: tuple[str, str] | None) -> Iterator[ContinuityCheck]:
@@ -277,8 +269,12 @@ def _past_of(
         return Past(digests=(), same_step=None, last_losses=())
     same = _same_data(connection, job_id, number, sequences)
     found = _past(connection, keys, keys[number], step, every, same, with_itself=True)
-    found = replace(found, of_job=" of the other job")
-    return replace(found, same_step=None, last_losses=()) if origin.differs else found
+    if origin.differs:
+        return replace(found, of_job=OF_OTHER_JOB, same_step=None, last_losses=())
+    same_step = found.same_step and replace(
+        found.same_step, attempt=found.same_step.attempt + OF_OTHER_JOB
+    )
+    return replace(found, of_job=OF_OTHER_JOB, same_step=same_step)
 
 
 def _past(
@@ -298,7 +294,7 @@ def _past(
             columns.attempt_id.in_(numbers), columns.step == step
         )
     )
-    losses = _losses(connection, numbers, first=step - BAND_POINTS * every, last=step)
+    losses = _values(connection, numbers, LOSS, first=step - BAND_POINTS * every, last=step)
     taken = sorted(
         (
             (numbers[i], found[step])
@@ -319,8 +315,29 @@ def _past(
                 reverse=True,
             )
         ),
-        same_step=taken[0] if taken else None,
+        same_step=_other_loss(connection, keys, key.number, *taken[0], step) if taken else None,
         last_losses=tuple(finite[-BAND_POINTS:]),
+    )
+
+
+def _other_loss(
+    connection: Connection,
+    keys: dict[int, AttemptKey],
+    number: int,
+    other: int,
+    loss: float,
+    step: int,
+) -> OtherLoss:
+    parted = lineage_of(keys, number).parted_from(lineage_of(keys, other))
+    parted = max(0, min(parted, step - 1))  # a fork parts from the attempt that it loads
+    ids = {keys[other].id: other}
+    norms = _values(connection, ids, GRAD_NORM, first=parted + 1, last=step).get(keys[other].id, {})
+    finite = [norm for norm in norms.values() if math.isfinite(norm)]
+    return OtherLoss(
+        attempt=f"attempt {other}",
+        loss=loss,
+        grad_norm=max(finite, default=math.nan),
+        steps=step - parted,
     )
 
 
@@ -334,13 +351,13 @@ def _same_data(connection: Connection, job_id: str, number: int, sequences: int)
     return {other for other, windows in jumped.items() if windows == jumped[number]}
 
 
-def _losses(
-    connection: Connection, numbers: dict[str, int], *, first: int, last: int
+def _values(
+    connection: Connection, numbers: dict[str, int], name: str, *, first: int, last: int
 ) -> dict[str, dict[int, float]]:
-    """Return the losses of some steps, by attempt id and step."""
+    """Return the values of a metric in some steps, by attempt id and step."""
     columns = metric_series.c
     query = select(columns.id, columns.attempt_id).where(
-        columns.attempt_id.in_(numbers), columns.name == LOSS
+        columns.attempt_id.in_(numbers), columns.name == name
     )
     owners = {row.id: row.attempt_id for row in connection.execute(query)}
     values = read_values(connection, list(owners), first=max(first, 0), last=last)

@@ -1,0 +1,1 @@
+"""Whether a resumed attempt goes on where its checkpoint stood."""

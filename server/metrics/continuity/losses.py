@@ -1,0 +1,78 @@
+"""Compares the loss of a step with another attempt's, or with the losses before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainyard.protocol.rest.attempts import ContinuityCheck
+from trainyard.training.rounding import Rounding, loss_bound
+
+PROGRAM_TOLERANCE = 1e-3
+"""Relative difference of two losses of one step of a program, whose precision is not known."""
+BAND_POINTS = 20
+BAND_DEVIATIONS = 5.0
+BAND_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class OtherLoss:
+    """What another attempt recorded of the step that is checked."""
+
+    attempt: str
+    """Its name, such as `attempt 1`, or `attempt 1 of the other job`."""
+    loss: float
+    grad_norm: float
+    """Largest norm of its gradient since the two attempts parted; NaN without one."""
+    steps: int
+    """Steps since they parted, from 1."""
+
+
+def check_same_step(
+    loss: float, grad_norm: float, other: OtherLoss, rounding: Rounding | None
+) -> ContinuityCheck:
+    """Check that rounding explains the difference of two losses of one step.
+
+    Args:
+        loss: of the attempt; NaN without one, which only another NaN equals.
+        grad_norm: of the attempt; NaN without one.
+        other: the attempt to compare with.
+        rounding: what rounds most; None where it is not known.
+    """
+    bound = PROGRAM_TOLERANCE
+    if rounding is not None:
+        norms = [norm for norm in (grad_norm, other.grad_norm) if math.isfinite(norm)]
+        bound = loss_bound(rounding, grad_norm=max(norms, default=1.0), steps=other.steps)
+    both_nan = math.isnan(loss) and math.isnan(other.loss)
+    digits = max(6, 2 - math.floor(math.log10(bound)))  # so many that a difference can be seen
+    return ContinuityCheck(
+        name="loss",
+        ok=both_nan or math.isclose(loss, other.loss, rel_tol=bound),
+        expected=f"{other.loss:.{digits}g} ({other.attempt})",
+        got=f"{loss:.{digits}g}",
+        within=f"{share(bound)} of {other.attempt}",
+    )
+
+
+def check_band(loss: float, last_losses: Sequence[float]) -> ContinuityCheck:
+    """Check that a loss is where the losses before it, at least one, let it be expected."""
+    mean, deviation = float(np.mean(last_losses)), float(np.std(last_losses))
+    width = max(BAND_DEVIATIONS * deviation, BAND_SHARE * abs(mean))
+    return ContinuityCheck(
+        name="loss",
+        ok=abs(loss - mean) <= width,
+        expected=f"{mean - width:.6g} to {mean + width:.6g} (last {len(last_losses)} losses)",
+        got=f"{loss:.6g}",
+        within=f"the range of the last {len(last_losses)} losses",
+    )
+
+
+def share(bound: float) -> str:
+    """Return a relative bound as text: `0.3%`, and `2e-5` where a percentage has many zeros."""
+    if bound >= 1e-3:
+        return f"{100 * bound:.2g}%"
+    digits, _, exponent = f"{bound:.1e}".partition("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
