@@ -19,13 +19,19 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
     output of attention, gate, its SiLU, up, and their product. Fused attention saves no scores, and
     rotation saves nothing. Norms of queries and keys save their inputs, q + k, in addition. Under
     tensor parallelism the inputs of column-wise products (outputs of the norms) are unsharded on
-    each rank; without sequence sharding the inputs of the norms are unsharded too.
+    each rank; without sequence sharding the inputs of the norms are unsharded too. A block that
+    inductor compiles recomputes what follows from its other activations by element: the SiLU, and
+    in float8, where matrix products save their own casts, the outputs of the norms and the product
+    (learned from the peaks of an H200, docs/planner.md).
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
     kv_dim = a.n_kv_heads * a.head_dim
-    whole = 2 * a.dim * c
-    sharded = (2 * a.attention_dim + 2 * kv_dim + 4 * a.ffn_dim) * c
+    compiled = spec.compile.enabled is True and spec.compile.backend == "inductor"
+    quantized = compiled and spec.quantization.recipe != "none"
+    whole = 0 if quantized else 2 * a.dim * c
+    of_the_ffn = 4 - compiled - quantized
+    sharded = (2 * a.attention_dim + 2 * kv_dim + of_the_ffn * a.ffn_dim) * c
     if a.qk_norm:
         sharded += (a.attention_dim + kv_dim) * _input_of_a_norm_per_feature(spec)
     if spec.parallelism.cp_method == "allgather_kv":

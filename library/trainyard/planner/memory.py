@@ -2,7 +2,7 @@
 
 It covers Llama-style blocks with bfloat16 or float32 compute under FSDP2, tensor, context and
 pipeline parallelism; docs/planner.md compares it with published and measured peaks. It omits the
-savings of torch.compile, the device's own context and the buffers of the communication library.
+device's own context and the buffers of the communication library.
 """
 
 from __future__ import annotations

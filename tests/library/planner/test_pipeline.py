@@ -259,6 +259,7 @@ def test_the_plan_names_the_micro_batches_with_which_gpipe_fits() -> None:
                 "param_dtype": "bfloat16",
             },
             parallelism={"pp": 4, "pp_schedule": "GPipe", **axes},
+            compile={"enabled": False},
         )
         made = plan(spec, slots=slots_of(140 * 2**30))
         return {warning.pointer: warning.detail for warning in made.warnings}
