@@ -104,3 +104,40 @@ def test_the_fork_that_is_open_stays_the_one_that_was_chosen(
     page.wait_for_timeout(500)  # for the event of the save
     expect(dialog.get_by_label("Changed settings")).to_have_value("optimizer.lr=1e-5")
     expect(dialog.get_by_role("heading").first).to_have_text(str(title))
+
+
+def test_back_closes_a_dialog_and_stays_on_the_tab(theatre: Theatre, visit: Visit) -> None:
+    page = visit(f"/jobs/{theatre.scenes.stopped}").page
+    page.get_by_role("tab", name="Checkpoints").click()
+    dialog = page.get_by_role("dialog")
+    for button in ("Fork step 180 of attempt 1", "Resume from step 180 of attempt 1"):
+        page.get_by_role("button", name=button).click()
+        expect(dialog).to_be_visible()
+        page.go_back()
+        expect(dialog).to_have_count(0)
+        expect(page).to_have_url(re.compile(r"tab=checkpoints$"))
+    page.locator(".job-head").get_by_role("button", name="Resume").click()
+    expect(dialog).to_be_visible()
+    page.go_back()
+    expect(dialog).to_have_count(0)
+    expect(page).to_have_url(re.compile(r"tab=checkpoints$"))
+
+
+def test_a_phone_shows_the_open_page_and_whole_events(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/projects", **PHONE).page
+    active = page.get_by_role("navigation", name="Pages").get_by_role("link", name="Projects")
+    expect(active).to_be_in_viewport(ratio=1)
+    watched = visit(f"/jobs/{theatre.scenes.stopped}?tab=events", **PHONE)
+    watched.settle()
+    frame = watched.page.locator(".table-frame")
+    assert frame.evaluate("frame => frame.scrollWidth - frame.clientWidth") == 0
+    expect(frame.locator(".events-message").first).to_be_visible()
+
+
+def test_the_button_of_a_header_stays_behind_its_dialog(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/sources", admin=True).page
+    button = page.get_by_role("button", name="Add a source", exact=True)
+    before = button.bounding_box()
+    button.click()
+    expect(page.get_by_role("dialog", name="Add a source")).to_be_visible()
+    assert page.locator(".page-header > .button").bounding_box() == before

@@ -1,7 +1,7 @@
 // The frame of every page for those who are logged in: navigation, connection, theme, logout.
 
 import { useIsFetching, useQuery, useQueryClient } from "@tanstack/react-query";
-import { useEffect, useState } from "react";
+import { type RefObject, useEffect, useRef, useState } from "react";
 import { Navigate, NavLink, Outlet, useLocation } from "react-router";
 import { SessionMenu } from "@/features/session/SessionMenu";
 import { sessionQuery } from "@/shared/api/queries";
@@ -29,6 +29,7 @@ export function Shell() {
 
 function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
   useFeed();
+  const nav = useShownPage();
   return (
     <>
       <a className="skip-link" href="#main">
@@ -39,7 +40,7 @@ function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
           <img src="/mark.svg" width="24" height="24" alt="" />
           <span>Trainyard</span>
         </NavLink>
-        <nav className="nav" aria-label="Pages">
+        <nav className="nav" aria-label="Pages" ref={nav}>
           <NavLink to="/jobs">Jobs</NavLink>
           <NavLink to="/compare">Compare</NavLink>
           <NavLink to="/queue">Queue</NavLink>
@@ -60,6 +61,20 @@ function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
       </main>
     </>
   );
+}
+
+/** Keep the name of the open page in sight where the navigation is narrower than its names. */
+function useShownPage(): RefObject<HTMLElement | null> {
+  const nav = useRef<HTMLElement>(null);
+  const { pathname } = useLocation();
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another page has another active name
+  useEffect(() => {
+    const active = nav.current?.querySelector<HTMLElement>("a.active");
+    if (!nav.current || !active) return;
+    const middle = active.offsetLeft - nav.current.offsetLeft + active.offsetWidth / 2;
+    nav.current.scrollLeft = middle - nav.current.clientWidth / 2;
+  }, [pathname]);
+  return nav;
 }
 
 /** Apply live events to the query cache while a session is open. */

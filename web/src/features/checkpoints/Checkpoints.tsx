@@ -76,7 +76,7 @@ export function Checkpoints({ job }: { job: Job }) {
             row={row}
             operations={operations}
             onAsk={(verb) => setAsked({ row, verb })}
-            onFork={() => view.change({ fork: row.id, setting: null })}
+            onFork={() => view.change({ fork: row.id, setting: null }, "push")}
           />
         )}
       />
@@ -184,7 +184,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
           <Button
             small
             aria-label={`Resume from ${name}`}
-            onClick={() => view.change({ dialog: verb, checkpoint: row.id })}
+            onClick={() => view.change({ dialog: verb, checkpoint: row.id }, "push")}
           >
             Resume
           </Button>

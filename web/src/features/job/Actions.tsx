@@ -63,7 +63,7 @@ function VerbButton({ verb, job }: { verb: Verb; job: Job }) {
       title={VERBS[verb].means}
       aria-haspopup="dialog"
       // The URL opens the dialog, so that a link or a remedy can open it too.
-      onClick={() => view.change({ dialog: verb, checkpoint: null })}
+      onClick={() => view.change({ dialog: verb, checkpoint: null }, "push")}
     >
       {VERBS[verb].label}
     </Button>

@@ -153,7 +153,9 @@ function Remedies({ job, attempt, failure }: RemediesProps) {
       {verb && (
         <Button
           look={action?.verb === "resume" && !action.setting ? "primary" : "plain"}
-          onClick={() => view.change({ dialog: verb, checkpoint: null, aim: action?.aim ?? null })}
+          onClick={() =>
+            view.change({ dialog: verb, checkpoint: null, aim: action?.aim ?? null }, "push")
+          }
         >
           {action?.verb === "resume" ? actionLabel(action) : "Resume…"}
         </Button>
