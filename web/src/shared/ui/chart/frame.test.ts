@@ -39,7 +39,7 @@ describe("the values of an axis", () => {
 
   test("hold a curve of another scale whole: it did not diverge", () => {
     const rates = [curve(4000, 4010, 3990), curve(90_000, 91_000, 90_500)];
-    expect(frameOfValues(rates, false)).toEqual({
+    expect(frameOfValues(rates, false)).toMatchObject({
       values: [3990, 91_000],
       above: null,
       below: null,
@@ -53,7 +53,7 @@ describe("the values of an axis", () => {
   });
 
   test("are none without a finite value; gaps do not count", () => {
-    expect(frameOfValues([], false)).toEqual({ values: null, above: null, below: null });
+    expect(frameOfValues([], false)).toMatchObject({ values: null, above: null, below: null });
     expect(frameOfValues([curve(null, null)], false).values).toBeNull();
     expect(frameOfValues([curve(1, null, 2)], false).values).toEqual([1, 2]);
   });

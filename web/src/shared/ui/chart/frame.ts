@@ -5,6 +5,8 @@ import { greatestExplained, quantile, usualSize } from "./values/outliers";
 export interface Frame {
   /** Least and greatest value on the axis; null without a finite value. */
   values: Extent | null;
+  /** Least positive value, where a logarithmic axis begins; null without any. */
+  positive: number | null;
   /** Least value below the axis and greatest one above it; null where there is none. */
   below: number | null;
   above: number | null;
@@ -23,11 +25,13 @@ const TOO_LONG = 20;
 export function frameOfValues(curves: readonly Buckets[], isFull: boolean): Frame {
   const whole = extentOfValues(curves.flatMap(valuesOf));
   const kept = isFull ? whole : extentOfValues(explainedOf(curves));
-  if (!whole || !kept) return { values: whole, below: null, above: null };
+  const positive = leastPositive(curves);
+  if (!whole || !kept) return { values: whole, positive, below: null, above: null };
   const size = Math.max(Math.abs(kept[0]), Math.abs(kept[1]), kept[1] - kept[0]);
   const values = whole[1] - whole[0] <= TOO_LONG * size ? whole : kept;
   return {
     values,
+    positive,
     below: whole[0] < values[0] ? whole[0] : null,
     above: whole[1] > values[1] ? whole[1] : null,
   };
@@ -58,6 +62,11 @@ function negated(value: number | null): number | null {
 
 function valuesOf({ min, max }: Buckets): number[] {
   return [...min, ...max].filter((value) => value !== null);
+}
+
+function leastPositive(curves: readonly Buckets[]): number | null {
+  const [least] = extentOfValues(curves.flatMap(valuesOf).filter((value) => value > 0)) ?? [null];
+  return least;
 }
 
 function extentOfValues(values: readonly number[]): Extent | null {

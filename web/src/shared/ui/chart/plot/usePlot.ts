@@ -135,7 +135,7 @@ function optionsOf({ shown, width, height, axis, scale }: PlotOptions): uPlot.Op
     legend: { show: false },
     scales: {
       x: { time: false, range: () => [...shown().stretch] },
-      y: { distr: scale === "log" ? 3 : 1, range: () => framed(shown().frame.values, scale) },
+      y: { distr: scale === "log" ? 3 : 1, range: () => framed(shown().frame, scale) },
     },
     axes: [
       axisOf(palette, {

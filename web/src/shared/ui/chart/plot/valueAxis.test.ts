@@ -2,8 +2,9 @@ import { describe, expect, test } from "vitest";
 import { tickLabels } from "@/shared/format/ticks";
 import { labelsOf } from "../axis";
 import { type Curve, stretchOf } from "../curve";
+import { frameOfValues } from "../frame";
 import { SINGLE } from "../looks";
-import { logTicks, padded } from "./valueAxis";
+import { framed, logTicks, padded } from "./valueAxis";
 
 const curve = (steps: number[]): Curve => ({
   slot: 0,
@@ -35,6 +36,16 @@ describe("axes", () => {
     expect(padded([-1, 1])).toEqual([-1.16, 1.16]);
     expect(padded([2, 2])).toEqual([1.9, 2.1]);
     expect(padded([0, 0])).toEqual([0, 1]);
+  });
+
+  test("a logarithmic axis begins at the least positive value, whatever else is zero", () => {
+    const axisOf = (...values: number[]) =>
+      framed(frameOfValues([{ min: values, max: values }], true), "log");
+    expect(axisOf(0, 0.02, 0.5, 1)).toEqual([0.02 / 1.1, 1.1]);
+    expect(axisOf(-3, 0, 0.02, 1)).toEqual([0.02 / 1.1, 1.1]);
+    expect(axisOf(0.02, 1)).toEqual([0.02 / 1.1, 1.1]);
+    expect(axisOf(0, 0)).toEqual([0.1, 1]);
+    expect(axisOf()).toEqual([0.1, 1]);
   });
 
   test("a logarithmic axis has round ticks, within one power of ten too", () => {

@@ -2,6 +2,7 @@
 import type uPlot from "uplot";
 import { tickLabels } from "@/shared/format/ticks";
 import type { Extent } from "../curve";
+import type { Frame } from "../frame";
 import type { Palette } from "./palette";
 
 export type ValueScale = "linear" | "log";
@@ -16,12 +17,14 @@ export function padded([low, high]: Extent): [number, number] {
   return [low >= 0 ? Math.max(0, low - margin) : low - margin, high + margin];
 }
 
+type Framed = Pick<Frame, "values" | "positive">;
+
 /** The y axis around the values that are shown; on a logarithmic one only positive ones fit. */
-export function framed(found: Extent | null, scale: ValueScale): [number, number] {
-  if (!found) return scale === "log" ? [0.1, 1] : [0, 1];
-  if (scale === "linear") return padded(found);
-  const [low, high] = found;
-  const least = low > 0 ? low : Math.min(high, 1) / 1e6;
+export function framed({ values, positive }: Framed, scale: ValueScale): [number, number] {
+  if (scale === "linear") return values ? padded(values) : [0, 1];
+  if (!values || positive === null) return [0.1, 1];
+  const [low, high] = values;
+  const least = low > 0 ? low : positive;
   return [least / 1.1, Math.max(high, least) * 1.1];
 }
 
