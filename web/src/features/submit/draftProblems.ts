@@ -1,6 +1,6 @@
 // What is wrong in a draft before the server reads it: values that no spec could hold.
 import type { Problem } from "@/shared/api/types";
-import { dotted, isObject, type JsonObject, valueAt } from "@/shared/format/document";
+import { dotted, isObject, type JsonObject, nullsIn, valueAt } from "@/shared/format/document";
 import { splitWords } from "@/shared/format/shell";
 import { rowsProblem } from "./form/pairs";
 import type { FormField, FormSection } from "./schema";
@@ -28,8 +28,9 @@ export function draftProblems(
 }
 
 function unread(spec: JsonObject, hidden: readonly string[]): Problem[] {
+  const nulls = new Set(nullsIn(spec));
   return hidden
-    .filter((pointer) => valueAt(spec, pointer) === null)
+    .filter((pointer) => nulls.has(pointer))
     .map((pointer) => ({
       pointer,
       detail: `The value of ${dotted(pointer)} is not shown here. Enter it again, or remove it.`,

@@ -211,6 +211,11 @@ describe("a copy of another job", () => {
     expect(problem).toBe(
       "/env/HF_TOKEN The value of env.HF_TOKEN is not shown here. Enter it again, or remove it.",
     );
+    const rows = [
+      ["HF_TOKEN", null],
+      ["", "x"],
+    ];
+    expect(problemsOf({ env: rows }, hidden)).toEqual([problem, "/env A value has no name."]);
     expect(problemsOf({ env: { HF_TOKEN: "new" } }, hidden)).toEqual([]);
     expect(problemsOf({}, hidden)).toEqual([]);
   });

@@ -3,17 +3,6 @@
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 export type JsonObject = { [key: string]: Json };
 
-/** Return the spec that a text holds, or why it holds none. */
-export function parsedSpec(text: string): { spec: JsonObject | null; error: string | null } {
-  try {
-    const value = JSON.parse(text);
-    if (isObject(value)) return { spec: value, error: null };
-    return { spec: null, error: "A spec is an object: { … }" };
-  } catch (error) {
-    return { spec: null, error: error instanceof Error ? error.message : String(error) };
-  }
-}
-
 /** Return the value at a JSON pointer; undefined where the document has none. */
 export function valueAt(spec: JsonObject, pointer: string): Json | undefined {
   let value: Json | undefined = spec;
@@ -74,10 +63,18 @@ function readable(value: Json, pointer: string, hidden: string[]): Json | undefi
 /** Return the pointers of values that are null. */
 export function nullsIn(value: Json, pointer = ""): string[] {
   if (value === null) return [pointer];
+  // Rows that are no table yet: each is a name and a value.
+  if (Array.isArray(value) && value.every(isRow)) {
+    return nullsIn(Object.fromEntries(value.filter(([, inner]) => inner === null)), pointer);
+  }
   if (!isObject(value)) return [];
   return Object.entries(value).flatMap(([name, inner]) =>
     nullsIn(inner, `${pointer}/${escaped(name)}`),
   );
+}
+
+function isRow(value: Json): value is [string, Json] {
+  return Array.isArray(value) && value.length === 2 && typeof value[0] === "string";
 }
 
 const MASK = "********";

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { JsonObject } from "./document";
+import { type JsonObject, nullsIn } from "./document";
 import { readSpecText, sparseToml, specToml } from "./toml";
 
 const SPEC: JsonObject = {
@@ -25,6 +25,7 @@ describe("TOML", () => {
   it("leaves out what is null, which a comment may name", () => {
     const spec = { training: { max_grad_norm: null, steps: 5 } };
     expect(specToml(spec)).toBe("[training]\nsteps = 5\n");
+    expect(specToml({})).toBe("");
     const text = sparseToml({ spec, hidden: ["/env/HF_TOKEN"] });
     expect(text.split("\n").slice(0, 3)).toEqual([
       "# env.HF_TOKEN is not shown here: enter it again, or leave it out.",
@@ -41,6 +42,15 @@ describe("TOML", () => {
     });
   });
 
+  it("names what is not shown in such rows too", () => {
+    const env = [
+      ["HF_TOKEN", null],
+      ["", "x"],
+    ];
+    expect(nullsIn({ env })).toEqual(["/env/HF_TOKEN"]);
+    expect(nullsIn({ command: ["a", "b"], list: [1, [2, null]] })).toEqual([]);
+  });
+
   it("keeps numbers as a program gets them", () => {
     const text = "[program.arguments]\na = 1\nb = 0.5\nc = -1.5e-3\n[optimizer]\nlr = 1.0";
     expect(readSpecText(text).spec).toEqual({
@@ -53,6 +63,8 @@ describe("TOML", () => {
     expect(readSpecText('\uFEFFname = "a"\r\n').spec).toEqual({ name: "a" });
     expect(readSpecText("").spec).toEqual({});
     expect(readSpecText(' {"name": null}').spec).toEqual({ name: null });
+    const text = '{"a": {"1.0": [-1, 0.5, 2e-3, "1.0", "\\"1", null, true]}, "lr": 1.0}';
+    expect(readSpecText(text).spec).toEqual(JSON.parse(text));
     expect(readSpecText("[1").error).toContain("Line 1");
     expect(readSpecText('{"name":').error).toContain("JSON");
   });
@@ -67,6 +79,9 @@ describe("TOML", () => {
     ["[optimizer]\nlr = -inf", /^optimizer\.lr is -inf/],
     ["[program.arguments]\nscale = 1.0", /^program\.arguments\.scale would become 1: .*quotes/],
     ["[program.arguments]\na = [1, 1e3]", /^program\.arguments\.a\.1 would become 1000/],
+    ['{"program": {"arguments": {"a": [1, 1.0]}}}', /^program\.arguments\.a\.1 would become 1:/],
+    ['{"seed": 9007199254740993}', /^seed = 9007199254740993: .*2\^53/],
+    ['{"lr": 1e400}', /^lr is inf/],
   ])("refuses %j with the place", (text, error) => {
     const read = readSpecText(text);
     expect(read.spec).toBeNull();

@@ -1,14 +1,6 @@
 // A spec as TOML, which spec files of the command line are written in.
 import { parse, stringify, TomlError } from "smol-toml";
-import {
-  dotted,
-  isObject,
-  type Json,
-  type JsonObject,
-  nullsIn,
-  parsedSpec,
-  type SparseSpec,
-} from "./document";
+import { dotted, isObject, type Json, type JsonObject, nullsIn, type SparseSpec } from "./document";
 
 export interface ReadSpec {
   spec: JsonObject | null;
@@ -19,7 +11,7 @@ export interface ReadSpec {
 /** Return a spec as the text of a TOML file; TOML has no null, so an absent value is left out. */
 export function specToml(spec: JsonObject, notes: readonly string[] = []): string {
   const comments = notes.map((note) => `# ${note.replaceAll(/\s+/g, " ")}\n`).join("");
-  return comments + stringify(withoutNulls(spec));
+  return comments + stringify(withoutNulls(spec)).trimStart();
 }
 
 /** Return the spec of a job as the text of a TOML file; comments name what the job has besides. */
@@ -40,8 +32,8 @@ export function nullNote(pointer: string): string {
 /** Return the spec in a text: TOML, or JSON, which begins with a brace as no TOML does. */
 export function readSpecText(text: string): ReadSpec {
   const plain = text.replace(/^\uFEFF/, "");
-  if (isJson(plain)) return parsedSpec(plain);
   try {
+    if (isJson(plain)) return { spec: asJson(parsedJson(plain), []) as JsonObject, error: null };
     // Whole numbers as such: `1.0` is a float, which JSON would write as `1`.
     return {
       spec: asJson(parse(plain, { integersAsBigInt: true }), []) as JsonObject,
@@ -50,6 +42,20 @@ export function readSpecText(text: string): ReadSpec {
   } catch (error) {
     return { spec: null, error: positioned(error) };
   }
+}
+
+const MARK = "\u0000";
+const JSON_TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?/g;
+
+/** Return a JSON document with whole numbers as such: JSON.parse reads `1.0` as `1`. */
+function parsedJson(text: string): unknown {
+  JSON.parse(text); // names the place of an error in the text as it is
+  const marked = text.replace(JSON_TOKEN, (token) =>
+    token.startsWith('"') || /[.eE]/.test(token) ? token : `"\\u0000${token}"`,
+  );
+  return JSON.parse(marked, (_, value) =>
+    typeof value === "string" && value.startsWith(MARK) ? BigInt(value.slice(1)) : value,
+  );
 }
 
 /** Whether a text is that of a JSON file. */

@@ -41,6 +41,7 @@ export function SpecText({ sections, spec, hidden, edit }: SpecTextProps) {
         rows={24}
         aria-label="The spec as TOML; a field that is absent has its default"
         aria-invalid={error !== null || undefined}
+        placeholder={'name = "first"\n\n[training]\nsteps = 200'}
         spellCheck={false}
         value={text}
         onChange={(event) => type(event.target.value)}
