@@ -8,10 +8,10 @@ from sqlalchemy import select
 
 from server.context import Context
 from server.database.tables import jobs
-from server.errors import InvalidRequestError, NotFoundError
+from server.errors import NotFoundError
 from server.facts.store import read_facts
+from server.http.query import compared_jobs
 from trainyard.protocol.rest.metrics_and_logs import (
-    MAX_COMPARED,
     FactOwner,
     FactRow,
     FactsComparison,
@@ -26,11 +26,7 @@ def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
         NotFoundError: there is no job of some id; all of them are named.
         InvalidRequestError: there are too many jobs.
     """
-    if not 1 <= len(job_ids) <= MAX_COMPARED:
-        raise InvalidRequestError.at(
-            "query/jobs", f"{len(job_ids)} jobs; legal: 1 to {MAX_COMPARED}"
-        )
-    wanted = list(dict.fromkeys(job_ids))
+    wanted = compared_jobs(job_ids)
     with context.database.read() as connection:
         query = select(jobs.c.id, jobs.c.name).where(jobs.c.id.in_(wanted))
         names = {row.id: row.name for row in connection.execute(query)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
@@ -48,3 +48,15 @@ ComparedJobs = Annotated[
         examples=["01jd3m6y0000000000000000a7,01jd3m8b0000000000000000c3"],
     ),
 ]
+
+
+def compared_jobs(job_ids: Sequence[str]) -> list[str]:
+    """Return the jobs to compare, each once.
+
+    Raises:
+        InvalidRequestError: there is none, or there are more than `MAX_COMPARED`.
+    """
+    if not 1 <= len(job_ids) <= MAX_COMPARED:
+        detail = f"{len(job_ids)} jobs; legal: 1 to {MAX_COMPARED}"
+        raise InvalidRequestError.at("query/jobs", detail)
+    return list(dict.fromkeys(job_ids))

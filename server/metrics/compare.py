@@ -15,6 +15,7 @@ from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import jobs
 from server.errors import InvalidRequestError, NotFoundError
+from server.http.query import compared_jobs
 from server.metrics.charts import (
     MAX_BUCKETS,
     Curve,
@@ -27,7 +28,6 @@ from server.metrics.charts import (
 from server.metrics.time_axis import Axis, StepTimes, Stretch, read_step_times
 from trainyard.base.problems import Problem
 from trainyard.protocol.rest.metrics_and_logs import (
-    MAX_COMPARED,
     ComparedCurveView,
     ComparedJobView,
     ComparisonView,
@@ -80,11 +80,7 @@ def compare(
         InvalidRequestError: a name that no job compared has, too many of something, or a range
             that ends before it begins.
     """
-    if not 1 <= len(job_ids) <= MAX_COMPARED:
-        raise InvalidRequestError.at(
-            "query/jobs", f"{len(job_ids)} jobs; legal: 1 to {MAX_COMPARED}"
-        )
-    wanted, drawn = list(dict.fromkeys(job_ids)), list(dict.fromkeys(names))
+    wanted, drawn = compared_jobs(job_ids), list(dict.fromkeys(names))
     with context.database.read() as connection:
         rows = _rows(connection, wanted)
         check_size(drawn, max_points)
