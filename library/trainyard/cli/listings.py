@@ -27,8 +27,10 @@ SHORT_ID = 12
 """Characters of an id in tables: its time, and enough to distinguish simultaneous jobs."""
 
 
-def draw_jobs(jobs: Sequence[JobSummary]) -> RenderableType:
+def draw_jobs(jobs: Sequence[JobSummary], *, filtered: bool = False) -> RenderableType:
     """Return the table of `ps`."""
+    if not jobs and filtered:
+        return Text("No job matches; `trainyard ps` without options lists all jobs.")
     if not jobs:
         return Text("No jobs. `trainyard init` writes a spec, `trainyard submit FILE` submits it.")
     rows = Listing(

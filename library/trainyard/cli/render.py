@@ -48,8 +48,11 @@ def progress_words(progress: Progress, state: JobState) -> str:
     return "  ".join(parts)
 
 
-def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
-    """Return a job with all parts: state, progress, attempts and their lineage, next commands."""
+def draw_show(job: JobView, attempts: Sequence[AttemptView], *, name: str) -> RenderableType:
+    """Return a job with all parts: state, progress, attempts and their lineage, next commands.
+
+    The commands call the job by `name`: its id where other jobs have its name.
+    """
     attempt = job.current_attempt
     running = job.state == JobState.RUNNING
     rows = facts(
@@ -85,7 +88,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
         parts += [heading("Attempts"), _attempts(attempts, job.id)]
     if attempt and attempt.failure and job.state != JobState.SUCCEEDED:
         parts += _failure(attempt, job.next_action)
-    return Group(*parts, *_next(job))
+    return Group(*parts, *_next(job, name))
 
 
 def _section(head: str, values: Mapping[str, FactValue]) -> list[RenderableType]:
@@ -110,7 +113,9 @@ def _import(job: JobView) -> str | None:
 def _runs_as(job: JobView) -> str | None:
     if job.imported is not None:
         return None
-    return f"{job.layout} on {formats.counted(job.world_size, 'slot')}{_range(job)}"
+    slots = formats.counted(job.world_size, "slot")
+    # The layout of a program is its number of slots.
+    return f"{slots if job.layout == slots else f'{job.layout} on {slots}'}{_range(job)}"
 
 
 def _range(job: JobView) -> str:
@@ -225,21 +230,21 @@ def _failure(attempt: AttemptView, action: NextAction | None) -> list[Renderable
     return [heading(f"{head} of attempt {attempt.number}"), rows]
 
 
-def _helping(job: JobView) -> list[tuple[str, str]]:
+def _helping(job: JobView, name: str) -> list[tuple[str, str]]:
     """Return the command that helps after a failure, where that is no resume as it was."""
     action = job.next_action
     if action is None or (action.verb == "resume" and action.setting is None):
         return []
     setting = f" --set {action.setting}" if action.setting else ""
     if action.verb == "resume":
-        return [(f"resume {job.name}{setting}", "resume, changed")]
+        return [(f"resume {name}{setting}", "resume, changed")]
     if action.verb == "fork":
         place = (action.checkpoint_id or "").partition(".")[2]
-        return [(f"fork {job.name}@{place}{setting}", f"from step {action.step:,}, changed")]
+        return [(f"fork {name}@{place}{setting}", f"from step {action.step:,}, changed")]
     return [(f"submit FILE{setting}", "a new job, changed")]
 
 
-def _next(job: JobView) -> list[RenderableType]:
+def _next(job: JobView, name: str) -> list[RenderableType]:
     program = job.effective_spec.program
     if job.state == JobState.SUCCEEDED:
         other = (" --steps N", "with more steps")
@@ -250,12 +255,12 @@ def _next(job: JobView) -> list[RenderableType]:
     else:
         other = (" --world-size N", "on as many slots as you like")
     commands = {
-        "stop": (f"stop {job.name}", "save, then leave"),
-        "cancel": (f"cancel {job.name}", "leave now"),
-        "resume": (f"resume {job.name}{other[0]}", f"resume, {other[1]}"),
-        "resize": (f"resume {job.name} --world-size N", "save, then resume on other slots"),
-        "delete": (f"delete {job.name}", "remove it"),
+        "stop": (f"stop {name}", "save, then leave"),
+        "cancel": (f"cancel {name}", "leave now"),
+        "resume": (f"resume {name}{other[0]}", f"resume, {other[1]}"),
+        "resize": (f"resume {name} --world-size N", "save, then resume on other slots"),
+        "delete": (f"delete {name}", "remove it"),
     }
-    verbs = [*_helping(job), *(commands[verb] for verb in job.verbs if verb in commands)]
+    verbs = [*_helping(job, name), *(commands[verb] for verb in job.verbs if verb in commands)]
     rows = [(f"trainyard {command}", hint) for command, hint in verbs]
     return [heading("Next"), facts(rows)] if rows else []

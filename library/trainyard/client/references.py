@@ -133,7 +133,7 @@ def _only(found: list[JobSummary], reference: str) -> JobSummary:
             "`trainyard ps` lists them."
         )
     if len(found) > 1:
-        ids = ", ".join(job.id for job in found[:SHOWN])
+        ids = ", ".join(f"{job.id} ({job.state})" for job in found[:SHOWN])
         more = " and more" if len(found) > SHOWN else ""
         raise UnknownReferenceError(f"{reference!r} could be any of {ids}{more}: give an id.")
     return found[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 import typer
@@ -28,6 +29,8 @@ USUAL = (
     "memory/peak_reserved_gib",
 )
 """Series that are compared when none is named."""
+MOST_OTHERS = 6
+"""Series that are compared where no job has a usual one: those of most jobs first."""
 LONGEST_SHOWN = 40
 """Characters of a value that a column shows; `--facts --json` has all."""
 CSV_HEADER = "job,name,metric,step,tokens,seconds,last,min,max,count,non_finite"
@@ -68,8 +71,7 @@ def compare(
             return
         chosen = [name for name in (names or "").split(",") if name]
         if not chosen:
-            known = {name for job in yard.compare(job_ids).jobs for name in job.names}
-            chosen = [name for name in USUAL if name in known]
+            chosen = usual_names([job.names for job in yard.compare(job_ids).jobs])
         view = yard.compare(job_ids, names=chosen, x=x, from_x=start, to_x=end, max_points=points)
         as_text = not (csv or json)
         differing = yard.compare_facts(job_ids) if as_text and len(set(job_ids)) > 1 else None
@@ -80,6 +82,13 @@ def compare(
         emit(view, draw, as_json=json)
     if differing is not None and (differing.config or differing.summary):
         write_text("", draw_facts(differing))
+
+
+def usual_names(names: Iterable[Sequence[str]]) -> list[str]:
+    """Return the series to compare, from those of each job."""
+    jobs = Counter(name for each in names for name in each)
+    usual = [name for name in USUAL if name in jobs]
+    return usual or [name for name, _ in jobs.most_common(MOST_OTHERS)]
 
 
 def csv_lines(view: ComparisonView) -> Iterator[str]:

@@ -66,7 +66,8 @@ def ps(
             write_json(at_most(limit, jobs))
             return
         shown = list(itertools.islice(jobs, limit))  # those that are left out are counted below
-        write_text(draw_jobs(shown))
+        filtered = any(value is not None and value != () for value in wanted.values())
+        write_text(draw_jobs(shown, filtered=filtered))
         if shown:
             counts = yard.job_counts(**wanted)
             write_text(draw_counts(counts, shown=len(shown)))
@@ -79,7 +80,9 @@ def show(reference: JobReference, json: Json = False) -> None:
         if json:
             write_json(job)
         else:
-            write_text(draw_show(job, list(yard.attempts(job.id))))
+            namesakes = itertools.islice(yard.jobs(name=job.name), 2)
+            name = job.name if len(list(namesakes)) < 2 else job.id
+            write_text(draw_show(job, list(yard.attempts(job.id)), name=name))
             place = yard.queue_place(job.id) if job.state == JobState.QUEUED else None
             if place is not None:
                 write_text("", draw_queue([place]))

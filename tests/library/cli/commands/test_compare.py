@@ -79,6 +79,19 @@ def test_json_is_the_answer(yard: Yard, run: Run, pair: tuple[str, str]) -> None
     assert answer["jobs"][1]["curves"][0]["last"] == [200.0, 400.0, 600.0]
 
 
+def test_jobs_without_a_usual_series_are_compared_by_those_that_most_of_them_have(
+    yard: Yard, run: Run
+) -> None:
+    for name, series in (("one", ("acc", "loss")), ("two", ("loss",))):
+        _, [supervisor] = yard.harness.running(name=name)
+        lines = [{"step": 1, "time": 1000.0, "values": dict.fromkeys(series, 0.5)}]
+        send(yard.harness.context, supervisor, chunk("metrics", json_lines(lines)))
+    _, *rows = run("compare", "one", "two").stdout.splitlines()
+    assert [row.split()[:2] for row in rows] == [
+        ["loss", "one"], ["loss", "two"], ["acc", "one"], ["acc", "two"],
+    ]  # fmt: skip
+
+
 def test_jobs_without_points_say_so(yard: Yard, run: Run) -> None:
     yard.harness.submit(name="waits")
     assert run("compare", "waits").stdout == "No metrics yet.\n"
