@@ -30,7 +30,7 @@ def _saves(observed: Observed) -> Iterator[AdviceFinding]:
         remedy = "Save less often."
     yield AdviceFinding(
         hindrance=Hindrance.SAVES,
-        words=f"Saves held up training for {share:.0%} of the time on slots.",
+        words=f"Saves held up training for {100 * share:.0f} % of the time on slots.",
         share=share,
         evidence=(_of_ledger(observed, TimeCategory.SAVE_STALL),),
         field=None if observed.spec.program is not None else field,
@@ -47,7 +47,7 @@ def _lost_steps(observed: Observed) -> Iterator[AdviceFinding]:
     program = observed.spec.program is not None
     yield AdviceFinding(
         hindrance=Hindrance.LOST_STEPS,
-        words=f"{share:.0%} of the time on slots went into steps that were lost in failures.",
+        words=f"{100 * share:.0f} % of the time on slots went into steps that failures lost.",
         share=share,
         evidence=(_of_ledger(observed, TimeCategory.LOST),),
         field=None if program else "checkpoint.interval_steps",
@@ -62,7 +62,7 @@ def _compilation(observed: Observed) -> Iterator[AdviceFinding]:
         return
     yield AdviceFinding(
         hindrance=Hindrance.COMPILATION,
-        words=f"Compilation took {share:.0%} of the time on slots.",
+        words=f"Compilation took {100 * share:.0f} % of the time on slots.",
         share=share,
         evidence=(_of_ledger(observed, TimeCategory.COMPILATION),),
         field="compile.enabled",
@@ -79,7 +79,7 @@ def _validation(observed: Observed) -> Iterator[AdviceFinding]:
     interval = observed.spec.validation.interval_steps
     yield AdviceFinding(
         hindrance=Hindrance.VALIDATION,
-        words=f"Validation took {share:.0%} of the time on slots.",
+        words=f"Validation took {100 * share:.0f} % of the time on slots.",
         share=share,
         evidence=(_of_ledger(observed, TimeCategory.VALIDATION),),
         field="validation.interval_steps",
@@ -95,7 +95,7 @@ def _startup(observed: Observed) -> Iterator[AdviceFinding]:
         return
     yield AdviceFinding(
         hindrance=Hindrance.STARTUP,
-        words=f"Starting took {share:.0%} of the time on slots, over all attempts.",
+        words=f"Starting took {100 * share:.0f} % of the time on slots, over all attempts.",
         share=share,
         evidence=(_of_ledger(observed, TimeCategory.STARTUP),),
         field=None,

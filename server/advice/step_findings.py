@@ -37,7 +37,7 @@ def _data_wait(observed: Observed) -> Iterator[AdviceFinding]:
         )
     yield AdviceFinding(
         hindrance=Hindrance.DATA_WAIT,
-        words=f"{share:.0%} of a recent step is spent on waiting for data.",
+        words=f"{100 * share:.0f} % of a recent step is spent on waiting for data.",
         share=share,
         evidence=(
             Evidence(name="perf/data_seconds", value=recent.data, unit="s"),
@@ -72,7 +72,7 @@ def _collectives(observed: Observed) -> Iterator[AdviceFinding]:
         )
     yield AdviceFinding(
         hindrance=Hindrance.COLLECTIVES,
-        words=f"The median rank spends {share:.0%} of a recent step in collectives.",
+        words=f"The median rank spends {100 * share:.0f} % of a recent step in collectives.",
         share=share,
         evidence=(
             Evidence(name="ranks/wait_seconds_median", value=recent.wait, unit="s"),
@@ -95,7 +95,7 @@ def _straggler(observed: Observed) -> Iterator[AdviceFinding]:
     yield AdviceFinding(
         hindrance=Hindrance.STRAGGLER,
         words=f"Rank {worst.rank} on {worst.node}, slot {worst.slot}, {cause} than its peers"
-        f"{others}: all ranks wait for it {worst.share:.0%} of a step.",
+        f"{others}: all ranks wait for it {100 * worst.share:.0f} % of a step.",
         share=worst.share,
         evidence=(
             Evidence(name="ranks/stragglers", value=float(len(slow)), unit="ranks"),
@@ -116,7 +116,7 @@ def _recompilation(observed: Observed) -> Iterator[AdviceFinding]:
         return
     yield AdviceFinding(
         hindrance=Hindrance.RECOMPILATION,
-        words=f"Blocks were compiled again in recent steps, for {share:.0%} of their time.",
+        words=f"Blocks were compiled again in recent steps, for {100 * share:.0f} % of their time.",
         share=share,
         evidence=(Evidence(name="compile/seconds", value=recent.recompiled, unit="s"),),
         field="env.TORCH_LOGS",
@@ -145,7 +145,7 @@ def _garbage_collection(observed: Observed) -> Iterator[AdviceFinding]:
         )
     yield AdviceFinding(
         hindrance=Hindrance.GARBAGE_COLLECTION,
-        words=f"Collections of garbage took {share:.0%} of recent steps.",
+        words=f"Collections of garbage took {100 * share:.0f} % of recent steps.",
         share=share,
         evidence=(
             Evidence(name="gc/seconds", value=recent.collected, unit="s"),
@@ -168,8 +168,8 @@ def _small_micro_batches(observed: Observed) -> Iterator[AdviceFinding]:
         return
     yield AdviceFinding(
         hindrance=Hindrance.SMALL_MICRO_BATCHES,
-        words=f"The fullest rank uses {recent.peak_share:.0%} of its device's memory, and a step "
-        "consists of several micro-batches.",
+        words=f"The fullest rank uses {100 * recent.peak_share:.0f} % of its device's memory, and "
+        "a step consists of several micro-batches.",
         share=0.0,
         evidence=(Evidence(name="peak of memory", value=recent.peak_share, unit=""),),
         field="training.micro_batch_size",

@@ -14,6 +14,7 @@ from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.checkpoint import CheckpointSection
 
+MIB = 2**20
 GIB = 2**30
 OF_THE_SAVE = "as in the save"
 
@@ -97,8 +98,8 @@ def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
         "layout": planned.name if planned is not None else "unknown",
         "micro-batch size": str(spec.training.micro_batch_size),
         "micro-batches of a rank and step": str(batch.rounds) if batch is not None else "unknown",
-        "idle share": f"{batch.idle_share:.1%}" if batch is not None else "unknown",
-        "memory of a slot": f"{planned.memory.total / GIB:.2f} GiB" if planned else "unknown",
+        "idle share": f"{100 * batch.idle_share:.1f} %" if batch is not None else "unknown",
+        "memory of a slot": _size(planned.memory.total) if planned else "unknown",
         "nodes": str(spec.resources.nodes or "as few as fit"),
         "steps": str(spec.training.steps),
         "activation checkpointing": spec.activation_checkpoint.mode,
@@ -113,6 +114,11 @@ def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
         "end of the schedule": f"step {spec.schedule_steps}",
         "seed": str(spec.training.seed),
     }
+
+
+def _size(count: int) -> str:
+    """Return bytes in MiB, or in GiB from one on."""
+    return f"{count / MIB:.1f} MiB" if count < GIB else f"{count / GIB:.2f} GiB"
 
 
 def _interval(section: CheckpointSection) -> str:

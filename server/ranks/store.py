@@ -80,7 +80,7 @@ def straggler_words(found: StragglerFound | StoredStraggler) -> str:
     does = "computes" if found.kind == "compute" else "waits for data and computes"
     return (
         f"rank {found.rank} on {found.node} (slot {found.slot}) {does} {found.factor:.1f}x as long "
-        f"as the others: costs {found.share:.0%} of each step"
+        f"as the others: costs {100 * found.share:.0f} % of each step"
     )
 
 

@@ -177,7 +177,7 @@ def test_the_command_follows_a_job_which_is_reported_once(
 ) -> None:
     waited = trainyard(plane, "submit", str(spec_file), "--wait")
     assert waited.returncode == 0, waited.stderr
-    assert waited.stdout.splitlines()[-1].startswith("by-hand  ✓ succeeded  step 3/3 (100%)")
+    assert waited.stdout.splitlines()[-1].startswith("by-hand  ✓ succeeded  step 3/3 (100 %)")
     assert re.search(r"by-hand +✓ succeeded +3/3", trainyard(plane, "ps").stdout)
     csv = trainyard(plane, "metrics", "@last", "--csv").stdout.splitlines()
     assert csv[0] == "attempt,step,time,name,value"

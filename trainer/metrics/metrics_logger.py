@@ -324,7 +324,7 @@ class RankComparison:
         times = without_shared_wait(by_rank, self._roles) if self._overlaps else by_rank
         found, gone = self._watch.add(times)
         for straggler in found:
-            cost = f"{straggler.factor:.1f} x its peers, {straggler.share:.0%} of each step"
+            cost = f"{straggler.factor:.1f} x its peers, {100 * straggler.share:.0f} % of each step"
             logger.warning("straggler: rank %d (%s), %s", straggler.rank, straggler.kind, cost)
             self._writer.event("straggler_found", asdict(straggler))
         for rank in gone:

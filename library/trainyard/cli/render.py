@@ -36,7 +36,7 @@ def progress_words(progress: Progress, state: JobState) -> str:
         parts = ["no step reported"]
     elif progress.steps is not None:
         share = progress.step / progress.steps
-        parts = [f"step {progress.step:,}/{progress.steps:,} ({share:.0%})"]
+        parts = [f"step {progress.step:,}/{progress.steps:,} ({formats.share(share)})"]
     else:
         parts = [f"step {progress.step:,}"]
     if progress.loss is not None:

@@ -142,7 +142,7 @@ def _idle(_: JobSpec, draft: Plan) -> Iterator[Problem]:
     advice = "" if better is None else f"; micro_batch_size={better} leaves less"
     yield Problem(
         pointer="/training/micro_batch_size",
-        detail=f"{batch.idle_share:.0%} of the ranks' sequence slots stay idle: "
+        detail=f"{100 * batch.idle_share:.0f} % of the ranks' sequence slots stay idle: "
         f"{batch.micro_batches} micro-batches of up to {batch.micro_batch_size} on "
         f"{batch.dp} data-parallel ranks{advice}",
     )
@@ -156,7 +156,7 @@ def _bubble(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
     if pipeline.bubble_share > BUBBLE_SHARE_LIMIT:
         yield Problem(
             pointer=f"/parallelism/{field}",
-            detail=f"pipeline ranks wait {pipeline.bubble_share:.0%} of the time: "
+            detail=f"pipeline ranks wait {100 * pipeline.bubble_share:.0f} % of the time: "
             f"{pipeline.schedule} runs {pipeline.microbatches} micro-batches through "
             f"{len(pipeline.layers)} stages; more of them (a smaller micro_batch_size) or fewer "
             "stages wait less",
@@ -240,7 +240,7 @@ def _gathered(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
         share = math.ceil(100 * uneven / quantized)
         yield Problem(
             pointer="/quantization/recipe",
-            detail=f"{shards} ranks do not divide the rows of {share}% of the "
+            detail=f"{shards} ranks do not divide the rows of {share} % of the "
             f"weights that {recipe} multiplies: FSDP gathers these in {dtype}, "
             f"whose messages are {BYTES[dtype]} x those of float8; the result is the same",
         )

@@ -71,8 +71,8 @@ def check_band(loss: float, last_losses: Sequence[float]) -> ContinuityCheck:
 
 
 def share(bound: float) -> str:
-    """Return a relative bound as text: `0.3%`, and `2e-5` where a percentage has many zeros."""
+    """Return a relative bound as text: `0.3 %`, and `2e-5` where a percentage has many zeros."""
     if bound >= 1e-3:
-        return f"{100 * bound:.2g}%"
+        return f"{100 * bound:.2g} %"
     digits, _, exponent = f"{bound:.1e}".partition("e")
     return f"{digits.removesuffix('.0')}e{int(exponent)}"

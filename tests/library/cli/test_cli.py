@@ -234,6 +234,8 @@ def test_a_dry_run_compares_and_changes_nothing(yard: Yard, run: Run) -> None:
     assert result.exit_code == 0
     assert re.search(r"^  layout +FSDP 2 +FSDP 4 +changes$", result.stdout, re.MULTILINE)
     assert re.search(r"^  global batch size +16 +16 +stays$", result.stdout, re.MULTILINE)
+    assert re.search(r"^  idle share +0\.0 % +0\.0 % +stays$", result.stdout, re.MULTILINE)
+    assert re.search(r"^  memory of a slot +\d+\.\d MiB +\d+\.\d MiB ", result.stdout, re.MULTILINE)
     assert "Nothing was changed." in result.stdout
     with yard.connect() as sdk:
         assert sdk.job(job_id).state == "stopped"

@@ -195,7 +195,7 @@ def test_long_waits_are_said() -> None:
     (warning,) = plan(job(2, training=training, parallelism={"pp": 2})).warnings
     assert (warning.pointer, warning.detail) == (
         "/parallelism/pp",
-        "pipeline ranks wait 33% of the time: 1F1B runs 2 micro-batches through 2 stages; more of "
+        "pipeline ranks wait 33 % of the time: 1F1B runs 2 micro-batches through 2 stages; more of "
         "them (a smaller micro_batch_size) or fewer stages wait less",
     )
 

@@ -49,7 +49,7 @@ def test_a_job_that_cannot_run_has_no_plan() -> None:
 def test_idle_ranks_are_said_with_a_size_that_wastes_less() -> None:
     assert warnings_of(3) == {
         "/training/micro_batch_size": (
-            "33% of the ranks' sequence slots stay idle: 4 micro-batches of up to 4 on "
+            "33 % of the ranks' sequence slots stay idle: 4 micro-batches of up to 4 on "
             "3 data-parallel ranks; micro_batch_size=3 leaves less"
         )
     }
@@ -192,7 +192,7 @@ def test_a_chosen_option_is_a_legal_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "share"), [(8, None), (7, "100%"), (6, "60%"), (5, "100%"), (4, None), (3, "60%")]
+    ("ranks", "share"), [(8, None), (7, "100 %"), (6, "60 %"), (5, "100 %"), (4, None), (3, "60 %")]
 )
 def test_ranks_that_do_not_divide_the_rows_of_float8_weights_are_warned_of(
     ranks: int, share: str | None

@@ -80,7 +80,7 @@ def test_the_costliest_straggler_is_named() -> None:
     assert found.hindrance == Hindrance.STRAGGLER
     assert found.words == (
         "Rank 5 on n-2, slot 1, computes longer than its peers, and 1 more: all ranks wait for it "
-        "20% of a step."
+        "20 % of a step."
     )
     assert "trainyard nodes drain n-2" in found.remedy
     assert found.field is None

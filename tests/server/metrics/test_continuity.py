@@ -323,7 +323,7 @@ def test_the_order_of_a_program_is_exact_where_its_digest_is_that_of_another_att
     found = of_program(line(), before, 2.0)
     assert found is not None
     assert found.exact
-    assert found.summary == "order exact, loss within 0.1% of attempt 1"
+    assert found.summary == "order exact, loss within 0.1 % of attempt 1"
     without = of_program(line(), before, None)
     assert without is not None
     assert without.summary == "order exact, loss not compared"
@@ -376,7 +376,7 @@ def test_the_bound_of_a_loss_is_that_of_the_precision() -> None:
 
 @pytest.mark.parametrize(
     ("bound", "text"),
-    [(1e-5, "1e-5"), (3.6e-4, "3.6e-4"), (1e-3, "0.1%"), (3e-3, "0.3%"), (0.1, "10%")],
+    [(1e-5, "1e-5"), (3.6e-4, "3.6e-4"), (1e-3, "0.1 %"), (3e-3, "0.3 %"), (0.1, "10 %")],
 )
 def test_a_bound_is_short(bound: float, text: str) -> None:
     assert share(bound) == text

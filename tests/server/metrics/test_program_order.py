@@ -53,7 +53,7 @@ def test_equal_samples_on_another_number_of_ranks_prove_the_order(
     (found,) = kept_events(context, "continuity_checked")
     assert found["exact"]
     assert found["step"] == SAVED + 1
-    assert found["summary"] == "order exact, loss within 0.1% of attempt 1"
+    assert found["summary"] == "order exact, loss within 0.1 % of attempt 1"
 
 
 def test_other_samples_are_reported(context: Context, harness: Harness) -> None:

@@ -89,7 +89,7 @@ def test_a_straggler_has_node_and_slot(harness: Harness, context: Context) -> No
     view = view_of(harness, context, job_id)
     assert [(one.rank, one.node, one.slot) for one in view.stragglers] == [(3, "b", 1), (1, "a", 1)]
     assert view.stragglers[0].words == (
-        "rank 3 on b (slot 1) computes 1.4x as long as the others: costs 20% of each step"
+        "rank 3 on b (slot 1) computes 1.4x as long as the others: costs 20 % of each step"
     )
     (first, second) = kept_events(context, "straggler_found")
     assert (first["node"], first["slot"]) == ("a", 1)

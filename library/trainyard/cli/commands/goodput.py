@@ -142,8 +142,8 @@ def draw_what_if(answer: SaveIntervalWhatIf) -> RenderableType:
 
 
 def share(ratio: float | None) -> str:
-    """Return `12.3%`, or a dash where the ratio is unknown."""
-    return DASH if ratio is None else f"{ratio:.1%}"
+    """Return `12.3 %`, or a dash where the ratio is unknown."""
+    return DASH if ratio is None else f"{100 * ratio:.1f} %"
 
 
 def _bars(name: str, amount: str, times: Iterable[tuple[str, int]]) -> Listing:
@@ -209,7 +209,7 @@ def draw_advice(view: AdviceView) -> RenderableType:
 
 
 def _paragraph(number: int, finding: AdviceFinding) -> list[Text]:
-    gain = "" if finding.gain is None else f" At most {finding.gain:.0%} faster."
+    gain = "" if finding.gain is None else f" At most {100 * finding.gain:.0f} % faster."
     evidence = ", ".join(map(_figure, finding.evidence))
     return [
         Text(f"{number}. {finding.words}", "bold"),

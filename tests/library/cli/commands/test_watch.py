@@ -138,7 +138,7 @@ def test_it_prints_every_event_up_to_the_end(capsys: pytest.CaptureFixture[str])
         "attempt 2 succeeded",
         "it is over",
     ]
-    assert lines[4].startswith("llama-7  ✓ succeeded  step 100/100 (100%)")
+    assert lines[4].startswith("llama-7  ✓ succeeded  step 100/100 (100 %)")
 
 
 def test_a_job_that_has_ended_is_shown_at_once() -> None:
