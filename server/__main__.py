@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from pydantic import ValidationError
+
 from server.app.admin_command import add_options, rotate_admin_token
 from server.app.factory import create_app
 from server.app.keys import ensure_key, rotate
@@ -18,7 +20,7 @@ from server.context import Context, SystemClock
 from server.database.engine import Database
 from server.database.migrate import is_current, upgrade
 from server.secrets import KeyFileError
-from server.settings import Settings
+from server.settings import Settings, setting_problems
 from server.wire.configuration import Server, configured
 from server.wire.connections import connections_possible
 
@@ -94,7 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_migration = name == "migrate"
     if not is_migration:  # Alembic would report on each look at the schema's version
         logging.getLogger("alembic").setLevel(logging.WARNING)
-    settings = Settings()
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        for problem in setting_problems(error):
+            logger.error("%s", problem)
+        return 2
     logging.getLogger("server").setLevel(settings.log_level)
     context = Context(
         settings=settings, database=Database(settings.database_url), clock=SystemClock()

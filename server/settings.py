@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from server.addresses import Networks
+from trainyard.base.problems import named
 from trainyard.run.artifacts.artifact_records import MAX_FILE_BYTES
 
 FORMER_NAMES = {"TRAINYARD_CHORES_KEPT_DAYS": "TRAINYARD_OPERATIONS_KEPT_DAYS"}
@@ -164,3 +165,15 @@ class Settings(BaseSettings):
     def _check_networks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         Networks(given)
         return given
+
+
+def setting_problems(error: ValidationError) -> list[str]:
+    """Return a line for each variable that cannot be read: its name, its value, what is legal."""
+    lines = []
+    for each in error.errors(include_url=False):
+        detail = each["msg"].removeprefix("Value error, ")
+        path = each["loc"]
+        # Without a path the value is that of all settings.
+        name = f"TRAINYARD_{str(path[0]).upper()}" if path else None
+        lines.append(f"{named(name, each['input'])}: {detail}" if name else detail)
+    return lines
