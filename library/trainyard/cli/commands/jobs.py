@@ -15,7 +15,7 @@ from trainyard.cli.commands.watch import end_code, watch_job
 from trainyard.cli.errors import FAILED, explained
 from trainyard.cli.listings import draw_options
 from trainyard.cli.options import Follow, JobReference, Json, Reason, Set, Wait, Yes
-from trainyard.cli.output import emit, has_terminal, write_json, write_text
+from trainyard.cli.output import emit, has_terminal, note, write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_preview
 from trainyard.client import spec_file
@@ -127,6 +127,8 @@ def resume(
             emit(yard.resume_options(target.job_id), draw_options, as_json=json)
             return
         assignments = [spec_file.parse_assignment(text) for text in settings or ()]
+        job = yard.job(target.job_id)
+        _warn_of_a_repeat(job)
         with explained(
             partial(spec_file.origin, file=None, assignments=assignments),
             remedy=f"`trainyard resume {target.job_id} --options` lists what is legal.",
@@ -137,7 +139,7 @@ def resume(
                 world_size=world_size,
                 steps=steps,
                 checkpoint_id=target.checkpoint_id,
-                overrides=_overrides(yard.job(target.job_id), assignments) if assignments else None,
+                overrides=_overrides(job, assignments) if assignments else None,
                 allow_code_change=allow_code_change,
                 dry_run=dry_run,
             )
@@ -148,6 +150,13 @@ def resume(
             write_text("\nNothing was changed." if dry_run else "", job_line(reply.job))
         if wait and not dry_run:
             raise typer.Exit(end_code(watch_job(yard, target.job_id, as_json=json).state))
+
+
+def _warn_of_a_repeat(job: JobView) -> None:
+    """Warn where a resume would end as the newest attempt did."""
+    action = job.next_action
+    if action is not None and action.verb != "resume":
+        note(f"Warning: {action.text}")
 
 
 def _overrides(job: JobView, assignments: Iterable[Assignment]) -> dict[str, Any]:

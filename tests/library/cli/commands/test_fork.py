@@ -106,6 +106,9 @@ def test_a_failure_that_would_come_again_is_followed_by_the_fork_that_helps(
     (line,) = (line for line in shown.splitlines() if "trainyard fork" in line)
     command = line.split("trainyard ")[1].split("  ")[0].split()
     assert command == ["fork", "hot@a1.step-30", "--set", "optimizer.lr=0.00015"]
+    dry = run("resume", "hot", "--dry-run")
+    assert dry.exit_code == 0
+    assert "Warning: A resume takes the same steps" in dry.stderr
     forked = run(*command)
     assert forked.exit_code == 0, forked.stdout
     assert "optimizer.lr: 0.0003 -> 0.00015" in " ".join(forked.stdout.split())
