@@ -204,22 +204,6 @@ def test_show_tells_the_story_of_a_job(yard: Yard, run: Run) -> None:
     assert "story (4)" in run("nodes").stdout
 
 
-def test_commands_name_a_job_by_its_id_where_another_one_has_its_name(yard: Yard, run: Run) -> None:
-    first = yard.harness.submit(name="twin")
-    assert "trainyard cancel twin " in run("show", first).stdout
-    second = yard.harness.submit(name="twin")
-    assert f"trainyard cancel {first} " in run("show", first).stdout
-    wrong = run("show", "twin")
-    assert wrong.exit_code == 2
-    assert f"could be any of {second} (queued), {first} (queued): give an id" in wrong.stderr
-
-
-def test_a_filter_that_matches_nothing_is_not_an_empty_server(yard: Yard, run: Run) -> None:
-    yard.harness.submit(name="alone")
-    for option, value in (("--tag", "none"), ("--state", "failed"), ("--search", "zzz")):
-        assert run("ps", option, value).stdout.startswith("No job matches;")
-
-
 def test_show_tells_spare_nodes_from_those_with_ranks(yard: Yard, run: Run) -> None:
     yard.harness.add_node("other", slots=1)
     yard.harness.launched(name="safe", resources={"nodes": 1, "spare_nodes": 1})
