@@ -284,7 +284,7 @@ def test_each_check_of_the_plan_is_a_function_that_takes_its_arguments() -> None
 @pytest.mark.parametrize("size", ["1B", "3B", "8B"])
 @pytest.mark.parametrize("way", ["eager", "compiled", "float8"])
 def test_each_timed_step_is_legal_and_fits_on_one_gpu_of_80_gb(size: str, way: str) -> None:
-    spec = spec_of(speed._on_cuda(size, way))
+    spec = spec_of(speed.on_cuda(size, way))
     check_job_spec(spec, slots=[H100])
     assert spec.training.weight_dtype == spec.optimizer.state_dtype == "bfloat16"
     assert plan(spec, slots=[H100]).memory.total + ROOM < H100.memory_bytes
