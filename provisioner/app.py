@@ -110,7 +110,7 @@ def _register(
 
 def create_app(settings: Settings, sources: Mapping[str, OpenSource]) -> Celery:
     """Return the app that carries out calls of these sources, from the queues `source.<name>`."""
-    app = Celery("trainyard", broker=settings.broker_url)
+    app = Celery("trainyard", broker=settings.whole_broker_url())
     app.conf.update(
         task_queues=[Queue(f"source.{name}") for name in sources],
         task_ignore_result=True,

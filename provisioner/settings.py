@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trainyard.base.labels import Labels, in_words
 from trainyard.base.problems import Problem, SpecError, problems_of
+from trainyard.outside.secret_file import url_with_password
 from trainyard.protocol.node_sources.messages import (
     LONGEST_SECONDS,
     USEFUL_SECONDS,
@@ -39,12 +40,22 @@ class Settings(BaseSettings):
     """URL of the server."""
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker; pilots never see it."""
+    broker_password_file: Path | None = None
+    """File that holds the password of this URL, which then has none; no other user can read it."""
     join_token: str = ""
     """Join tokens, separated by commas: one for each source that has not joined yet."""
     ca_file: Path | None = None
     """File of CA certificates that the server's is verified with; the system's when absent."""
     state_dir: Path = Path("trainyard-provisioner")
     """Folder for the tokens of the sources and the join secrets of their pilots."""
+
+    def whole_broker_url(self) -> str:
+        """Return `broker_url` with its password.
+
+        Raises:
+            ValueError: the file of the password cannot be used, or the URL has one already.
+        """
+        return url_with_password(self.broker_url, self.broker_password_file, name="BROKER")
 
 
 class _Table(BaseModel):

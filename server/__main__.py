@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     logging.getLogger("server").setLevel(settings.log_level)
     context = Context(
-        settings=settings, database=Database(settings.database_url), clock=SystemClock()
+        settings=settings, database=Database(settings.whole_database_url()), clock=SystemClock()
     )
     try:
         if not is_migration and not _is_ready(context):

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from server.addresses import Networks
 from trainyard.base.problems import named
+from trainyard.outside.secret_file import url_with_password
 from trainyard.run.artifacts.artifact_records import MAX_FILE_BYTES
 
 FORMER_NAMES = {"TRAINYARD_CHORES_KEPT_DAYS": "TRAINYARD_OPERATIONS_KEPT_DAYS"}
@@ -29,8 +30,12 @@ class Settings(BaseSettings):
 
     database_url: str = "sqlite:///trainyard.db"
     """SQLAlchemy URL of the database (`sqlite:///...` or `postgresql://...`)."""
+    database_password_file: Path | None = None
+    """File that holds the password of this URL, which then has none; no other user can read it."""
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
+    broker_password_file: Path | None = None
+    """File that holds the password of the broker, likewise."""
     host: str = "127.0.0.1"
     """Address on which the API listens."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8470
@@ -127,6 +132,22 @@ class Settings(BaseSettings):
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1", "::1")
     """Addresses and networks of reverse proxies, divided by commas: their `X-Forwarded-For` and
     `X-Forwarded-Proto` are believed."""
+
+    def whole_database_url(self) -> str:
+        """Return `database_url` with its password.
+
+        Raises:
+            ValueError: the file of the password cannot be used, or the URL has one already.
+        """
+        return url_with_password(self.database_url, self.database_password_file, name="DATABASE")
+
+    def whole_broker_url(self) -> str:
+        """Return `broker_url` with its password.
+
+        Raises:
+            ValueError: as for the database.
+        """
+        return url_with_password(self.broker_url, self.broker_password_file, name="BROKER")
 
     @property
     def key_file(self) -> Path:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import stat
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trainyard.base.labels import parse_labels
 from trainyard.base.redaction import hide_credentials
+from trainyard.outside.secret_file import read_secret, url_with_password
 from trainyard.protocol.worker_messages import NodeName
 from trainyard.spec.storage_uri import ROOT_PATTERN, is_object_store, split_object_store
 from worker.node.node_store import RUN_BYTES
@@ -64,31 +63,6 @@ def parse_roots(text: str) -> dict[str, str]:
     return roots
 
 
-def read_secret(path: Path, index: int) -> str:
-    """Return a line of a file of secrets, counted from 0.
-
-    Raises:
-        ValueError: it cannot be read, has no such line, or may be read by others than its owner.
-    """
-    where = f"TRAINYARD_JOIN_TOKEN_FILE={path}"
-    try:
-        with path.open(encoding="ascii") as file:
-            found = os.fstat(file.fileno())
-            lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{where} cannot be read: {error}") from None
-    # A mounted Secret belongs to root and to the group of the pod, which is this process alone.
-    mounted = found.st_uid == 0 and os.geteuid() != 0
-    if found.st_mode & (0o037 if mounted else 0o077):
-        mode = stat.S_IMODE(found.st_mode)
-        raise ValueError(f"{where} has mode {mode:04o}, so that others may read it: chmod 600 it")
-    if found.st_uid not in (0, os.geteuid()):
-        raise ValueError(f"{where} belongs to user {found.st_uid}, not to this one or root")
-    if index >= len(lines) or not lines[index].strip():
-        raise ValueError(f"{where} has {len(lines)} lines, but line {index} (from 0) is needed")
-    return lines[index].strip()
-
-
 class Settings(BaseSettings):
     """What the worker of a node needs to know; every field is one environment variable."""
 
@@ -98,6 +72,8 @@ class Settings(BaseSettings):
     """URL of the server."""
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
+    broker_password_file: Path | None = None
+    """File that holds the password of this URL, which then has none; no other user can read it."""
     inbox: Literal["broker", "server"] = "broker"
     """Where messages come from: `broker`, or `server`, by long polls, for a node that reaches the
     server alone. Celery and `broker_url` are not used then."""
@@ -169,7 +145,15 @@ class Settings(BaseSettings):
         """
         if self.join_token_file is None:
             return self.join_token
-        return read_secret(self.join_token_file, index)
+        return read_secret(self.join_token_file, "TRAINYARD_JOIN_TOKEN_FILE", index)
+
+    def whole_broker_url(self) -> str:
+        """Return `broker_url` with its password.
+
+        Raises:
+            ValueError: the file of the password cannot be used, or the URL has one already.
+        """
+        return url_with_password(self.broker_url, self.broker_password_file, name="BROKER")
 
     def root_paths(self) -> dict[str, str]:
         """Return the folder or the URL of each storage root."""

@@ -133,7 +133,7 @@ def run(context: Context) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    sender = CelerySender(context.settings.broker_url)
+    sender = CelerySender(context.settings.whole_broker_url())
     outbox = Outbox(sender, context.clock)
     try:
         Scheduler(context, outbox, Leader(context.database)).run(stop)

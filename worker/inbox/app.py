@@ -14,7 +14,7 @@ TASK, OPERATION_TASK = "worker.launch", "worker.operation"
 
 def create_app(settings: Settings, node: LocalNode) -> Celery:
     """Return the app that launches what the server grants; messages come from `node.<name>`."""
-    app = Celery("trainyard", broker=settings.broker_url)
+    app = Celery("trainyard", broker=settings.whole_broker_url())
     app.conf.update(
         task_default_queue=f"node.{settings.node_name}",
         task_ignore_result=True,

@@ -1,0 +1,67 @@
+"""Secrets in files, which no environment, list of processes or view of a container shows."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from trainyard.base.redaction import hide_credentials
+
+
+def read_secret(path: Path, variable: str, index: int = 0) -> str:
+    """Return a line of a file of secrets.
+
+    Args:
+        path: the file.
+        variable: environment variable that names it, for errors.
+        index: number of the line, from 0.
+
+    Raises:
+        ValueError: it cannot be read, has no such line, or may be read by others than its owner.
+    """
+    where = f"{variable}={path}"
+    try:
+        with path.open(encoding="ascii") as file:
+            found = os.fstat(file.fileno())
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{where} cannot be read: {error}") from None
+    # A mounted secret belongs to root and to a group of this process alone.
+    mounted = found.st_uid == 0 and os.geteuid() != 0
+    if found.st_mode & (0o037 if mounted else 0o077):
+        mode = stat.S_IMODE(found.st_mode)
+        raise ValueError(f"{where} has mode {mode:04o}, so that others may read it: chmod 600 it")
+    if found.st_uid not in (0, os.geteuid()):
+        raise ValueError(f"{where} belongs to user {found.st_uid}, not to this one or root")
+    if index >= len(lines) or not lines[index].strip():
+        raise ValueError(f"{where} has {len(lines)} lines, but line {index} (from 0) is needed")
+    return lines[index].strip()
+
+
+def url_with_password(url: str, file: Path | None, *, name: str) -> str:
+    """Return a URL with the password of a file, as `redis://redis:6379/0` with that of the broker.
+
+    Args:
+        url: a URL with a host; the same URL is returned where there is no file.
+        file: holds the password in its first line.
+        name: what the URL leads to, as in `TRAINYARD_{name}_URL` and
+            `TRAINYARD_{name}_PASSWORD_FILE`.
+
+    Raises:
+        ValueError: the file is not as `read_secret` needs it, or the URL has a password or no host.
+    """
+    if file is None:
+        return url
+    variable = f"TRAINYARD_{name}_PASSWORD_FILE"
+    parts = urlsplit(url)
+    user, _, place = parts.netloc.rpartition("@")
+    if not place or ":" in user:
+        fault = "a password of its own" if place else "no host"
+        raise ValueError(
+            f"TRAINYARD_{name}_URL={hide_credentials(url)} has {fault}, and {variable} is set: "
+            "legal with it is a URL such as scheme://user@host/path"
+        )
+    password = quote(read_secret(file, variable), safe="")
+    return parts._replace(netloc=f"{user}:{password}@{place}").geturl()
