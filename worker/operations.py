@@ -208,6 +208,8 @@ class OperationSupervisor:
         become_subreaper()
         os.nice(NICENESS)  # training on this node has priority
         user = self._launch.user
+        if user is not None:
+            user.join_group()
         with nullcontext() if user is None else _alone(self._node.data_dir, user):
             return self._supervise(user)
 

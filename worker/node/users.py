@@ -57,6 +57,10 @@ class RankUser(RecordModel):
         os.chown(path, -1, self.uid, follow_symlinks=False)
         path.chmod(mode)
 
+    def join_group(self) -> None:
+        """Let this process read what the user writes: a worker that is not root could not."""
+        os.setgroups(sorted({*os.getgroups(), self.uid}))
+
     def close(self, folder: Path) -> None:
         """Keep the user out of the folder of what is over: a later attempt may get the same id.
 

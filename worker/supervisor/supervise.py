@@ -311,8 +311,7 @@ class Supervisor:
 def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
     """Supervise or report the attempt of a run directory.
 
-    An attempt has one supervisor: where a former one wrote its identity, this process launches
-    nothing but reports in its place.
+    An attempt has one supervisor: where a former one left its identity, this process only reports.
 
     Args:
         folder: the run directory.
@@ -323,6 +322,8 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
     run = WorkerRun(folder)
     with AttemptLock.inherited(lock_fd) as lock:
         try:
+            if (user := RankUser.of_run(run.root)) is not None:
+                user.join_group()
             over = _supervise_or_report(run, launcher)
         except NotEndedError:
             # Neither reported as gone nor forgotten: the slots are held as long as it lives.

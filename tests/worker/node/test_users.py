@@ -108,6 +108,15 @@ elif sys.argv[2] == "end":
         print("ended")
     except NotEndedError as error:
         print("not ended:", error)
+elif sys.argv[2] == "read":
+    user.give(folder, 0o1770)
+    made = folder / "made"
+    words = ["/bin/sh", "-c", f"echo by a rank > {made}"]
+    pid = ProcessTree(user=user).spawn(words, environment=os.environ, output=folder / "out")
+    os.waitpid(pid, 0)
+    for _ in range(2):
+        print(made.read_text().strip() if os.access(made, os.R_OK) else "closed")
+        user.join_group()
 elif sys.argv[2] == "reach":
     try:
         check_reach(user, run_directories=folder, folders=map(Path, sys.argv[3:]))
@@ -174,6 +183,12 @@ def test_a_worker_that_is_not_root_keeps_four_capabilities_and_ranks_none(
     assert as_worker(python, open_folder, "prepare", caps=FOUR)[-1] == "prepared user"
     missing = as_worker(python, open_folder, "prepare", caps=",+setuid,+setgid")[-1]
     assert missing == "TRAINYARD_RUN_AS needs the capabilities CHOWN, KILL"
+
+
+@needs_root
+def test_a_worker_that_is_not_root_reads_what_ranks_write(python: str, open_folder: Path) -> None:
+    said = as_worker(python, open_folder, "read", caps=FOUR)
+    assert said == ["worker 61899 0xe1", "closed", "by a rank"]
 
 
 @needs_root
