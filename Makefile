@@ -26,7 +26,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesse
 CHECKED := tests/test_house_rules.py tests/test_distributions.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check check-types check-rules check-web turn test test-ci test-again test-all test-faults test-programs test-podman test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
+.PHONY: help setup browser demo up generate check check-types check-rules check-web turn test test-ci test-again test-all test-faults test-programs test-podman test-compose test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -136,6 +136,23 @@ test-podman: setup ## Run programs in containers of a real Podman (as root)
 	TRAINYARD_TEST_PODMAN=1 unshare --mount sh -c 'umount /sys/fs/cgroup/unified 2> /dev/null; \
 		mountpoint -q /dev/mqueue || mount -t mqueue mqueue /dev/mqueue; exec "$$0" "$$@"' \
 		$(BIN)/python -m pytest -v tests/e2e/test_podman.py
+
+# podman-compose has an environment of its own. Images are built in the network of this machine; what runs of
+# them has another one, without a way out.
+PODMAN_COMPOSE = .venv-compose/.podman-compose-1.6.0
+NAMESPACES = unshare --mount --pid --fork --kill-child --mount-proc
+
+$(PODMAN_COMPOSE): pyproject.toml
+	@test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet podman-compose==1.6.0
+	@touch $@
+
+test-compose: setup $(PODMAN_COMPOSE) ## Build the images of deploy/ and run the Compose files under Podman (as root)
+	@test "$$(id -u)" = 0 || { echo 'Other users and mounts need root.' >&2; exit 1; }
+	@command -v mmdebstrap ip > /dev/null || { apt-get update -qq && apt-get install -y -qq \
+		--no-install-recommends mmdebstrap iproute2; }
+	$(NAMESPACES) $(BIN)/python -m tests.compose.build
+	TRAINYARD_TEST_COMPOSE=1 OMP_NUM_THREADS=1 $(NAMESPACES) --net $(BIN)/python -m pytest -v tests/compose
 
 test-slurm: setup ## Test the source of nodes on a real Slurm in network namespaces (as root)
 	@command -v slurmctld slurmd munged sshd > /dev/null || { apt-get update -qq && apt-get install -y -qq \

@@ -16,7 +16,7 @@ COPY migrations migrations
 COPY --from=web /src/web/dist web/dist
 # Installed in place: the server finds the dashboard's files by their path relative to its package.
 RUN pip install -c constraints.txt -e ./library -e '.[server]' \
-    && useradd --system --uid 10001 trainyard \
+    && groupadd --gid 10001 trainyard && useradd --system --uid 10001 --gid 10001 trainyard \
     && install -d -o trainyard -m 0700 /var/lib/trainyard
 USER trainyard
 EXPOSE 8470

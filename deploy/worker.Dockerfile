@@ -11,9 +11,10 @@ COPY library library
 COPY worker worker
 COPY trainer trainer
 # torch as pinned, in its build for this CUDA: a node's driver must support it (13.0: 580 or newer).
+# `cpu`: pip is configured for an index with builds without CUDA.
 ARG CUDA=13.0
 RUN pip install -c constraints.txt -e ./library -e '.[worker,trainer,s3]' \
-    && python -c "import torch; assert torch.version.cuda == '$CUDA', torch.version.cuda" \
+    && python -c "import torch; found = torch.version.cuda or 'cpu'; assert found == '$CUDA', found" \
     && useradd --system --uid 10002 trainyard \
     && install -d -o trainyard -m 0700 /var/lib/trainyard \
     && install -d -o trainyard /srv/checkpoints /srv/data

@@ -66,7 +66,7 @@ def test_what_a_service_starts_exists(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_settings_are_ones_that_are_read(name: str) -> None:
-    given = {key for key in SERVICES[name]["environment"] if key.startswith("TRAINYARD_")}
+    given = {key for key in SERVICES[name].get("environment", {}) if key.startswith("TRAINYARD_")}
     known = environment_names(WorkerSettings if name == "worker" else ServerSettings)
     assert given <= known, given - known
 
@@ -76,19 +76,71 @@ def test_the_worker_has_no_way_to_the_database() -> None:
     assert "postgres" not in json.dumps(SERVICES["worker"])
 
 
-def test_no_password_is_written_down_and_none_may_be_missing() -> None:
+def test_passwords_are_files_of_the_group_that_reads_them() -> None:
+    names = ("postgres-password", "redis-password", "join-token")
+    folder = "${SECRETS_DIR:-./secrets}"
+    assert COMPOSE["secrets"] == {name: {"file": f"{folder}/{name}"} for name in names}
+    for services in (SERVICES, TWO_SERVERS["services"]):
+        for name, service in services.items():
+            given = service.get("environment", {})
+            assert not [key for key in given if key.endswith(("_PASSWORD", "_TOKEN"))]
+            assert "@" not in given.get("TRAINYARD_BROKER_URL", "")
+            files = [value for key, value in given.items() if key.endswith("_FILE")]
+            assert {Path(value).parent for value in files} <= {Path("/run/secrets")}
+            merged = SERVICES.get(name, {}) | service
+            assert {Path(value).name for value in files} <= {*merged.get("secrets", ())}
+    made = set(re.findall(r"-g (\d+) -m 0440", DEPLOYMENT))
+    (server,) = [
+        rest
+        for word, rest in instructions(ROOT / "deploy" / "server.Dockerfile")
+        if word == "RUN" and "pip install" in rest
+    ]
+    assert made == {*re.findall(r"groupadd --gid (\d+)", server)}
+    assert [f"--groups={group}" for group in made] == [
+        word for word in SERVICES["worker"]["command"] if word.startswith("--groups")
+    ]
+
+
+def test_the_example_names_every_variable() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
-    passwords = re.findall(r"\$\{(\w+_PASSWORD)(:?[^}]*)\}", text)
-    assert {name for name, _ in passwords} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
-    assert all(rest.startswith(":?") for _, rest in passwords), passwords
     example = dict(
         line.split("=", 1)
         for line in (ROOT / "deploy" / "example.env").read_text().splitlines()
         if line and not line.startswith("#")
     )
-    assert example["POSTGRES_PASSWORD"] == example["REDIS_PASSWORD"] == ""
     asked_for = set(re.findall(r"(?<!\$)\$\{(\w+)", text))
-    assert asked_for <= example.keys() | {"NODE_NAME", "NODE_ADDRESS"}
+    assert asked_for == example.keys() | {"NODE_NAME", "NODE_ADDRESS"}
+
+
+def test_the_broker_is_the_first_process_and_not_root() -> None:
+    shell, option, script = SERVICES["redis"]["command"]
+    assert (shell, option) == ("sh", "-c")
+    first = script.splitlines()[0]
+    # The image's script changes to the user `redis`; a shell before it would get the order to stop.
+    assert first.startswith("exec docker-entrypoint.sh redis-server - <<")
+    assert "|" not in first
+
+
+def test_the_database_is_healthy_once_it_listens() -> None:
+    (_, words) = SERVICES["postgres"]["healthcheck"]["test"]
+    assert "--host 127.0.0.1" in words, "a server that makes the database answers on the socket"
+
+
+def test_images_get_nothing_that_this_machine_made() -> None:
+    """`COPY web ./` after `npm ci` would replace its packages by those of this machine."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    copied = {
+        source
+        for path in DOCKERFILES
+        for word, rest in instructions(path)
+        if word == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    }
+    shown = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
+    assert {source.split("/")[0] for source in copied} == shown
+    assert {"web/node_modules", "web/dist", "**/__pycache__"} <= {*rules}
 
 
 def test_only_the_server_listens_and_on_loopback_unless_told() -> None:
@@ -102,10 +154,10 @@ def test_our_services_drop_capabilities_and_gain_no_privileges(name: str) -> Non
     assert SERVICES[name]["security_opt"] == ["no-new-privileges:true"]
 
 
-@pytest.mark.parametrize("name", COMPOSE["services"])
-def test_the_output_of_a_container_is_bounded(name: str) -> None:
-    options = COMPOSE["services"][name]["logging"]["options"]
-    assert options == {"max-size": "20m", "max-file": "5"}
+def test_the_output_of_every_container_is_bounded() -> None:
+    for name, service in (TWO_SERVERS["services"] | SERVICES).items():
+        options = service["logging"]["options"]
+        assert options == {"max-size": "20m", "max-file": "5"}, name
 
 
 def test_no_key_of_a_file_is_given_twice() -> None:
@@ -155,7 +207,9 @@ def test_two_servers_and_two_schedulers_run_what_the_first_ones_run() -> None:
         same = ["image", "command", "volumes", "read_only", "cap_drop", "security_opt"]
         same += ["healthcheck"] if "healthcheck" in first else []
         assert {key: second[key] for key in same} == {key: first[key] for key in same}
-        shared = ("TRAINYARD_DATABASE_URL", "TRAINYARD_BROKER_URL", "TRAINYARD_STATE_DIR")
+        assert second["secrets"] == first["secrets"]
+        shared = {*COMPOSE["x-server"]["environment"]}
+        assert {"TRAINYARD_DATABASE_URL", "TRAINYARD_STATE_DIR"} < shared
         for key in shared:
             assert second["environment"][key] == first["environment"][key]
     assert added["server"]["environment"] == added["server-2"]["environment"]
@@ -275,7 +329,7 @@ def test_the_image_has_torch_as_pinned_in_a_build_with_cuda() -> None:
     assert "grep" not in install, "torch is pinned like everything else"
     arguments = dict(rest.split("=") for word, rest in found if word == "ARG")
     assert re.fullmatch(r"\d+\.\d+", arguments["CUDA"])
-    assert "torch.version.cuda == '$CUDA'" in install
+    assert "found = torch.version.cuda or 'cpu'; assert found == '$CUDA'" in install
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     assert [pin for pin in pins if re.fullmatch(r"torch==\d+\.\d+\.\d+", pin)]
 

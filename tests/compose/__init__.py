@@ -1,0 +1,1 @@
+"""The Compose files of the deployment, run by Podman: `make test-compose`."""
