@@ -136,7 +136,7 @@ def test_a_job_succeeds(yard: Client) -> None:
 
 
 def test_a_job_resumes_on_another_size(yard: Client) -> None:
-    job_id = submitted(yard, "resized", steps=200)
+    job_id = submitted(yard, "resized", steps=100)
     wait_for(lambda: step_of(yard, job_id) >= 5, "5 steps")
     yard.stop(job_id)
     assert finished(yard, job_id).state == "stopped"
@@ -144,7 +144,7 @@ def test_a_job_resumes_on_another_size(yard: Client) -> None:
     yard.resume(job_id, world_size=3)
     job = finished(yard, job_id)
     assert (job.state, job.attempt) == ("succeeded", 2), job.reason
-    assert_each_once(yard, job_id, steps=200)
+    assert_each_once(yard, job_id, steps=100)
     attempts = course(yard, job_id).attempts
     assert [attempts[step] for step in (newest, newest + 1)] == [1, 2]
 
@@ -231,7 +231,7 @@ def test_an_outage_of_the_database_is_seen_and_ends_no_job(project: Project, yar
 
 
 def test_volumes_outlive_the_containers(project: Project, yard: Client) -> None:
-    job_id = submitted(yard, "kept", steps=200)
+    job_id = submitted(yard, "kept", steps=100)
     wait_for(lambda: step_of(yard, job_id) >= 5, "5 steps")
     yard.stop(job_id)
     assert finished(yard, job_id).state == "stopped"
@@ -242,4 +242,4 @@ def test_volumes_outlive_the_containers(project: Project, yard: Client) -> None:
     yard.resume(job_id)
     job = finished(yard, job_id)
     assert (job.state, job.attempt) == ("succeeded", 2), job.reason
-    assert_each_once(yard, job_id, steps=200)
+    assert_each_once(yard, job_id, steps=100)
