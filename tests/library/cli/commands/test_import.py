@@ -36,7 +36,7 @@ def test_each_run_becomes_a_job_once(yard: Yard, run: Run, tool: str, number: in
     assert {job["id"] for job in listed} == {view["job_id"] for view in views}
     assert {job["imported_from"] for job in listed} == {tool}
     assert "imported" in run("ps", "--imported").stdout
-    assert "No jobs" in run("ps", "--own").stdout
+    assert "No job matches" in run("ps", "--own").stdout
     shown = run("show", views[0]["job_id"])
     assert f"imported from {tool}" in shown.stdout
     assert f" of {tool}, " in shown.stdout
