@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
+from trainyard.spec.precision import quantizes
 
 BYTES = {"float32": 4, "bfloat16": 2}
+MEASURED = "float8_tensorwise"
+"""The recipe whose memory was measured; what others save less is not known."""
 
 
 def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
@@ -19,19 +22,13 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
     output of attention, gate, its SiLU, up, and their product. Fused attention saves no scores, and
     rotation saves nothing. Norms of queries and keys save their inputs, q + k, in addition. Under
     tensor parallelism the inputs of column-wise products (outputs of the norms) are unsharded on
-    each rank; without sequence sharding the inputs of the norms are unsharded too. A block that
-    inductor compiles recomputes what follows from its other activations by element: the SiLU, and
-    in float8, where matrix products save their own casts, the outputs of the norms and the product
-    (learned from the peaks of an H200, docs/planner.md).
+    each rank; without sequence sharding the inputs of the norms are unsharded too.
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
     kv_dim = a.n_kv_heads * a.head_dim
-    compiled = spec.compile.enabled is True and spec.compile.backend == "inductor"
-    quantized = compiled and spec.quantization.recipe != "none"
-    whole = 0 if quantized else 2 * a.dim * c
-    of_the_ffn = 4 - compiled - quantized
-    sharded = (2 * a.attention_dim + 2 * kv_dim + of_the_ffn * a.ffn_dim) * c
+    whole = 2 * a.dim * c
+    sharded = (2 * a.attention_dim + 2 * kv_dim + 4 * a.ffn_dim) * c
     if a.qk_norm:
         sharded += (a.attention_dim + kv_dim) * _input_of_a_norm_per_feature(spec)
     if spec.parallelism.cp_method == "allgather_kv":
@@ -45,6 +42,27 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
     return tokens * (whole + sharded // layout.tp)
 
 
+def saved_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
+    """Return the bytes of `activations_of_a_block` without what a compiled block recomputes.
+
+    Inductor recomputes what follows from other activations by element: the SiLU, and in float8,
+    where matrix products save their own casts, the outputs of the norms and the product. Learned
+    from the peaks of an H200 (docs/planner.md).
+    """
+    everything = activations_of_a_block(spec, layout, tokens=tokens)
+    if spec.compile.enabled is not True or spec.compile.backend != "inductor":
+        return everything
+    a, section = spec.architecture, spec.quantization
+    widths = {"attention.wq": a.attention_dim, "feed_forward.w1": a.ffn_dim}
+    widths["feed_forward.w2"] = a.ffn_dim
+    in_float8 = section.recipe == MEASURED and all(
+        quantizes(section, f"layers.0.{name}", a.dim, width) for name, width in widths.items()
+    )
+    c = BYTES[spec.training.param_dtype]
+    whole, sharded = (2 * a.dim * c, 2 * a.ffn_dim * c) if in_float8 else (0, a.ffn_dim * c)
+    return everything - tokens * (whole + sharded // layout.tp)
+
+
 def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
     """Return the bytes that one block keeps until its backward.
 
@@ -55,7 +73,7 @@ def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
     block_input = tokens * width_of_the_stream(spec, layout)
-    everything = activations_of_a_block(spec, layout, tokens=tokens)
+    everything = saved_of_a_block(spec, layout, tokens=tokens)
     match spec.activation_checkpoint.mode:
         case "none":
             return everything

@@ -13,9 +13,9 @@ from typing import Literal
 from trainyard.axes import AXES
 from trainyard.planner.activations import (
     BYTES,
-    activations_of_a_block,
     activations_of_the_head,
     kept_of_a_block,
+    saved_of_a_block,
     width_of_the_stream,
 )
 from trainyard.planner.parameters import count_parameters
@@ -144,7 +144,7 @@ class Step:
         """
         activations = 4 * self.tokens * self.shape.ffn_dim * self.compute // self.layout.tp
         if self.spec.activation_checkpoint.mode != "none":
-            activations += activations_of_a_block(self.spec, self.layout, tokens=self.tokens)
+            activations += saved_of_a_block(self.spec, self.layout, tokens=self.tokens)
         whole = self._gathered_blocks(min(2, self.part.layers))
         tied = self.head * self.compute if self.shape.tied_embeddings else 0
         return self.moment(

@@ -34,8 +34,8 @@ AT_ONE: dict[Rounding, float] = {
 docs/numerics.md is ten times closer, and more in float32: deeper ones round more often."""
 STEPS = 10
 """Steps after a change in which the bound is that of the first step."""
-NO_BOUND = 0.1
-"""A bound of more than this would hold for two different trainings too."""
+MOST = 0.1
+"""The largest bound: more would hold for two different trainings too."""
 
 
 def loss_bound(rounding: Rounding, *, grad_norm: float, steps: int) -> float:
@@ -52,4 +52,4 @@ def loss_bound(rounding: Rounding, *, grad_norm: float, steps: int) -> float:
         steps: steps since the layouts parted, from 1: at step 1 the weights are equal.
     """
     amplified = max(1.0, grad_norm) if math.isfinite(grad_norm) else 1.0
-    return min(NO_BOUND, AT_ONE[rounding] * amplified * max(1.0, steps / STEPS))
+    return min(MOST, AT_ONE[rounding] * amplified * max(1.0, steps / STEPS))

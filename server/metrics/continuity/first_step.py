@@ -10,7 +10,7 @@ from typing import Literal
 from sqlalchemy import Connection, select
 
 from server.attempts.launch import effective_spec
-from server.attempts.lineage import AttemptKey, attempts_of, lineage_of
+from server.attempts.lineage import BEFORE_ALL, AttemptKey, Lineage, attempts_of, lineage_of
 from server.database.metric_and_log_tables import metric_series, step_digests
 from server.database.tables import attempts, checkpoints, events, jobs
 from server.metrics.continuity.losses import (
@@ -34,6 +34,8 @@ from trainyard.training.rounding import Rounding
 
 LOSS, GRAD_NORM = "train/loss", "train/grad_norm"
 OF_OTHER_JOB = " of the other job"
+MOST_NORMS = 10_000
+"""Steps of which gradient norms are read: after more the bound is loose anyway."""
 
 
 @dataclass(frozen=True)
@@ -328,17 +330,34 @@ def _other_loss(
     loss: float,
     step: int,
 ) -> OtherLoss:
-    parted = lineage_of(keys, number).parted_from(lineage_of(keys, other))
-    parted = max(0, min(parted, step - 1))  # a fork parts from the attempt that it loads
-    ids = {keys[other].id: other}
-    norms = _values(connection, ids, GRAD_NORM, first=parted + 1, last=step).get(keys[other].id, {})
-    finite = [norm for norm in norms.values() if math.isfinite(norm)]
+    courses = lineage_of(keys, number), lineage_of(keys, other)
+    parted = courses[0].parted_from(courses[1])
+    if parted == BEFORE_ALL:  # both begin anew, or in the checkpoint of another job
+        roots = {keys[course.segments[0].number].start_step for course in courses}
+        parted = roots.pop() if len(roots) == 1 else 0
+    parted = min(parted, step - 1)  # a fork parts from the attempt that it loads
     return OtherLoss(
         attempt=f"attempt {other}",
         loss=loss,
-        grad_norm=max(finite, default=math.nan),
+        grad_norm=_largest_norm(connection, courses, max(parted + 1, step - MOST_NORMS), step),
         steps=step - parted,
     )
+
+
+def _largest_norm(
+    connection: Connection, courses: Collection[Lineage], first: int, last: int
+) -> float:
+    """Return the largest norm of a gradient in some steps of two courses; NaN without one."""
+    segments = {each for course in courses for each in course.segments}
+    numbers = {each.attempt_id: each.number for each in segments if each.until >= first}
+    values = _values(connection, numbers, GRAD_NORM, first=first, last=last)
+    norms = (
+        norm
+        for each in segments
+        for step, norm in values.get(each.attempt_id, {}).items()
+        if each.after < step <= each.until and math.isfinite(norm)
+    )
+    return max(norms, default=math.nan)
 
 
 def _same_data(connection: Connection, job_id: str, number: int, sequences: int) -> set[int]:

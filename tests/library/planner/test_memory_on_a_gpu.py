@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.trainer import spec_of
+from benchmarks.trainer import Case, spec_of
 from tools.gpu_check.stages.speed import PLANNER, on_cuda
 from trainyard.planner.plan import plan
 
@@ -49,3 +50,24 @@ def test_every_way_of_every_size_was_measured_and_is_documented() -> None:
     for size, way, peak in PEAKS:
         now = estimated(size, way)
         assert f"| {peak:.1f} | {now:.1f} | {now / peak - 1:+.0%} |" in text, (size, way)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "saves"),
+    [
+        ({"recipe": "float8_tensorwise"}, True),
+        ({"recipe": "float8_tensorwise", "min_dim": 2**20}, False),
+        ({"recipe": "float8_tensorwise", "exclude": ["feed_forward.w2"]}, False),
+        ({"recipe": "float8_rowwise"}, False),
+    ],
+    ids=str,
+)
+def test_only_layers_in_the_measured_float8_save_memory(
+    quantization: dict[str, Any], *, saves: bool
+) -> None:
+    document = on_cuda("1B", "compiled").document
+    plain, quantized = (
+        plan(spec_of(Case(document | more))).memory.activations
+        for more in ({}, {"quantization": quantization})
+    )
+    assert (quantized < plain) is saves

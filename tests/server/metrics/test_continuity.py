@@ -144,7 +144,7 @@ def test_the_code_of_an_own_model_is_compared_where_it_is_known() -> None:
 # ---- through reports ---------------------------------------------------------------------------
 
 
-def trained(first: int, last: int, *, wrong_data_at: int = 0) -> bytes:
+def trained(first: int, last: int, *, wrong_data_at: int = 0, spike_at: int = 0) -> bytes:
     """Lines as the trainer writes them for the default spec of the harness."""
     spec = parse_job_spec({"name": "tiny"})
     return json_lines(
@@ -154,7 +154,7 @@ def trained(first: int, last: int, *, wrong_data_at: int = 0) -> bytes:
                 "time": float(step),
                 "values": {
                     "train/loss": 3.0 - step / 100,
-                    "train/grad_norm": 4.0 if step == 12 else 1.0,
+                    "train/grad_norm": 40.0 if step == spike_at else 4.0 if step == 12 else 1.0,
                     "train/lr": spec.schedule.rate(step),
                     "train/tokens": float(step * spec.tokens_per_step),
                     "train/sequences": float(step * spec.training.global_batch_size),
@@ -285,6 +285,21 @@ def test_the_bound_counts_the_steps_since_two_attempts_parted(
     found = harness.attempt(job_id).continuity
     # 16 steps since step 10 of attempt 1, and a norm of 4 on the way.
     assert found.checks[-1].within == "6.4e-5 of attempt 1"
+
+
+def test_the_bound_takes_the_norms_of_both_sides(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, (first,) = harness.launched()
+    stopped_at(harness, first, saved=10, ran_to=40)
+    second = resumed(harness, job_id)
+    send(context, second, chunk("metrics", trained(11, 25, spike_at=20)))
+    second.train(25)
+    harness.commit_checkpoint(job_id, 25)
+    second.end("failed", FailureReason.DATA_ERROR)
+    third = resumed(harness, job_id)
+    send(context, third, chunk("metrics", trained(26, 26)))
+    found = harness.attempt(job_id).continuity
+    assert found.checks[-1].within == "6.4e-4 of attempt 1"  # a norm of 40, which only 2 had
 
 
 def test_a_fresh_start_is_not_checked(harness: Harness, context: Context) -> None:

@@ -10,11 +10,13 @@ from sqlalchemy import select, update
 from server.context import Context
 from server.database.tables import checkpoints, events
 from server.jobs.fork import fork
+from server.jobs.resume import resume
 from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.reports import chunk, json_lines, send
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.checkpoints import ForkRequest
+from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.run.failures import FailureReason
 from trainyard.spec.job import JobSpec
 
@@ -181,3 +183,23 @@ def test_a_checkpoint_of_an_older_version_claims_no_equal_setting(
     assert not found.exact
     assert found.differs == ("the settings of the other job, which its checkpoint does not hold",)
     assert "own learning rate, loss not compared" in found.summary
+
+
+def test_two_starts_of_a_fork_part_where_it_was_forked(
+    harness: Harness, context: Context, origin: str
+) -> None:
+    request = ForkRequest.model_validate({"changes": {"optimizer": {"lr": 1e-4}}})
+    _, job_id = fork(context, origin, request, actor=ADA)
+    spec = harness.job(job_id).spec
+    counts = {"sequences": SAVED * 16, "tokens": SAVED * 16 * 128}
+    for number in (1, 2):
+        harness.place()
+        (supervisor,) = harness.claim_all(job_id)
+        supervisor.train(SAVED)
+        send(context, supervisor, chunk("metrics", lines(spec, SAVED + 1, SAVED + 2, **counts)))
+        if number == 1:
+            supervisor.end("failed", FailureReason.DATA_ERROR)
+            resume(context, job_id, ResumeRequest(), actor=ADA)
+    found = harness.attempt(job_id).continuity
+    (loss,) = (check for check in found.checks if check.name == "loss")
+    assert loss.within == "1e-5 of attempt 1"
