@@ -54,19 +54,23 @@ def register(
         inbox=settings.inbox,
         pilot=pilot,
     )
-    own, join = own_token(node.store), settings.join_secret(0 if pilot is None else pilot.index)
-    if own is None and join is None:
+    own, line = own_token(node.store), 0 if pilot is None else pilot.index
+    # The file of the join token may be empty or gone once the node has a token of its own.
+    api.token = own or settings.join_secret(line)
+    if api.token is None:
         raise ValueError(
             f"node {node.name} has not joined yet: make a join token at the server and "
             "set TRAINYARD_JOIN_TOKEN to it, or TRAINYARD_JOIN_TOKEN_FILE to a file that holds it"
         )
-    api.token = own or join
     try:
         reply = _register(api, registration)
     except ApiError as refusal:
-        if refusal.status != 401 or own is None or join is None:
+        if refusal.status != 401 or own is None:
             raise
-        logger.warning("the node's token is not valid any more; joining anew")
+        logger.warning("the node's own token is not valid any more: %s", refusal)
+        if (join := settings.join_secret(line)) is None:
+            raise
+        logger.warning("joining anew")
         api.token = join
         reply = _register(api, registration)
     if reply.node_token is not None:

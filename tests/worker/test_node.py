@@ -221,6 +221,24 @@ def test_a_node_whose_token_was_revoked_joins_anew(place: Place) -> None:
             register(Settings(url=url), node, api, roots={})
 
 
+def test_a_node_that_has_joined_starts_without_its_join_token(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node, url = place.local, place.server.url
+    empty = tmp_path / "join-token"
+    empty.touch(0o600)
+    settings = Settings(url=url, join_token_file=empty)
+    with WorkerApi(url, token=None) as api:
+        node.store.token.write_text(NODE_TOKEN)
+        assert register(settings, node, api, roots={}).node_token is None
+        assert api.token == NODE_TOKEN
+        for own in ("revoked", ""):
+            node.store.token.write_text(own)
+            with pytest.raises(ValueError, match=r"TRAINYARD_JOIN_TOKEN_FILE=.* has 0 lines"):
+                register(settings, node, api, roots={})
+    assert "the node's own token is not valid any more: " in caplog.text
+
+
 def identify_in(folder: str) -> str:
     return identify_roots({"data": folder})["data"]
 
