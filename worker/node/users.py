@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import logging
 import os
 import pwd
 import re
@@ -15,6 +16,8 @@ from typing import Literal
 from trainyard.base.model_base import RecordModel
 from trainyard.protocol.worker_messages import Isolation
 from worker.node.process_identity import status_field
+
+logger = logging.getLogger(__name__)
 
 RUN_AS = re.compile(r"(?P<user>[a-z_][a-z0-9_-]{0,31}):(?P<first>[0-9]{1,9})-(?P<count>[0-9]{1,4})")
 LEAST_ID = 1000
@@ -58,8 +61,17 @@ class RankUser(RecordModel):
         path.chmod(mode)
 
     def join_group(self) -> None:
-        """Let this process read what the user writes: a worker that is not root could not."""
-        os.setgroups(sorted({*os.getgroups(), self.uid}))
+        """Let this process read what the user writes: a worker that is not root could not.
+
+        A refusal of the kernel is logged and ends no attempt: its end can be reported without.
+        """
+        try:
+            os.setgroups(sorted({*os.getgroups(), self.uid}))
+        except OSError:
+            logger.exception(
+                "this process cannot join group %d: what its ranks write may be unreadable",
+                self.uid,
+            )
 
     def close(self, folder: Path) -> None:
         """Keep the user out of the folder of what is over: a later attempt may get the same id.

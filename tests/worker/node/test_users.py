@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import signal
@@ -189,6 +190,18 @@ def test_a_worker_that_is_not_root_keeps_four_capabilities_and_ranks_none(
 def test_a_worker_that_is_not_root_reads_what_ranks_write(python: str, open_folder: Path) -> None:
     said = as_worker(python, open_folder, "read", caps=FOUR)
     assert said == ["worker 61899 0xe1", "closed", "by a rank"]
+
+
+def test_a_supervisor_that_cannot_join_the_group_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(groups: list[int]) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setgroups", refuse)
+    USER.join_group()
+    assert "this process cannot join group 61901" in caplog.text
+    assert "Operation not permitted" in caplog.text
 
 
 @needs_root
