@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from pydantic import ValidationError
-
 from server.app.admin_command import add_options, rotate_admin_token
 from server.app.factory import create_app
 from server.app.keys import ensure_key, rotate
@@ -50,7 +48,11 @@ def scheduler(context: Context) -> int:
     """Place jobs and watch leases until SIGTERM."""
     from server.scheduling.loop import run  # only this process needs Celery
 
-    run(context)
+    try:
+        broker_url = context.settings.whole_broker_url()
+    except ValueError as error:
+        return _refused(error)
+    run(context, broker_url=broker_url)
     return 0
 
 
@@ -98,14 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
         settings = Settings()
-    except ValidationError as error:
-        for problem in setting_problems(error):
-            logger.error("%s", problem)
-        return 2
+        database = Database(settings.whole_database_url())
+    except ValueError as error:
+        return _refused(error)
     logging.getLogger("server").setLevel(settings.log_level)
-    context = Context(
-        settings=settings, database=Database(settings.whole_database_url()), clock=SystemClock()
-    )
+    context = Context(settings=settings, database=database, clock=SystemClock())
     try:
         if not is_migration and not _is_ready(context):
             return 1
@@ -114,6 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return COMMANDS[name](context)
     finally:
         context.database.dispose()
+
+
+def _refused(error: ValueError) -> int:
+    """Log what is wrong with the settings, and return the exit status."""
+    for problem in setting_problems(error):
+        logger.error("%s", problem)
+    return 2
 
 
 def _is_ready(context: Context) -> bool:

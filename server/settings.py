@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,8 +49,8 @@ class Settings(BaseSettings):
     public_url: str | None = None
     """URL under which browsers reach the server; writes with a cookie must come from its origin.
     Without it they must come from loopback."""
-    roots: tuple[str, ...] = ("checkpoints", "data")
-    """Names of the storage roots that specs may use."""
+    roots: Annotated[tuple[str, ...], NoDecode] = ("checkpoints", "data")
+    """Names of the storage roots that specs may use, as an array of JSON."""
     allow_code: bool = False
     """Whether jobs may bring code of their own (`model.factory`), which then runs on the nodes."""
     lease_seconds: Annotated[float, Field(ge=12)] = 30.0
@@ -175,6 +176,17 @@ class Settings(BaseSettings):
             raise ValueError(f"{given:g} days: 0 (never) or at least {DAYS_OF_MONTH} are legal")
         return given
 
+    @field_validator("roots", mode="before")
+    @classmethod
+    def _read_names(cls, given: object) -> object:
+        """Read JSON here: an error of pydantic-settings' own reading names no variable."""
+        if not isinstance(given, str):
+            return given
+        try:
+            return json.loads(given)
+        except (ValueError, RecursionError):
+            raise ValueError('an array of JSON is needed, as ["checkpoints", "data"]') from None
+
     @field_validator("trusted_proxies", mode="before")
     @classmethod
     def _divide(cls, given: object) -> object:
@@ -188,8 +200,15 @@ class Settings(BaseSettings):
         return given
 
 
-def setting_problems(error: ValidationError) -> list[str]:
-    """Return a line for each variable that cannot be read: its name, its value, what is legal."""
+def setting_problems(error: ValueError) -> list[str]:
+    """Return a line for each setting that cannot be used.
+
+    Args:
+        error: of pydantic, for which a line has the variable, its value and what is legal; or
+            another one, whose text has them.
+    """
+    if not isinstance(error, ValidationError):
+        return [str(error)]
     lines = []
     for each in error.errors(include_url=False):
         detail = each["msg"].removeprefix("Value error, ")

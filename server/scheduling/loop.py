@@ -127,13 +127,13 @@ def collect_seldom() -> None:
     gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
 
 
-def run(context: Context) -> None:
-    """Run the scheduler until SIGTERM or SIGINT."""
+def run(context: Context, *, broker_url: str) -> None:
+    """Run the scheduler until SIGTERM or SIGINT; its messages go to the broker of this URL."""
     collect_seldom()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    sender = CelerySender(context.settings.whole_broker_url())
+    sender = CelerySender(broker_url)
     outbox = Outbox(sender, context.clock)
     try:
         Scheduler(context, outbox, Leader(context.database)).run(stop)
