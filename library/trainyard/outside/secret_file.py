@@ -32,7 +32,10 @@ def read_secret(path: Path, variable: str, index: int = 0) -> str:
     mounted = found.st_uid == 0 and os.geteuid() != 0
     if found.st_mode & (0o037 if mounted else 0o077):
         mode = stat.S_IMODE(found.st_mode)
-        raise ValueError(f"{where} has mode {mode:04o}, so that others may read it: chmod 600 it")
+        legal = "440" if mounted else "600"  # of root with 600 this process could not read it
+        raise ValueError(
+            f"{where} has mode {mode:04o}, so that others may read it: chmod {legal} it"
+        )
     if found.st_uid not in (0, os.geteuid()):
         raise ValueError(f"{where} belongs to user {found.st_uid}, not to this one or root")
     if index >= len(lines) or not lines[index].strip():
