@@ -21,5 +21,4 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
     createdb --username="$POSTGRES_USER" "$POSTGRES_DB" 2> /dev/null || true
     pg_ctl -m fast -w stop
 fi
-unset POSTGRES_PASSWORD
 exec "$@" -c 'listen_addresses=*'
