@@ -70,6 +70,13 @@ describe("TOML", () => {
   });
 
   it.each([
+    '{"a": "\\u000012", "b": "\\u0000x", "\\u00001": ["\\u0000"]}',
+    '{"a": "n1", "n": "t", "t1" : {"n2"\n: "x:", "": ""}, ":": [":", -0, 7]}',
+  ])("has the texts and names of %s as they are", (text) => {
+    expect(readSpecText(text)).toEqual({ spec: JSON.parse(text.replace("-0", "0")), error: null });
+  });
+
+  it.each([
     ['name = "a"\n[training\nsteps = 1', /^Line 2, column \d+: /],
     ["name = 1\nname = 2", /^Line 2, column \d+: .*(redefine|key)/],
     ["[a]\nseed = 9007199254740993", /^a\.seed = 9007199254740993: .*2\^53.*trainyard submit/],

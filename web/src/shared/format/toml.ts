@@ -44,18 +44,23 @@ export function readSpecText(text: string): ReadSpec {
   }
 }
 
-const MARK = "\u0000";
-const JSON_TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?/g;
+// A string with the colon after it is a name.
+const JSON_TOKEN = /"(?:[^"\\]|\\.)*"(?:\s*:)?|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?/g;
 
 /** Return a JSON document with whole numbers as such: JSON.parse reads `1.0` as `1`. */
 function parsedJson(text: string): unknown {
   JSON.parse(text); // names the place of an error in the text as it is
-  const marked = text.replace(JSON_TOKEN, (token) =>
-    token.startsWith('"') || /[.eE]/.test(token) ? token : `"\\u0000${token}"`,
-  );
-  return JSON.parse(marked, (_, value) =>
-    typeof value === "string" && value.startsWith(MARK) ? BigInt(value.slice(1)) : value,
-  );
+  // Every text begins with a mark, so that none of them can pass for a number.
+  const marked = text.replace(JSON_TOKEN, (token) => {
+    if (token.startsWith('"')) return token.endsWith(":") ? token : `"t${token.slice(1)}`;
+    return /[.eE]/.test(token) ? token : `"n${token}"`;
+  });
+  return JSON.parse(marked, (_, value) => (typeof value === "string" ? unmarked(value) : value));
+}
+
+function unmarked(marked: string): string | bigint {
+  const rest = marked.slice(1);
+  return marked.startsWith("n") ? BigInt(rest) : rest;
 }
 
 /** Whether a text is that of a JSON file. */
