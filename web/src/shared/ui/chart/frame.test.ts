@@ -37,6 +37,13 @@ describe("the values of an axis", () => {
     expect([values?.[1], above, below]).toEqual([11, 4e6, -3e5]);
   });
 
+  test("have the least positive value that is on the axis", () => {
+    const negative = curve(...falling.map((value) => -value).with(40, 4e6));
+    expect(frameOfValues([negative], false)).toMatchObject({ positive: null, above: 4e6 });
+    expect(frameOfValues([negative], true).positive).toBe(4e6);
+    expect(frameOfValues([curve(0, 0.5, null, 1)], false).positive).toBe(0.5);
+  });
+
   test("hold a curve of another scale whole: it did not diverge", () => {
     const rates = [curve(4000, 4010, 3990), curve(90_000, 91_000, 90_500)];
     expect(frameOfValues(rates, false)).toMatchObject({

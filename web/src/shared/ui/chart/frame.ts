@@ -5,7 +5,7 @@ import { greatestExplained, quantile, usualSize } from "./values/outliers";
 export interface Frame {
   /** Least and greatest value on the axis; null without a finite value. */
   values: Extent | null;
-  /** Least positive value, where a logarithmic axis begins; null without any. */
+  /** Least positive one of these values; null without any. */
   positive: number | null;
   /** Least value below the axis and greatest one above it; null where there is none. */
   below: number | null;
@@ -25,13 +25,12 @@ const TOO_LONG = 20;
 export function frameOfValues(curves: readonly Buckets[], isFull: boolean): Frame {
   const whole = extentOfValues(curves.flatMap(valuesOf));
   const kept = isFull ? whole : extentOfValues(explainedOf(curves));
-  const positive = leastPositive(curves);
-  if (!whole || !kept) return { values: whole, positive, below: null, above: null };
+  if (!whole || !kept) return { values: whole, positive: null, below: null, above: null };
   const size = Math.max(Math.abs(kept[0]), Math.abs(kept[1]), kept[1] - kept[0]);
   const values = whole[1] - whole[0] <= TOO_LONG * size ? whole : kept;
   return {
     values,
-    positive,
+    positive: leastPositive(curves, values),
     below: whole[0] < values[0] ? whole[0] : null,
     above: whole[1] > values[1] ? whole[1] : null,
   };
@@ -64,8 +63,9 @@ function valuesOf({ min, max }: Buckets): number[] {
   return [...min, ...max].filter((value) => value !== null);
 }
 
-function leastPositive(curves: readonly Buckets[]): number | null {
-  const [least] = extentOfValues(curves.flatMap(valuesOf).filter((value) => value > 0)) ?? [null];
+function leastPositive(curves: readonly Buckets[], [low, high]: Extent): number | null {
+  const isHeld = (value: number) => value > 0 && value >= low && value <= high;
+  const [least] = extentOfValues(curves.flatMap(valuesOf).filter(isHeld)) ?? [null];
   return least;
 }
 

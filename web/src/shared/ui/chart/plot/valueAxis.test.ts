@@ -44,6 +44,8 @@ describe("axes", () => {
     expect(axisOf(0, 0.02, 0.5, 1)).toEqual([0.02 / 1.1, 1.1]);
     expect(axisOf(-3, 0, 0.02, 1)).toEqual([0.02 / 1.1, 1.1]);
     expect(axisOf(0.02, 1)).toEqual([0.02 / 1.1, 1.1]);
+    expect(axisOf(0, 1e-30, 0.5, 1)).toEqual([1e-6 / 1.1, 1.1]);
+    expect(axisOf(1e-30, 1)).toEqual([1e-30 / 1.1, 1.1]);
     expect(axisOf(0, 0)).toEqual([0.1, 1]);
     expect(axisOf()).toEqual([0.1, 1]);
   });

@@ -19,12 +19,15 @@ export function padded([low, high]: Extent): [number, number] {
 
 type Framed = Pick<Frame, "values" | "positive">;
 
+/** How far a logarithmic axis goes down from its greatest value where others do not fit anyway. */
+const LONGEST = 1e6;
+
 /** The y axis around the values that are shown; on a logarithmic one only positive ones fit. */
 export function framed({ values, positive }: Framed, scale: ValueScale): [number, number] {
   if (scale === "linear") return values ? padded(values) : [0, 1];
   if (!values || positive === null) return [0.1, 1];
   const [low, high] = values;
-  const least = low > 0 ? low : positive;
+  const least = low > 0 ? low : Math.max(positive, high / LONGEST);
   return [least / 1.1, Math.max(high, least) * 1.1];
 }
 
