@@ -30,7 +30,7 @@ SHORT_ID = 12
 def draw_jobs(jobs: Sequence[JobSummary], *, filtered: bool = False) -> RenderableType:
     """Return the table of `ps`."""
     if not jobs and filtered:
-        return Text("No job matches; `trainyard ps` without options lists all jobs.")
+        return Text("No job matches; `trainyard ps` without options lists jobs.")
     if not jobs:
         return Text("No jobs. `trainyard init` writes a spec, `trainyard submit FILE` submits it.")
     rows = Listing(

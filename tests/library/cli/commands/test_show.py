@@ -18,4 +18,5 @@ def test_commands_name_a_job_by_its_id_where_another_one_has_its_name(yard: Yard
 def test_a_filter_that_matches_nothing_is_not_an_empty_server(yard: Yard, run: Run) -> None:
     yard.harness.submit(name="alone")
     for option, value in (("--tag", "none"), ("--state", "failed"), ("--search", "zzz")):
-        assert run("ps", option, value).stdout.startswith("No job matches;")
+        told = run("ps", option, value).stdout
+        assert told == "No job matches; `trainyard ps` without options lists jobs.\n"
