@@ -13,6 +13,7 @@ from trainyard.run.fact_types.fact_records import FactValue
 from trainyard.spec.auto import AutoValues
 
 DASH = "-"
+LEAST_PERCENT = 0.1
 
 
 def has_step(progress: Progress, state: JobState) -> bool:
@@ -121,6 +122,11 @@ def failed_tries(failing: FailedTries) -> str:
     return f"failed {tries} since {date(failing.since)}{again}: {failing.reason}"
 
 
-def share(value: float) -> str:
-    """Return a share in percent."""
-    return f"{100 * value:.3g} %"
+def share(value: float | None) -> str:
+    """Return `12.3 %`, `<0.1 %` for what would be none, or a dash where the share is unknown."""
+    if value is None:
+        return DASH
+    percent = 100 * value
+    if 0 < percent < LEAST_PERCENT:
+        return f"<{LEAST_PERCENT} %"
+    return f"{percent:,.1f}".removesuffix(".0") + " %"

@@ -35,6 +35,24 @@ def test_short(value: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0 %"),
+        (5e-8, "<0.1 %"),
+        (0.0009999, "<0.1 %"),
+        (0.001, "0.1 %"),
+        (0.34, "34 %"),
+        (0.12345, "12.3 %"),
+        (1, "100 %"),
+        (12.345, "1,234.5 %"),
+    ],
+)
+def test_share(value: float | None, text: str) -> None:
+    assert formats.share(value) == text
+
+
+@pytest.mark.parametrize(
     ("value", "text"), [(0, "0 B"), (1000, "0.977 KiB"), (3_355_443, "3.2 MiB"), (2**40, "1 TiB")]
 )
 def test_size(value: int, text: str) -> None:

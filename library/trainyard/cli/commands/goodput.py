@@ -10,7 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trainyard.cli.formats import DASH, counted, duration
+from trainyard.cli.formats import DASH, counted, duration, share
 from trainyard.cli.options import JobReference, Json
 from trainyard.cli.output import emit
 from trainyard.cli.table import Listing
@@ -141,11 +141,6 @@ def draw_what_if(answer: SaveIntervalWhatIf) -> RenderableType:
     return Group(rows, Text(""), Text(note))
 
 
-def share(ratio: float | None) -> str:
-    """Return `12.3 %`, or a dash where the ratio is unknown."""
-    return DASH if ratio is None else f"{100 * ratio:.1f} %"
-
-
 def _bars(name: str, amount: str, times: Iterable[tuple[str, int]]) -> Listing:
     listed = sorted(times, key=lambda each: -each[1])
     whole = sum(time for _, time in listed)
@@ -209,7 +204,7 @@ def draw_advice(view: AdviceView) -> RenderableType:
 
 
 def _paragraph(number: int, finding: AdviceFinding) -> list[Text]:
-    gain = "" if finding.gain is None else f" At most {100 * finding.gain:.0f} % faster."
+    gain = "" if finding.gain is None else f" At most {share(finding.gain)} faster."
     evidence = ", ".join(map(_figure, finding.evidence))
     return [
         Text(f"{number}. {finding.words}", "bold"),

@@ -32,9 +32,9 @@ def waited(yard: Yard) -> str:
 def test_a_line_for_each_category_with_time_and_the_ratios(run: Run, waited: str) -> None:
     head, first, wall, _, ratios = run("goodput", waited).stdout.splitlines()
     assert head.split() == ["CATEGORY", "TIME", "SHARE"]
-    assert first.split() == ["first", "wait", "for", "slots", "1m", "30s", "100.0", "%", "█" * 30]
+    assert first.split() == ["first", "wait", "for", "slots", "1m", "30s", "100", "%", "█" * 30]
     assert wall.split() == ["wall", "time", "1m", "30s"]
-    assert ratios == "Goodput 0.0 %, ETTR 0.0 %, 0 failures."
+    assert ratios == "Goodput 0 %, ETTR 0 %, 0 failures."
 
 
 def test_steps_without_their_times_have_no_ratio(
@@ -69,9 +69,9 @@ def test_without_a_job_the_slots_of_the_cluster(yard: Yard, run: Run) -> None:
     CapacityKeeper(context).run()
     head, idle, whole, _, ratio = run("goodput").stdout.splitlines()
     assert head.split() == ["SLOTS", "WERE", "SLOT", "TIME", "SHARE"]
-    assert idle.split() == ["idle", "8d", "0h", "100.0", "%", "█" * 30]
+    assert idle.split() == ["idle", "8d", "0h", "100", "%", "█" * 30]
     assert whole.split() == ["all", "slots", "8d", "0h"]
-    assert ratio == "Goodput 0.0 %, 0 failures."
+    assert ratio == "Goodput 0 %, 0 failures."
     day = (context.now() - timedelta(days=1)).date().isoformat()
     view = json.loads(run("goodput", "--from", day, "--to", day, "--json").stdout)
     assert [each["day"] for each in view["days"]] == [day]
