@@ -128,7 +128,7 @@ def resume(
             return
         assignments = [spec_file.parse_assignment(text) for text in settings or ()]
         job = yard.job(target.job_id)
-        _warn_of_a_repeat(job)
+        _warn_of_a_repeat(job, assignments)
         with explained(
             partial(spec_file.origin, file=None, assignments=assignments),
             remedy=f"`trainyard resume {target.job_id} --options` lists what is legal.",
@@ -152,11 +152,19 @@ def resume(
             raise typer.Exit(end_code(watch_job(yard, target.job_id, as_json=json).state))
 
 
-def _warn_of_a_repeat(job: JobView) -> None:
-    """Warn where a resume would end as the newest attempt did."""
+def _warn_of_a_repeat(job: JobView, assignments: Iterable[Assignment]) -> None:
+    """Warn where a resume with these assignments would end as the newest attempt did."""
     action = job.next_action
-    if action is not None and action.verb != "resume":
+    if action is None:
+        return
+    if action.verb != "resume":
         note(f"Warning: {action.text}")
+        return
+    if action.setting is None:
+        return
+    field = spec_file.parse_assignment(action.setting).path
+    if all(assignment.path != field for assignment in assignments):
+        note(f"Warning: {action.text} Use --set {action.setting}.")
 
 
 def _overrides(job: JobView, assignments: Iterable[Assignment]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from server.attempts.retry_policy import OVER_TIME
 from tests.library.conftest import Run, Yard
 from trainyard.run.failures import FailureReason
 
@@ -120,3 +121,23 @@ def test_a_failure_before_any_checkpoint_is_followed_by_a_new_job(yard: Yard, ru
     )
     supervisor.end("failed", FailureReason.NON_FINITE_LOSS, step=5)
     assert "trainyard submit FILE --set optimizer.lr=50" in run("show", "hot").stdout
+
+
+def test_a_resume_warns_where_it_would_have_the_bound_that_ended_the_job(
+    yard: Yard, run: Run
+) -> None:
+    job_id, (supervisor,) = yard.harness.running(
+        name="long", step=30, resources={"max_runtime_seconds": 600}, retry={"on": ["node_lost"]}
+    )
+    yard.harness.commit_checkpoint(job_id, 30)
+    supervisor.end("failed", FailureReason.PREEMPTED, remedy=OVER_TIME)
+    longer = "resources.max_runtime_seconds=1200"
+    assert f"trainyard resume long --set {longer}" in run("show", "long").stdout
+    for other in ((), ("--set", "retry.backoff_seconds=1")):
+        warned = run("resume", "long", *other, "--dry-run")
+        assert warned.exit_code == 0, warned.stderr
+        assert "Warning: Resume with a longer resources.max_runtime_seconds" in warned.stderr
+        assert f"Use --set {longer}." in " ".join(warned.stderr.split())
+    for helping in (longer, "resources.max_runtime_seconds="):
+        quiet = run("resume", "long", "--set", helping, "--dry-run")
+        assert (quiet.exit_code, quiet.stderr) == (0, "")
