@@ -53,13 +53,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     bundle.add_argument("to", type=Path, help="the tar file")
     bundle.add_argument(
-        "--wheels", type=Path, help="folder of the wheels (those of this environment's packages)"
+        "--wheels",
+        type=Path,
+        help="folder of the wheels, which `pip wheel pip ./library '.[worker,trainer]' "
+        "--wheel-dir DIR` makes (those of this environment's packages)",
     )
     bundle.add_argument(
         "--requirement",
         action="append",
         default=[],
-        help="what the bundle holds besides, such as trainyard-programs[s3]; may be repeated",
+        help="what the bundle holds besides, such as trainyard-programs[s3], from the same wheels; "
+        "may be repeated",
     )
     conform = commands.add_parser(
         "conform", help="check a Kubernetes cluster with one small Job (docs/kubernetes.md)"

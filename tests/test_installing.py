@@ -15,7 +15,11 @@ from tests.test_house_rules import ROOT, source_files
 COMMAND = re.compile(
     r"\b(?:pip3?|pipx|uvx?|poetry|conda)\b[^`;&|\n]*\b(?:install|add|download|wheel|run)\b([^`;&|\n]*)"
 )
-PROSE = re.compile(r"\binstall\w*[ :]+`?(trainyard(?:-programs)?\b)(?![/ .-])[^\n]*", re.IGNORECASE)
+# After `trainyard` a blank may begin the name of something else, as in "trainyard worker".
+PROSE = re.compile(
+    r"\binstall\w*[ :]+`?(?:trainyard-programs\b(?![/-])|trainyard\b(?![/ .-]))[^\n]*",
+    re.IGNORECASE,
+)
 # Within a Python literal that goes on in the next line, and in a shell command that does.
 BROKEN_LINE = re.compile(r"\"\s*\n\s*f?\"|\\\n\s*|(?<=install)\s*\n\s*")
 OURS = re.compile(r"trainyard(-programs)?(\[[^\]]*\])?([=<>~!@].*)?")
@@ -47,6 +51,8 @@ def from_an_index(text: str) -> Iterator[str]:
         '"pip install "\n    "trainyard"',
         "RUN pip install torch \\\n    trainyard==0.1.0",
         "install trainyard-programs[provisioner,kubernetes]",
+        "install trainyard-programs now",
+        "Install `trainyard-programs`.",
         "uv add trainyard",
     ],
 )
