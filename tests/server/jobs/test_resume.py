@@ -76,6 +76,7 @@ def test_auto_goes_by_the_slots_of_each_attempt(context: Context, harness: Harne
     assert changed(shown) == {
         "device": ("cpu", "cuda"),
         "compilation": ("off", "inductor"),
+        "memory of a slot": ("17.7 MiB", "14.8 MiB"),
         "checkpoint interval": ("100 steps", "600 s"),
         "asynchronous saves": ("disabled", "async_with_pinned_mem"),
         "steps between logged values": ("1", "10"),
