@@ -106,6 +106,29 @@ def test_the_fork_that_is_open_stays_the_one_that_was_chosen(
     expect(dialog.get_by_role("heading").first).to_have_text(str(title))
 
 
+def test_a_closed_dialog_leaves_no_step_of_the_back_button(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/jobs").page
+    page.goto(f"{page.url.removesuffix('/jobs')}/jobs/{theatre.scenes.stopped}")
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("tab", name="Checkpoints").click()
+    for button in (
+        page.get_by_role("button", name="Fork step 180 of attempt 1"),
+        page.get_by_role("button", name="Resume from step 180 of attempt 1"),
+        page.locator(".job-head").get_by_role("button", name="Fork", exact=True),
+        page.locator(".job-head").get_by_role("button", name="Resume"),
+    ):
+        button.click()
+        dialog.get_by_role("button", name="Close").click()
+        expect(dialog).to_have_count(0)
+        expect(page).to_have_url(re.compile(r"tab=checkpoints$"))
+    page.go_back()
+    expect(page).to_have_url(re.compile(rf"/jobs/{theatre.scenes.stopped}$"))
+    page.goto(f"{page.url}?do=resume")  # as a link does
+    dialog.get_by_role("button", name="Close").press("Enter")
+    expect(dialog).to_have_count(0)
+    expect(page).to_have_url(re.compile(rf"/jobs/{theatre.scenes.stopped}$"))
+
+
 def test_back_closes_a_dialog_and_stays_on_the_tab(theatre: Theatre, visit: Visit) -> None:
     page = visit(f"/jobs/{theatre.scenes.stopped}").page
     page.get_by_role("tab", name="Checkpoints").click()

@@ -76,7 +76,7 @@ export function Checkpoints({ job }: { job: Job }) {
             row={row}
             operations={operations}
             onAsk={(verb) => setAsked({ row, verb })}
-            onFork={() => view.change({ fork: row.id, setting: null }, "push")}
+            onFork={() => view.change({ fork: row.id, setting: null }, "open")}
           />
         )}
       />
@@ -88,7 +88,7 @@ export function Checkpoints({ job }: { job: Job }) {
           job={job}
           checkpointId={fork}
           setting={setting}
-          onClose={() => view.change({ fork: null, setting: null })}
+          onClose={() => view.change({ fork: null, setting: null }, "close")}
         />
       )}
       {asked && <Asking asked={asked} job={job} onClose={() => setAsked(null)} />}
@@ -184,7 +184,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
           <Button
             small
             aria-label={`Resume from ${name}`}
-            onClick={() => view.change({ dialog: verb, checkpoint: row.id }, "push")}
+            onClick={() => view.change({ dialog: verb, checkpoint: row.id }, "open")}
           >
             Resume
           </Button>

@@ -36,7 +36,7 @@ export function Actions({ job }: { job: Job }) {
       {canFork(job) && (
         <Button
           title="Starts a new job with changed settings from a checkpoint."
-          onClick={() => view.change({ tab: "checkpoints", fork: NEWEST, setting: null }, "push")}
+          onClick={() => view.change({ tab: "checkpoints", fork: NEWEST, setting: null }, "open")}
         >
           Fork
         </Button>
@@ -63,7 +63,7 @@ function VerbButton({ verb, job }: { verb: Verb; job: Job }) {
       title={VERBS[verb].means}
       aria-haspopup="dialog"
       // The URL opens the dialog, so that a link or a remedy can open it too.
-      onClick={() => view.change({ dialog: verb, checkpoint: null }, "push")}
+      onClick={() => view.change({ dialog: verb, checkpoint: null }, "open")}
     >
       {VERBS[verb].label}
     </Button>
@@ -102,7 +102,7 @@ export function useOpenDialog(job: Job): OpenDialog | null {
   const onClose = () => {
     isClosing.current = true; // the URL still names the verb in the renders until it changes
     setGone(null);
-    change(CLOSED);
+    change(CLOSED, "close");
   };
   if (isLegal) return { verb, gone: null, onClose };
   return gone === null ? null : { ...gone, onClose };

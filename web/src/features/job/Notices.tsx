@@ -154,7 +154,7 @@ function Remedies({ job, attempt, failure }: RemediesProps) {
         <Button
           look={action?.verb === "resume" && !action.setting ? "primary" : "plain"}
           onClick={() =>
-            view.change({ dialog: verb, checkpoint: null, aim: action?.aim ?? null }, "push")
+            view.change({ dialog: verb, checkpoint: null, aim: action?.aim ?? null }, "open")
           }
         >
           {action?.verb === "resume" ? actionLabel(action) : "Resume…"}
@@ -198,7 +198,7 @@ function Changed({ job, action }: { job: Job; action: NextAction }) {
   return (
     <Button
       look="primary"
-      onClick={() => view.change({ tab: "checkpoints", fork, setting }, "push")}
+      onClick={() => view.change({ tab: "checkpoints", fork, setting }, "open")}
     >
       {actionLabel(action)}
     </Button>

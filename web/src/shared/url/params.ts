@@ -1,6 +1,6 @@
 // Typed search parameters: their kinds, and how a page reads, changes and links to them.
-import { useCallback, useMemo } from "react";
-import { useNavigate, useSearchParams } from "react-router";
+import { useCallback, useLayoutEffect, useMemo, useRef } from "react";
+import { useLocation, useNavigate, useSearchParams } from "react-router";
 import type { Extent } from "@/shared/ui/chart/curve";
 
 /** One value in a URL, under one name or several. */
@@ -152,8 +152,17 @@ export function searchText(search: URLSearchParams): string {
   return found && `?${found}`;
 }
 
-/** Change some values; `push` makes a step for the back button. */
-export type Change<Values> = (changes: Partial<Values>, how?: "push" | "replace") => void;
+/**
+ * How a change enters the history: `push` and `open` make a step for the back button. `close` goes
+ * back from a step that `open` made, whatever it changes, and else replaces it.
+ */
+type How = "push" | "replace" | "open" | "close";
+
+/** The state of a step that `open` made. */
+const OPENED = "opened";
+
+/** Change some values. */
+export type Change<Values> = (changes: Partial<Values>, how?: How) => void;
 
 /** The values of a page in the URL, and how to change them. */
 export function usePageParams<Declared extends Params>(
@@ -161,13 +170,28 @@ export function usePageParams<Declared extends Params>(
 ): [values: ValuesOf<Declared>, change: Change<ValuesOf<Declared>>] {
   const [search] = useSearchParams();
   const navigate = useNavigate();
+  const { key, state } = useLocation();
+  const step = useRef<unknown>(null);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: steps of one state have other keys
+  useLayoutEffect(() => {
+    step.current = state;
+  }, [key, state]);
   const change = useCallback<Change<ValuesOf<Declared>>>(
     (changes, how = "replace") => {
+      if (how === "close" && step.current === OPENED) {
+        step.current = null; // going back takes a moment, in which another call goes no further
+        void navigate(-1);
+        return;
+      }
       // The URL now: another change may have come since the last drawing.
       const present = new URLSearchParams(window.location.search);
       void navigate(
         { search: searchText(changed(declared, present, changes)) },
-        { replace: how === "replace", preventScrollReset: true },
+        {
+          replace: how === "replace" || how === "close",
+          state: how === "open" ? OPENED : how === "replace" ? step.current : null,
+          preventScrollReset: true,
+        },
       );
     },
     [navigate, declared],
