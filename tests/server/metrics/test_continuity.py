@@ -269,37 +269,28 @@ def test_data_that_differ_by_a_rollback_are_no_difference(
     assert compared == found.checks[-1].expected.endswith("(attempt 1)")
 
 
-def test_the_bound_counts_the_steps_since_two_attempts_parted(
-    harness: Harness, context: Context
+@pytest.mark.parametrize(
+    ("spike_at", "within"),
+    [
+        (0, "6.4e-5"),  # a norm of 4, which both attempts had
+        (20, "6.4e-4"),  # a norm of 40, which only the attempt's own course had
+    ],
+)
+def test_the_bound_counts_steps_and_norms_since_two_attempts_parted(
+    harness: Harness, context: Context, spike_at: int, within: str
 ) -> None:
     harness.add_node()
     job_id, (first,) = harness.launched()
     stopped_at(harness, first, saved=10, ran_to=40)
     second = resumed(harness, job_id)
-    send(context, second, chunk("metrics", trained(11, 25)))
+    send(context, second, chunk("metrics", trained(11, 25, spike_at=spike_at)))
     second.train(25)
     harness.commit_checkpoint(job_id, 25)
     second.end("failed", FailureReason.DATA_ERROR)
     third = resumed(harness, job_id)
     send(context, third, chunk("metrics", trained(26, 26)))
     found = harness.attempt(job_id).continuity
-    # 16 steps since step 10 of attempt 1, and a norm of 4 on the way.
-    assert found.checks[-1].within == "6.4e-5 of attempt 1"
-
-
-def test_the_bound_takes_the_norms_of_both_sides(harness: Harness, context: Context) -> None:
-    harness.add_node()
-    job_id, (first,) = harness.launched()
-    stopped_at(harness, first, saved=10, ran_to=40)
-    second = resumed(harness, job_id)
-    send(context, second, chunk("metrics", trained(11, 25, spike_at=20)))
-    second.train(25)
-    harness.commit_checkpoint(job_id, 25)
-    second.end("failed", FailureReason.DATA_ERROR)
-    third = resumed(harness, job_id)
-    send(context, third, chunk("metrics", trained(26, 26)))
-    found = harness.attempt(job_id).continuity
-    assert found.checks[-1].within == "6.4e-4 of attempt 1"  # a norm of 40, which only 2 had
+    assert found.checks[-1].within == f"{within} of attempt 1"  # 16 steps since step 10
 
 
 def test_a_fresh_start_is_not_checked(harness: Harness, context: Context) -> None:
