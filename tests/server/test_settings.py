@@ -45,6 +45,18 @@ def test_roots_are_an_array_of_json(
     assert Settings().roots == roots
 
 
+@pytest.mark.parametrize("command", ["api", "scheduler", "migrate"])
+def test_each_command_names_a_database_url_that_is_not_legal(
+    command: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TRAINYARD_DATABASE_URL", "mysql://me:secret@db/x")
+    assert main([command]) == 2
+    assert any(
+        line.startswith("TRAINYARD_DATABASE_URL=mysql://********@db/x is not legal")
+        for line in caplog.messages
+    ), caplog.messages
+
+
 def password_file(path: Path, fault: str) -> tuple[Path, str]:
     """Return a file that cannot be used, and what its error contains."""
     if fault != "is missing":

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from typing import Literal
+from urllib.parse import SplitResult, quote, urlsplit
 
 from trainyard.base.redaction import hide_credentials
+
+SCHEMES = {
+    "DATABASE": ("sqlite", "postgresql", "postgresql+psycopg"),
+    "BROKER": ("redis", "rediss", "redis+socket"),
+}
+"""What the URLs of `url_with_password` begin with, by their names."""
 
 
 def read_secret(path: Path, variable: str, index: int = 0) -> str:
@@ -43,22 +51,23 @@ def read_secret(path: Path, variable: str, index: int = 0) -> str:
     return lines[index].strip()
 
 
-def url_with_password(url: str, file: Path | None, *, name: str) -> str:
+def url_with_password(url: str, file: Path | None, *, name: Literal["DATABASE", "BROKER"]) -> str:
     """Return a URL with the password of a file, as `redis://redis:6379/0` with that of the broker.
 
     Args:
-        url: a URL with a host; the same URL is returned where there is no file.
+        url: a URL, with a host where there is a file; without a file it is returned as it is.
         file: holds the password in its first line.
         name: what the URL leads to, as in `TRAINYARD_{name}_URL` and
             `TRAINYARD_{name}_PASSWORD_FILE`.
 
     Raises:
-        ValueError: the file is not as `read_secret` needs it, or the URL has a password or no host.
+        ValueError: the URL has none of the `SCHEMES` or cannot be read, the file is not as
+            `read_secret` needs it, or there is one and the URL has a password or no host.
     """
+    parts = _split(url, f"TRAINYARD_{name}_URL", SCHEMES[name])
     if file is None:
         return url
     variable = f"TRAINYARD_{name}_PASSWORD_FILE"
-    parts = urlsplit(url)
     user, _, place = parts.netloc.rpartition("@")
     if not place or ":" in user:
         fault = "a password of its own" if place else "no host"
@@ -68,3 +77,21 @@ def url_with_password(url: str, file: Path | None, *, name: str) -> str:
         )
     password = quote(read_secret(file, variable), safe="")
     return parts._replace(netloc=f"{user}:{password}@{place}").geturl()
+
+
+def _split(url: str, variable: str, schemes: Sequence[str]) -> SplitResult:
+    """Return the parts of a URL.
+
+    Raises:
+        ValueError: it has none of the schemes, or its host or port cannot be read.
+    """
+    shown = f"{variable}={hide_credentials(url)}"
+    legal = ", ".join(f"{scheme}://" for scheme in schemes)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"{shown} cannot be read: {error}") from None
+    if parts.scheme not in schemes or not url.startswith(f"{parts.scheme}://"):
+        raise ValueError(f"{shown} is not legal: a URL begins with one of {legal}")
+    return parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -77,14 +78,38 @@ def test_a_file_of_another_user_is_refused(secrets: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_a_url_gets_the_password_of_its_file(url: str, whole: str, password: Path) -> None:
-    assert url_with_password(url, password, name="BROKER") == whole
-    assert url_with_password(url, None, name="BROKER") == url
+    name: Literal["DATABASE", "BROKER"] = "BROKER" if url.startswith("redis") else "DATABASE"
+    assert url_with_password(url, password, name=name) == whole
+    assert url_with_password(url, None, name=name) == url
+
+
+@pytest.mark.parametrize("with_file", [False, True])
+@pytest.mark.parametrize(
+    ("name", "url", "why"),
+    [
+        ("DATABASE", "garbage", "is not legal: .*sqlite://, postgresql://"),
+        ("DATABASE", "sqlite:trainyard.db", "is not legal: .*sqlite://"),
+        ("DATABASE", "mysql://me:secret@db/name", "is not legal: .*sqlite://, postgresql://"),
+        ("DATABASE", "postgresql+asyncpg://me@db/name", "is not legal"),
+        ("DATABASE", "postgresql://me@db:port/name", "cannot be read: .*'port'"),
+        ("BROKER", "postgresql://me@db/name", "is not legal: .*redis://, rediss://"),
+        ("BROKER", "amqp://:secret@broker", "is not legal"),
+        ("BROKER", "redis://[::1/0", "cannot be read"),
+        ("BROKER", "", "is not legal"),
+    ],
+)
+def test_a_url_of_another_kind_is_named_with_what_is_legal(
+    name: Literal["DATABASE", "BROKER"], url: str, why: str, password: Path, *, with_file: bool
+) -> None:
+    with pytest.raises(ValueError, match=f"^TRAINYARD_{name}_URL=.*{why}") as refused:
+        url_with_password(url, password if with_file else None, name=name)
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("url", "fault"),
     [
-        ("redis://:secret@redis:6379/0", "has a password of its own"),
+        ("postgresql://:secret@db:5432/name", "has a password of its own"),
         ("postgresql://me:@db/name", "has a password of its own"),
         ("sqlite:///trainyard.db", "has no host"),
         ("postgresql:///name?host=/run", "has no host"),
