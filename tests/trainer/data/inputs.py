@@ -44,9 +44,9 @@ def write_unicode_jsonl(root: Path, documents: Sequence[str]) -> dict[str, Any]:
 
 def write_two_gzips(root: Path, documents: Sequence[str]) -> dict[str, Any]:
     half = len(documents) // 2
-    for name, some in (("a", documents[:half]), ("b", documents[half:])):
+    for name, some in (("a.jsonl.gz", documents[:half]), ("b.JSONL.GZ", documents[half:])):
         lines = "".join(json.dumps({"text": text}) + "\n" for text in some)
-        (root / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+        (root / name).write_bytes(gzip.compress(lines.encode()))
     return {"source": "jsonl", "path": "data:."}
 
 
@@ -67,7 +67,7 @@ def write_hub_folder(root: Path, documents: Sequence[str]) -> dict[str, Any]:
     half = len(documents) // 2
     content = {
         "train-00000-of-00002.parquet": documents[:half],
-        "train-00001-of-00002.parquet": documents[half:],
+        "train-00001-of-00002.Parquet": documents[half:],
         "test-00000-of-00001.parquet": ["not to be trained on"],
     }
     for number, (name, some) in enumerate(content.items()):

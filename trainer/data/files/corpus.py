@@ -39,6 +39,11 @@ class InputFile:
         return json.dumps([self.name, *self.stamp]).encode() + b"\n"
 
 
+def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
+    """Return whether a name has one of the endings (in small letters), in any case of letters."""
+    return name.lower().endswith(endings)
+
+
 @dataclass(frozen=True)
 class Corpus:
     """The files of one input.

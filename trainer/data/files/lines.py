@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
 from trainer.data.files import reader
-from trainer.data.files.corpus import Corpus, InputFile
+from trainer.data.files.corpus import Corpus, InputFile, has_ending
 from trainer.data.files.reader import Slice, Text
 
 # In the standard library from Python 3.14; before in the package backports.zstd.
@@ -108,14 +108,14 @@ class JsonLines:
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
         """Yield ranges of bytes; a compressed file is one slice, because it cannot seek."""
-        if file.name.endswith(COMPRESSED):
+        if has_ending(file.name, COMPRESSED):
             return iter([Slice(file, 0, file.size, file.size)])
         return _byte_ranges(file)
 
     def texts(self, part: Slice) -> Iterator[Text]:
         """Yield the text of each line; empty ones are left out."""
         with self.corpus.open(part.file) as file:
-            if part.file.name.endswith(COMPRESSED):
+            if has_ending(part.file.name, COMPRESSED):
                 with self._decompressed(part.file, file) as lines:
                     yield from self._texts(part.file, lines, 0, sys.maxsize)
             else:
@@ -127,7 +127,7 @@ class JsonLines:
 
     @contextmanager
     def _decompressed(self, file: InputFile, opened: io.FileIO) -> Iterator[IO[bytes]]:
-        gzipped = file.name.endswith(".gz")
+        gzipped = has_ending(file.name, ".gz")
         try:
             with gzip.GzipFile(fileobj=opened) if gzipped else zstd.ZstdFile(opened) as content:
                 yield io.BufferedReader(content, BLOCK_BYTES)

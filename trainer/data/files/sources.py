@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from trainer.data.files.corpus import Corpus, InputFile
+from trainer.data.files.corpus import Corpus, InputFile, has_ending
 from trainer.data.files.lines import JsonLines, TextFiles
 from trainer.data.files.places import real, resolve
 from trainer.data.files.reader import Part, Reader, Text, grouped
@@ -82,12 +82,12 @@ class Source:
         kind = self.data.source
         if kind in {"corpus", "text"}:
             return TextFiles(self.corpus, utf8=self.data.tokenizer != "byte")
-        if kind == "jsonl" or file.name.endswith(JSON_LINES):
+        if kind == "jsonl" or has_ending(file.name, JSON_LINES):
             return JsonLines(self.corpus, self.data.text_field)
         # Lazy: importing pyarrow takes longer than all other imports together.
         from trainer.data.files import tables
 
-        table = tables.Arrow if file.name.endswith(".arrow") else tables.Parquet
+        table = tables.Arrow if has_ending(file.name, ".arrow") else tables.Parquet
         return table(self.corpus, self.data.text_field)
 
 
@@ -185,7 +185,7 @@ def _is_not_hidden(path: Path) -> bool:
 
 
 def _is_of_kind(path: Path, *, endings: tuple[str, ...]) -> bool:
-    return _is_not_hidden(path) and (path.name.endswith(endings) or path.is_dir())
+    return _is_not_hidden(path) and (has_ending(path.name, endings) or path.is_dir())
 
 
 WANTED: Mapping[str, Callable[[Path], bool]] = {
