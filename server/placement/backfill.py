@@ -50,26 +50,13 @@ class Keeper:
         grows with time, so the first time is found by bisection; times at which the group has fewer
         slots than the job needs are skipped.
         """
-        ends = [(holding.ends_at, holding) for holding in self.holdings]
-        return self._start(ends, [(k, k.earliest_start) for k in self.ahead])
-
-    @cached_property
-    def is_estimated(self) -> bool:
-        """Whether its earliest start rests on estimates, so that it may fit before."""
-        ends = [(holding.ends_by, holding) for holding in self.holdings]
-        known = [(k, None if k.is_estimated else k.earliest_start) for k in self.ahead]
-        return self._start(ends, known) != self.earliest_start
-
-    def _start(
-        self,
-        ends: Sequence[tuple[datetime | None, Holding]],
-        starts: Sequence[tuple[Keeper, datetime | None]],
-    ) -> datetime | None:
-        """Return the first time with which it fits, from ends and the starts of jobs ahead."""
         if len(self.ahead) >= MOST_KEEPERS:
             return None
+        starts = [(keeper, keeper.earliest_start) for keeper in self.ahead]
         events: list[tuple[datetime, Mapping[str, int]]] = [
-            (end, self._gain(holding)) for end, holding in ends if end is not None
+            (end, self._gain(holding))
+            for holding in self.holdings
+            if (end := holding.ends_at or holding.ends_by) is not None
         ]
         events += [(start, {}) for _, start in starts if start is not None]
         events = [(_AT_ONCE, {}), *sorted(events, key=lambda event: event[0])]
@@ -78,15 +65,37 @@ class Keeper:
         enough = bisect_left(list(totals)[1:], self.demand.slots)
 
         def fits(number: int) -> bool:
-            freed: Counter[str] = Counter()
-            for _, gain in events[: number + 1]:
-                freed.update(gain)
-            groups = without(self.groups, closed_before(events[number][0], starts))
-            return fits_with(self.demand, groups, units=self.units, freed=freed)
+            freed = (gain for _, gain in events[: number + 1])
+            return self._fits(freed, closed_before(events[number][0], starts))
 
         numbers = range(enough, len(events))
         found = bisect_left(numbers, True, key=fits)
         return events[numbers[found]][0] if found < len(numbers) else None
+
+    @cached_property
+    def is_estimated(self) -> bool:
+        """Whether its earliest start rests on estimates: by what is certain it fits later.
+
+        Never earlier, because no end is expected after the one that is certain.
+        """
+        start = self.earliest_start
+        if start is None:
+            return False
+        freed = (
+            self._gain(holding)
+            for holding in self.holdings
+            if holding.ends_by is not None and holding.ends_by <= start
+        )
+        certain = [(k, None if k.is_estimated else k.earliest_start) for k in self.ahead]
+        return not self._fits(freed, closed_before(start, certain))
+
+    def _fits(self, gains: Iterable[Mapping[str, int]], closed: set[str]) -> bool:
+        """Return whether it fits with the slots that ends free, without the nodes of others."""
+        freed: Counter[str] = Counter()
+        for gain in gains:
+            freed.update(gain)
+        groups = without(self.groups, closed)
+        return fits_with(self.demand, groups, units=self.units, freed=freed)
 
     def _gain(self, holding: Holding) -> dict[str, int]:
         usable = holding.usable_by(self.demand, self.offers)

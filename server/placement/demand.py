@@ -181,10 +181,11 @@ class Holding:
             offer = offers.get(node)
             if offer is None:
                 continue
-            apart = offer.partitions if whole else ()
-            count = sum(slot in offer.indices and slot not in apart for slot in slots)
-            if count:
-                found[node] = count
+            usable = offer.indices.intersection(slots)
+            if whole and offer.partitions:
+                usable = usable.difference(offer.partitions)
+            if usable:
+                found[node] = len(usable)
         return found
 
 
