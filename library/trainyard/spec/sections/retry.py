@@ -28,7 +28,8 @@ class RetrySection(SpecModel):
         FailureReason.TRAINER_ERROR,
     )
     """Failures that are retried; a launch that its node put back always is. `trainer_error` stands
-    for `program_error` too."""
+    for `program_error` too. `out_of_memory`, `data_error`, `not_allowed`, `program_start_error` and
+    `disk_limit` never are."""
     node_lost_after_seconds: Seconds = 600.0
     """Silence after which a node counts as lost although nothing proves that its ranks ended."""
 

@@ -13955,7 +13955,8 @@ export interface components {
             /**
              * On
              * @description Failures that are retried; a launch that its node put back always is. `trainer_error` stands
-             *     for `program_error` too.
+             *     for `program_error` too. `out_of_memory`, `data_error`, `not_allowed`, `program_start_error` and
+             *     `disk_limit` never are.
              * @default [
              *       "hang",
              *       "node_lost",
@@ -13995,7 +13996,8 @@ export interface components {
             /**
              * On
              * @description Failures that are retried; a launch that its node put back always is. `trainer_error` stands
-             *     for `program_error` too.
+             *     for `program_error` too. `out_of_memory`, `data_error`, `not_allowed`, `program_start_error` and
+             *     `disk_limit` never are.
              * @default [
              *       "hang",
              *       "node_lost",
