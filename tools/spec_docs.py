@@ -13,9 +13,9 @@ from trainyard.spec.sections.program import CodeSection, EnvironmentSection, Pro
 
 HEAD = """# The job spec
 
-A job spec is one TOML, YAML or JSON document. Every field but `program.command` has a default, so an
-empty document is a legal job; an unknown field, a wrong type, NaN and infinity are refused. A field
-is written by its dotted path, as in `trainyard submit job.toml --set training.steps=200`.
+A job spec is one TOML, YAML or JSON document. Every field but `program.command` has a default, so
+an empty document is a legal job; an unknown field, a wrong type, NaN and infinity are refused. A
+field is written by its dotted path, as in `trainyard submit job.toml --set training.steps=200`.
 """
 
 ENVIRONMENT_HEAD = """# Environment variables of a job
