@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from trainyard.base.model_base import SpecModel
 from trainyard.base.problems import Problem, named, unmatched
+from trainyard.run.failures import NEVER_RETRIED, FailureReason
 from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import LINEAR_LAYERS
 from trainyard.training.architectures import ARCHITECTURES
@@ -89,6 +90,18 @@ def _parts_of_names(
         )
 
 
+def retries(spec: JobSpec) -> Iterator[Problem]:
+    """Some failures are never retried, whatever a spec names."""
+    never = [reason for reason in spec.retry.on if reason in NEVER_RETRIED]
+    if never:
+        legal = ", ".join(reason for reason in FailureReason if reason not in NEVER_RETRIED)
+        yield Problem(
+            pointer="/retry/on",
+            detail=f"{named('on', spec.retry.on)}: {', '.join(never)} would come back in every "
+            f"retry, so none follows; legal: {legal}",
+        )
+
+
 def pipeline(spec: JobSpec) -> Iterator[Problem]:
     """Fields that cut a pipeline may serve another layout of the same job."""
     axes = spec.parallelism
@@ -126,7 +139,7 @@ def shrinking(spec: JobSpec) -> Iterator[Problem]:
 
 
 Rule = Callable[[JobSpec], Iterator[Problem]]
-NEW_JOB_RULES: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed)
+NEW_JOB_RULES: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed, retries)
 """Rules that reject: no layout and no later change of a resume would use the field."""
 WARNING_RULES: tuple[Rule, ...] = (*NEW_JOB_RULES, pipeline, budget, shrinking)
 """Rules whose problems the plan lists as warnings."""

@@ -56,6 +56,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         'no_decay=["tok_embeddings", "attention_norm"]: no layer has attention_norm in its name; '
         + LAYERS.replace("output", "tok_embeddings, output"),
     ),
+    (
+        {"retry": {"on": ["hang", "out_of_memory", "disk_limit"]}},
+        "/retry/on",
+        'on=["hang", "out_of_memory", "disk_limit"]: out_of_memory, disk_limit would come back in '
+        "every retry, so none follows; legal: non_finite_loss, loss_spike, checkpoint_error, hang, "
+        "node_lost, preempted, launch_error, trainer_error, program_error",
+    ),
 ]
 
 
