@@ -193,10 +193,17 @@ class _Line:
         except UnicodeDecodeError as error:
             self.refuse(f"is no UTF-8 at byte {error.start}: {_excerpt(repr(self.data))}")
         except (ValueError, RecursionError) as error:
-            self.refuse(f"is no JSON ({error}): {_excerpt(text)!r}")
+            self.refuse(f"is no JSON ({error}): {_excerpt(text)!r}{self._one_a_line(text)}")
         if record is not None and not isinstance(record, dict):
-            self.refuse(f"is no JSON object but {_excerpt(text)!r}")
+            self.refuse(f"is no JSON object but {_excerpt(text)!r}{self._one_a_line(text)}")
         return record
+
+    def _one_a_line(self, text: str) -> str:
+        """Return what helps where the first line begins a document that takes the whole file."""
+        if not self.at_start or (text != "{" and not text.startswith("[")):
+            return ""
+        each = "." if text == "{" else ".[]"
+        return f"; legal is one object a line, as of `jq -c '{each}'`"
 
     def refuse(self, what: str) -> NoReturn:
         """Raise DataError for this line, with file and line number."""

@@ -94,8 +94,10 @@ class Parquet(_Column):
     """Reads Parquet files, row group by row group."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield the row groups."""
+        """Yield the row groups; a file without rows needs no column, since writers give it none."""
         with self._opened(file) as parquet:
+            if parquet.metadata.num_rows == 0:
+                return
             column = self._check(file, parquet.schema_arrow)
             # Row-group metadata counts leaf columns: nested columns before it shift the index.
             leaf = [parquet.schema.column(i).path for i in range(len(parquet.schema))].index(
@@ -121,7 +123,8 @@ class Parquet(_Column):
                 columns=[self.text_field],
                 use_threads=False,
             ):
-                yield from self._texts(part.file, batch.column(0), row)
+                # By name: `a.b` selects the field of a struct `a` too.
+                yield from self._texts(part.file, batch.column(self.text_field), row)
                 row += batch.num_rows
 
     @contextmanager
@@ -141,10 +144,13 @@ class Arrow(_Column):
     """Reads Arrow streams and files, record batch by record batch."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield the record batches."""
+        """Yield the record batches; a file without rows needs no column, as for Parquet."""
         with self._opened(file) as (schema, batches):
+            held = list(batches)
+            if not any(batch.num_rows for batch in held):
+                return
             column = self._check(file, schema)
-            sizes = [batch.column(column).nbytes for batch in batches]
+            sizes = [batch.column(column).nbytes for batch in held]
         for number, size in enumerate(sizes):
             yield Slice(file, number, number + 1, size)
 
