@@ -134,8 +134,8 @@ def fits_with(
         return len(offer.free) + freed.get(offer.node, 0)
 
     def by_free(group: Sequence[Offer]) -> list[Offer]:
-        # Thousands of times a round on all nodes: a key of numbers alone takes a fifth of the time.
-        room = [free(offer) for offer in group]
+        # Dozens of times a round on all nodes: a key of numbers alone takes a fifth of the time.
+        room = [len(offer.free) + freed.get(offer.node, 0) for offer in group]
         return [group[index] for index in sorted(range(len(group)), key=room.__getitem__)]
 
     return any(
