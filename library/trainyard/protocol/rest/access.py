@@ -37,7 +37,7 @@ class TokenRequest(SpecModel):
     name: JobName
     """What it is for."""
     kind: Literal["api", "join", "login"] = "api"
-    """`api` for people and programs, `join` for one new node, `login` for one browser login."""
+    """`api` for people and programs, `join` for a node or source, `login` for a browser login."""
     expires_in_seconds: Annotated[int, Field(ge=60, le=10 * 365 * 86_400)] | None = None
     """Lifetime; a year for `api`, an hour for `join`, ten minutes for `login` when absent, which is
     the most for that."""

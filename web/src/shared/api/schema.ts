@@ -15381,7 +15381,7 @@ export interface components {
             name: string;
             /**
              * Kind
-             * @description `api` for people and programs, `join` for one new node, `login` for one browser login.
+             * @description `api` for people and programs, `join` for a node or source, `login` for a browser login.
              * @default api
              * @enum {string}
              */
