@@ -112,7 +112,7 @@ def test_a_table_without_rows_needs_no_column(
     assert tokens == [BOS, *b"one", EOS, BOS, *b"two", EOS]
 
 
-def test_a_column_is_told_from_a_field_of_a_struct(root: Path) -> None:
+def test_a_column_is_not_taken_for_a_field_of_a_struct(root: Path) -> None:
     content = pa.table({"a": [{"b": "nested"}], "a.b": ["flat"]})
     pq.write_table(content, root / "input.parquet")
     data = {"source": "parquet", "path": "data:.", "text_field": "a.b"}
