@@ -112,14 +112,17 @@ test-all: setup browser ## Every test, the slow ones included
 	$(PYTEST)
 
 # torchtitan has an environment of its own, unless the variable names one.
-TITAN = .venv-titan/.torchtitan-0.2.2
+TITAN = .venv-titan/.torchtitan-0.3.0
 TRAINYARD_TEST_TORCHTITAN ?= $(CURDIR)/.venv-titan/bin/python
 
 $(CURDIR)/.venv-titan/bin/python: $(TITAN)
 
-$(TITAN): constraints.txt
+# Without our fsspec: torchtitan needs datasets < 4.8, and these an older one.
+$(TITAN): constraints.txt | $(STAMP)
 	@test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet -c constraints.txt torch torchtitan==0.2.2
+	$(@D)/bin/python -m pip install --quiet -c constraints.txt torch
+	grep -v '^fsspec==' constraints.txt | \
+		$(BIN)/uv pip install --quiet --python $(@D)/bin/python -c - torch torchtitan==0.3.0
 	@touch $@
 
 test-programs: setup $(TRAINYARD_TEST_TORCHTITAN) ## Stop and resume each example program under a whole control plane

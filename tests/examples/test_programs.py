@@ -33,7 +33,7 @@ STOP, END = 16, 22
 SECONDS = 250.0
 
 TITAN = os.environ.get("TRAINYARD_TEST_TORCHTITAN")
-"""The Python of an environment with torchtitan 0.2.2."""
+"""The Python of an environment with torchtitan 0.3.0."""
 NO_TITAN = "TRAINYARD_TEST_TORCHTITAN names no Python with torchtitan"
 
 Launch = Callable[[int, Path, list[str]], None]
