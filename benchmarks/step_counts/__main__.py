@@ -1,4 +1,4 @@
-"""Counts a step of Llama 8B on eight ranks that are not there, of ours and of torchtitan 0.2.2.
+"""Counts a step of Llama 8B on eight ranks that are not there, of ours and of torchtitan 0.3.0.
 
 Counts follow from shapes and code alone, and are the same on every machine
 (docs/performance.md lists what is counted). Without an interpreter that has torchtitan
@@ -24,6 +24,8 @@ from benchmarks.report import emit
 from benchmarks.step_counts.trainer_step import count
 
 RANKS, SEQ_LEN = 8, 2048
+BACKEND = "--parallelism.spmd_backend=partial_dtensor"
+"""The FSDP of torch 2.13 cannot read the annotations of the default, `spmd_types`."""
 ROOT = Path(__file__).parents[2]
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
 NOT_ABOVE = (
@@ -45,13 +47,11 @@ class Case:
     options: tuple[str, ...]
     sequences: int
     """Of a step, one a data-parallel rank."""
-    param_dtype: str = "bfloat16"
 
 
 CASES = {
     "fsdp_8": Case({}, (), 8),
-    # torchtitan computes in the type of its weights where FSDP does not cast them.
-    "tp_8": Case({"tp": 8}, ("--parallelism.tensor_parallel_degree=8",), 1, "float32"),
+    "tp_8": Case({"tp": 8}, ("--parallelism.tensor_parallel_degree=8",), 1),
     "hsdp_2x4": Case(
         {"dp_replicate": 2, "dp_shard": 4},
         ("--parallelism.data_parallel_replicate_degree=2",),
@@ -65,7 +65,7 @@ def document(case: Case, layers: int) -> dict[str, Any]:
     return {
         "model": {"size": "8B", "n_layers": layers},
         "training": {"seq_len": SEQ_LEN, "micro_batch_size": 1}
-        | {"global_batch_size": case.sequences, "param_dtype": case.param_dtype},
+        | {"global_batch_size": case.sequences, "param_dtype": "bfloat16"},
         "parallelism": case.axes,
         "lr_schedule": {"warmup_steps": 0},
         "resources": {"world_size": RANKS, "device": "cpu"},
@@ -78,7 +78,7 @@ def count_torchtitan(python: Path, case: Case, layers: int) -> dict[str, Any]:
     Raises:
         RuntimeError: it could not be counted, with the end of what the interpreter printed.
     """
-    options = ["--activation_checkpoint.mode=none", *case.options]
+    options = [BACKEND, *case.options, "activation_checkpoint:none"]
     shape = {"layers": layers, "sequences": 1, "seq_len": SEQ_LEN}
     words = json.dumps({"ranks": RANKS, "options": options, **shape})
     # What the interpreter has in its own PYTHONPATH stays.

@@ -8,13 +8,13 @@ last line, JSON as well. Other ranks are a fake process group, memory fake tenso
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import os
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -42,20 +42,32 @@ def count(
         seq_len: tokens of each.
     """
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
+    # On a CPU it draws until the values of a tensor fit, and fake ones never do.
+    torch.nn.init.trunc_normal_ = lambda tensor, *_args, **_keywords: tensor
     runpy.run_path(str(ON_CPU))
-    config_module = importlib.import_module("torchtitan.config")
-    config = config_module.ConfigManager().parse_args(
+    parser = importlib.import_module("torchtitan.config").ConfigManager()
+    config = parser.parse_args(
         [
-            "--model.name=llama3",
-            "--model.flavor=8B",
+            "--module=llama3",
+            "--config=llama3_8b",
+            "--profiler.no_enable_profiling",
+            "--metrics.no_enable_tensorboard",
             f"--metrics.log_freq={LOG_EVERY}",
             f"--training.local_batch_size={sequences}",
             f"--training.seq_len={seq_len}",
             *options,
         ]
     )
-    shapes = importlib.import_module("torchtitan.models.llama3").llama3_args
-    shapes["8B"] = dataclasses.replace(shapes["8B"], n_layers=layers)
+    del config.model_spec.model.layers[layers:]
+    shard = config.model_spec.parallelize_fn
+
+    def shard_by_real_meshes(*words: Any, **keywords: Any) -> Any:
+        with unset_fake_temporarily():
+            return shard(*words, **keywords)
+
+    config.model_spec.parallelize_fn = shard_by_real_meshes
+    # It has neither data nor a tokenizer.
+    config.tokenizer = config.dataloader = SimpleNamespace(build=lambda **_: None)
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -63,10 +75,11 @@ def count(
             trainer = _trainer_class()(config)
         trainer.device = torch.device("cpu")  # with an index, it is another one to fake tensors
         tokens = torch.zeros(sequences, seq_len, dtype=torch.int64)
+        positions = torch.arange(seq_len).expand(sequences, seq_len)
 
         def step(number: int) -> None:
             trainer.step = number
-            trainer.train_step(iter([({"input": tokens}, tokens)]))
+            trainer.train_step(iter([({"input": tokens, "positions": positions}, tokens)]))
 
         with StepCounter():  # not printed: sharding is worked out in it
             step(LOG_EVERY + 1)
@@ -77,6 +90,8 @@ def count(
             # Inputs and their number alone are integers; floats lie where they are moved to.
             moved = any(isinstance(word, torch.device) for word in words)
             if moved and tensor.dtype == torch.int64:
+                if not counter.counts["host-device copies"]:
+                    del counter.counts["host syncs"]  # labels are counted on the host until here
                 counter.count_copy_to_device(tensor)
             return to(tensor, *words, **keywords)
 
@@ -86,18 +101,8 @@ def count(
 
 
 def _trainer_class() -> Any:
-    """Return torchtitan's trainer without data, and with meshes of real tensors."""
-    module = importlib.import_module("torchtitan.train")
-    get_train_spec = module.train_spec_module.get_train_spec
-
-    def without_data(name: str) -> Any:
-        return dataclasses.replace(
-            get_train_spec(name), build_tokenizer_fn=None, build_dataloader_fn=None
-        )
-
-    module.train_spec_module.get_train_spec = without_data
-    # On a CPU it draws until the values of a tensor fit, and fake ones never do.
-    torch.nn.init.trunc_normal_ = lambda tensor, *_args, **_keywords: tensor
+    """Return torchtitan's trainer with meshes of real tensors."""
+    module = importlib.import_module("torchtitan.trainer")
 
     class Trainer(module.Trainer):  # type: ignore[misc,name-defined]
         def init_distributed(self) -> Any:

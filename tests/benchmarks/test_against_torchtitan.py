@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.against_torchtitan import WAYS, last_step, spec_of, speed, steps_in
+from benchmarks.against_torchtitan import TITAN as OPTIONS
+from benchmarks.against_torchtitan import WAYS, Way, last_step, spec_of, speed, steps_in
 from benchmarks.launch import Mark, launch_and_watch
+from tests.examples.test_programs import NO_TITAN, PROGRAMS, TITAN
 from trainyard.run.record_files import append_record
 from trainyard.run.records import MetricRecord
 from trainyard.spec.job import parse_job_spec
@@ -27,6 +31,17 @@ print("step 1", flush=True)
 time.sleep(1)  # a first look that comes late takes nothing away from what is burnt
 burn = "import time\\n{BURN}\\nprint('step 2', flush=True); time.sleep(60)"
 subprocess.run([sys.executable, "-c", burn])
+"""
+ON_CPU = PROGRAMS / "torchtitan" / "on_cpu.py"
+SHAPES = """
+import json, runpy, sys
+runpy.run_path(sys.argv[1])  # without a GPU it cannot be imported as it is
+from torchtitan.config import ConfigManager
+job = ConfigManager().parse_args(sys.argv[2:])
+model, training, kept = job.model_spec.model, job.training, job.activation_checkpoint
+shapes = [model.dim, len(model.layers), model.vocab_size, training.local_batch_size]
+modes = [job.compile.enable, kept and type(kept).__qualname__]
+print(json.dumps([*shapes, training.seq_len, *modes]))
 """
 
 
@@ -75,3 +90,24 @@ def test_our_job_is_a_legal_one_of_torchtitans_shapes() -> None:
     job = parse_job_spec(spec_of(WAYS["eager"], 2, steps=2, log_every=1))
     assert (job.training.seq_len, job.training.global_batch_size, job.training.steps) == (512, 8, 2)
     assert (job.model.vocab_size, job.resources.world_size) == (2048, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(TITAN is None, reason=NO_TITAN)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_torchtitan_reads_the_shapes_of_our_job(way: Way, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(TITAN), "-c", SHAPES, str(ON_CPU), *OPTIONS, *way.titan],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    job = parse_job_spec(spec_of(way, 1, steps=2, log_every=1))
+    model, training = job.architecture, job.training
+    shapes = [model.dim, model.n_layers, model.vocab_size, training.micro_batch_size]
+    kept = {"none": None, "full": "FullAC.Config", "memory_budget": "MemoryBudgetAC.Config"}
+    assert json.loads(done.stdout.splitlines()[-1]) == [
+        *(*shapes, training.seq_len, job.compile.enabled is True),
+        kept[job.activation_checkpoint.mode],
+    ]

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 
 from benchmarks.one_rank import in_processes
-from benchmarks.step_counts.__main__ import CASES, RANKS, SEQ_LEN, above, document, with_totals
+from benchmarks.step_counts.__main__ import (
+    CASES,
+    RANKS,
+    SEQ_LEN,
+    Case,
+    above,
+    count_torchtitan,
+    document,
+    with_totals,
+)
 from benchmarks.step_counts.counter import StepCounter
 from benchmarks.step_counts.trainer_step import count
+from tests.examples.test_programs import NO_TITAN, TITAN
 from trainyard.planner.parameters import count_parameters
 from trainyard.spec.job import parse_job_spec
 
@@ -46,3 +59,18 @@ def test_a_step_on_fsdp_gathers_and_sums_each_weight_and_waits_for_nothing() -> 
     assert counts["products"] == 3 * (7 + 1)
     assert operations["replace_by_gradient"] == 1
     assert parse_job_spec(job).layout().world_size == RANKS
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(TITAN is None, reason=NO_TITAN)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_torchtitan_multiplies_as_much_as_ours(case: Case) -> None:
+    assert TITAN is not None
+    theirs = count_torchtitan(Path(TITAN), case, 1)["counts"]
+    [found] = in_processes(count, [(document(case, 1),)])
+    ours = found["counts"]
+    assert theirs["multiply-adds"] == ours["multiply-adds"]
+    assert theirs["attention"] == ours["attention"]
+    assert theirs.get("host syncs", 0) == 0
+    # Labels, their number, tokens and positions.
+    assert (theirs["host-device copies"], theirs["host-device bytes"]) == (4, 3 * 8 * SEQ_LEN + 8)
