@@ -23,6 +23,7 @@ import json
 import os
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -135,6 +136,12 @@ ON_CUDA = (
     ),
 )
 WAYS = {way.name: way for way in ON_CPU + ON_CUDA}
+
+
+def version_of(python: Path) -> str:
+    """Return the version of torchtitan that an interpreter has."""
+    words = [str(python), "-c", "import importlib.metadata as m; print(m.version('torchtitan'))"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def write_titan(folder: Path) -> None:
@@ -260,7 +267,7 @@ def _train(
 
 def compare(python: Path, ways: Iterable[Way], rounds: int, steps: int) -> bool:
     """Train in turn, and print the ratios of ours to torchtitan's for each way to train."""
-    passed = True
+    passed, version = True, version_of(python)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_titan(folder)
@@ -275,6 +282,7 @@ def compare(python: Path, ways: Iterable[Way], rounds: int, steps: int) -> bool:
                     target=way.targets.get(kind),
                     at_least=kind != "start",
                     packages=("torch",),
+                    torchtitan_version=version,
                     ranks=ranks,
                     ours=[round(value, 2) for value in mine],
                     torchtitan=[round(value, 2) for value in titans],

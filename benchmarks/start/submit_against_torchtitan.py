@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.against_torchtitan import WAYS, spec_of, titan_marks, write_titan
+from benchmarks.against_torchtitan import WAYS, spec_of, titan_marks, version_of, write_titan
 from benchmarks.control_plane.stack import PACKAGES, Running, stack
 from benchmarks.control_plane.submit_to_first_step import (
     Launched,
@@ -59,6 +59,7 @@ def measure(running: Running, python: Path, folder: Path, *, rounds: int, ranks:
         target=TARGET_SHARE,
         at_least=False,
         packages=PACKAGES,
+        torchtitan_version=version_of(python),
         submit_to_first_step_seconds=[round(job.total, 2) for job in jobs],
         torchtitan_seconds=[round(seconds, 2) for seconds in titans],
         phase_seconds=phase_medians(jobs),
