@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
@@ -12,16 +13,18 @@ Document = Mapping[str, Any]
 STYLE_PATH = "/docs.css"
 STYLE = """\
 :root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 20%, transparent); }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem;
+  overflow-wrap: anywhere; }
 code, pre { font: 13px/1.5 ui-monospace, monospace; }
 pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); }
-section { border-top: 1px solid var(--line); margin-top: 1.5rem; overflow-wrap: anywhere; }
+section { border-top: 1px solid var(--line); margin-top: 1.5rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0; }
 tr { border-top: 1px solid var(--line); }
 nav ul { columns: 22rem; list-style: none; padding: 0; }
 :target { outline: 2px solid; outline-offset: .4rem; }
 """
+CODE = re.compile(r"`([^`]+)`")
 LIMITS = {
     "minimum": "at least",
     "exclusiveMinimum": "above",
@@ -49,7 +52,7 @@ def _page(document: Document) -> Iterator[str]:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{title}</title><link rel="stylesheet" href="{STYLE_PATH}"></head><body>'
-        f"<h1>{title}</h1><p>{escape(info['description'])}</p>"
+        f"<h1>{title}</h1><p>{_text(info)}</p>"
         '<p>The same for programs: <a href="/openapi.json">/openapi.json</a>.</p>'
     )
     by_tag: dict[str, list[tuple[str, str, Document]]] = {}
@@ -152,7 +155,8 @@ def _table(title: str, rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _text(part: Document) -> str:
-    return escape(part.get("description", ""))
+    """Return a description; what stands between backticks is code."""
+    return CODE.sub(r"<code>\1</code>", escape(part.get("description", "")))
 
 
 def _type(schema: Document) -> str:

@@ -54,6 +54,8 @@ def test_the_page_shows_every_operation_and_schema(app: FastAPI, anonymous: Test
     assert page.blocked == []
     assert page.open == []
     assert len(set(page.ids)) == len(page.ids)
+    assert "`" not in reply.text
+    assert "<code>page_token</code>" in reply.text
     for path, methods in routes_of(app):
         for method in methods:
             is_shown = f"<code>{method} {path}</code></h3>" in reply.text
