@@ -6,6 +6,7 @@ import { plural } from "@/shared/format/numbers";
 import { MoreRows } from "@/shared/job/MoreRows";
 import { Button, ButtonLink } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
+import { cx } from "@/shared/ui/cx";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
 import { JOBS } from "@/shared/url/pages";
 import { usePageParams } from "@/shared/url/params";
@@ -24,14 +25,15 @@ export function JobsPage() {
     [change, filter],
   );
   const [picking, clear] = usePicking();
+  const isPicked = picking.picked.length > 0;
   useJobKeys();
   return (
     <>
       <title>Jobs · Trainyard</title>
-      <header className="page-header">
+      <header className={cx("page-header", isPicked && "jobs-picked")}>
         <h1>Jobs</h1>
         <div className="page-actions row">
-          {picking.picked.length > 0 && <Picked picking={picking} onClear={clear} />}
+          {isPicked && <Picked picking={picking} onClear={clear} />}
           <ButtonLink look="primary" to="/jobs/new">
             New job
           </ButtonLink>

@@ -70,17 +70,17 @@ function TokenRow({ token, onRevoke }: TokenRowProps) {
   return (
     <tr>
       <td className="token-name ellipsis">{token.name}</td>
-      <td>
+      <td className="token-kind">
         <Badge tone={TONES[token.kind]}>{token.kind}</Badge>
       </td>
-      <td className="number">
+      <td className="token-age number">
         <RelativeTime at={token.created_at} />
       </td>
-      <td className="number">
+      <td className="token-used number">
         {token.last_used_at ? <RelativeTime at={token.last_used_at} /> : "never"}
       </td>
-      <td className="number">{until(token.expires_at)}</td>
-      <td className="number">
+      <td className="token-ends number">{until(token.expires_at)}</td>
+      <td className="token-action number">
         {token.kind === "admin" ? (
           <span className="muted" title="python -m server admin-token replaces it">
             stays

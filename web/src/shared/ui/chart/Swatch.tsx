@@ -4,7 +4,7 @@ import { lookOf } from "./looks";
 export function Swatch({ slot }: { slot: number }) {
   const { colour, dash } = lookOf(slot);
   return (
-    <svg viewBox="0 0 28 8" width="28" height="8" aria-hidden="true">
+    <svg className="swatch" viewBox="0 0 28 8" width="28" height="8" aria-hidden="true">
       <line
         x1="0"
         y1="4"
