@@ -29,6 +29,7 @@ export function Shell() {
 
 function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
   useFeed();
+  useFocusOfPage();
   const nav = useShownPage();
   return (
     <>
@@ -61,6 +62,18 @@ function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
       </main>
     </>
   );
+}
+
+/** Give the focus to a page that replaced the one which had it: Tab begins there, not at the top. */
+function useFocusOfPage(): void {
+  const { pathname } = useLocation();
+  const shown = useRef(pathname);
+  useEffect(() => {
+    if (shown.current === pathname) return;
+    shown.current = pathname;
+    if (document.activeElement !== document.body) return;
+    document.getElementById("main")?.focus({ preventScroll: true });
+  }, [pathname]);
 }
 
 /** Keep the name of the open page in sight where the navigation is narrower than its names. */

@@ -53,6 +53,7 @@ function JobFacts({ job }: { job: Job }) {
           <RelativeTime at={job.size_change.at} isSentence />: {job.size_change.reason}
         </li>
       )}
+      <WhatFollows job={job} />
       {nodes.length > 0 && (
         <li title={nodes.join(", ")}>
           on {nodes.length > 2 ? `${count(nodes.length)} nodes` : nodes.join(" and ")}
@@ -82,6 +83,13 @@ function JobFacts({ job }: { job: Job }) {
       <TagsAndId job={job} />
     </ul>
   );
+}
+
+/** What a stop is for: that of a resize ends in another attempt. */
+function WhatFollows({ job }: { job: Job }) {
+  if (job.state !== "stopping" || !job.pending) return null;
+  const { dp_replicate, dp_shard, cp, tp, pp } = job.pending.layout;
+  return <li>then resumes on {plural(dp_replicate * dp_shard * cp * tp * pp, "slot")}</li>;
 }
 
 /** Where a run of another tool came from; it had no slots, nodes or priority here. */

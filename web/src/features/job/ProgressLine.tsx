@@ -66,6 +66,7 @@ export function ProgressLine({ job }: { job: Job }) {
 }
 
 function Time({ job, isActive }: { job: Job; isActive: boolean }) {
+  if (job.state === "stopping") return NONE;
   if (isActive) return duration(job.progress.seconds_left);
   // Pauses between attempts are no part of it.
   if (job.ended_at && job.active_seconds !== null) return duration(job.active_seconds);

@@ -86,7 +86,12 @@ function TokenRow({ token, onRevoke }: TokenRowProps) {
             stays
           </span>
         ) : (
-          <Button small look="quiet" onClick={() => onRevoke(token)}>
+          <Button
+            small
+            look="quiet"
+            aria-label={`Revoke ${token.name}`}
+            onClick={() => onRevoke(token)}
+          >
             Revoke
           </Button>
         )}
