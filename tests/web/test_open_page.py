@@ -51,6 +51,23 @@ def test_a_dialog_stays_and_shows_that_its_action_is_gone(theatre: Theatre, visi
     watched.forgive("409")
 
 
+def test_a_verb_whose_button_goes_away_leaves_the_focus_in_the_page(
+    theatre: Theatre, visit: Visit
+) -> None:
+    stage = theatre.scenes.running.stage
+    job = stage.submit(name="focused", resources={"priority": 9})
+    run = stage.start(job, seconds=1)
+    run.train(20, seconds_per_step=0.1)
+    page = visit(f"/jobs/{job}").page
+    stop = page.locator(".job-head").get_by_role("button", name="Stop", exact=True)
+    stop.press("Enter")
+    page.get_by_role("dialog").get_by_role("button", name="Stop", exact=True).press("Enter")
+    expect(stop).to_have_count(0)
+    expect(page.locator("#main")).to_be_focused()
+    run.save(kind="stop")
+    run.end("stopped")
+
+
 def test_a_launch_that_came_second_shows_the_refusal(theatre: Theatre, visit: Visit) -> None:
     job, run = stopped_job(theatre)
     watched = visit(f"/jobs/{job}?do=resume")

@@ -1,5 +1,5 @@
 // Buttons, and links that look like buttons.
-import type { ComponentProps } from "react";
+import { type ComponentProps, useLayoutEffect, useRef } from "react";
 import { Link, type LinkProps } from "react-router";
 import { cx } from "./cx";
 import "./Button.css";
@@ -11,14 +11,28 @@ interface Look {
   small?: boolean;
 }
 
-interface ButtonProps extends ComponentProps<"button">, Look {
+interface ButtonProps extends Omit<ComponentProps<"button">, "ref">, Look {
   /** A request is in flight: the button is disabled and keeps its width. */
   busy?: boolean;
 }
 
+/** Have the next Tab go to the first control of the page, below the navigation. */
+export function focusPage(): void {
+  document.getElementById("main")?.focus({ preventScroll: true });
+}
+
 export function Button({ look = "plain", small, busy, className, disabled, ...rest }: ButtonProps) {
+  const button = useRef<HTMLButtonElement>(null);
+  // A button that goes away with the focus, as that of a verb does, leaves it at the page's begin.
+  useLayoutEffect(() => {
+    const shown = button.current;
+    return () => {
+      if (document.activeElement === shown) focusPage();
+    };
+  }, []);
   return (
     <button
+      ref={button}
       type="button"
       {...rest}
       className={cx("button", `button-${look}`, small && "button-small", className)}

@@ -1,6 +1,6 @@
 // A modal dialog on the browser's own <dialog>: it traps the focus, closes on Esc, returns the focus.
 import { type ReactNode, useId, useLayoutEffect, useRef } from "react";
-import { Button, type ButtonLook } from "./Button";
+import { Button, type ButtonLook, focusPage } from "./Button";
 import { CommandLine } from "./CommandLine";
 import { InlineError } from "./Notice";
 import "./Dialog.css";
@@ -25,7 +25,11 @@ export function Dialog({ title, onClose, children, footer, wide, gone }: DialogP
   useLayoutEffect(() => {
     const opened = dialog.current;
     opened?.showModal();
-    return () => opened?.close();
+    return () => {
+      opened?.close();
+      // What opened it may be gone, as the button of a verb that has just been carried out.
+      if (document.activeElement === document.body) focusPage();
+    };
   }, []);
   return (
     // biome-ignore lint/a11y/useKeyWithClickEvents: Esc closes it, by the browser's own doing
