@@ -68,6 +68,16 @@ def test_a_verb_whose_button_goes_away_leaves_the_focus_in_the_page(
     run.end("stopped")
 
 
+def test_the_attempt_that_runs_is_shown_as_far_as_its_job(theatre: Theatre, visit: Visit) -> None:
+    run = theatre.scenes.running
+    page = visit(f"/jobs/{theatre.scenes.tale}?tab=attempts").page
+    reached = page.get_by_role("row", name="10 resumed").get_by_text(f"{run.step:,}", exact=True)
+    expect(reached).to_be_visible()
+    run.train(run.step + 3)
+    reached = page.get_by_role("row", name="10 resumed").get_by_text(f"{run.step:,}", exact=True)
+    expect(reached).to_be_visible()
+
+
 def test_a_launch_that_came_second_shows_the_refusal(theatre: Theatre, visit: Visit) -> None:
     job, run = stopped_job(theatre)
     watched = visit(f"/jobs/{job}?do=resume")

@@ -17,7 +17,7 @@ import { Elapsed } from "@/shared/ui/RelativeTime";
 import { Table } from "@/shared/ui/table/Table";
 import { AttemptDetails } from "./AttemptDetails";
 import { LineagePicture } from "./LineagePicture";
-import { barsOf, farthest } from "./lineage";
+import { barsOf, farthest, upToDate } from "./lineage";
 import "./attempts.css";
 
 const ROW_HEIGHT = 36;
@@ -35,7 +35,8 @@ export function Attempts({ job }: { job: Job }) {
   const reference = useReference(job);
   if (!attempts.data) return <Absent query={attempts} lines={8} />;
   const wanted = view.attempt;
-  const selected = attempts.data.find(({ number }) => number === wanted) ?? attempts.data[0];
+  const all = upToDate(attempts.data, job);
+  const selected = all.find(({ number }) => number === wanted) ?? all[0];
   if (!selected) {
     return (
       <EmptyState title="No attempt yet">
@@ -47,7 +48,7 @@ export function Attempts({ job }: { job: Job }) {
     <div className="stack">
       <AttemptTable
         jobId={job.id}
-        attempts={attempts.data}
+        attempts={all}
         selected={selected.number}
         onSelect={(number) => view.change({ attempt: number })}
       />

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
-import type { Attempt } from "@/shared/api/types";
-import { barsOf, parentNumber } from "./lineage";
+import type { Attempt, Job } from "@/shared/api/types";
+import { barsOf, parentNumber, upToDate } from "./lineage";
 
 function attempt(
   number: number,
@@ -11,6 +11,20 @@ function attempt(
   const parent_checkpoint_id = parent ? `job.a${parent[0]}.step-${parent[1]}` : null;
   return { number, start_step, last_step, parent_checkpoint_id, on_lineage } as Attempt;
 }
+
+test("the attempt that runs is as far as its job, one that ended as far as it came", () => {
+  const attempts = [
+    { ...attempt(2, [27, 29], [1, 27]), ended_at: null },
+    { ...attempt(1, [0, 27], null), ended_at: "2026-11-29T16:00:00Z" },
+  ];
+  const lastSteps = (number: number, step: number) =>
+    upToDate(attempts, { attempt: number, progress: { step } as Job["progress"] }).map(
+      ({ last_step }) => last_step,
+    );
+  expect(lastSteps(2, 41)).toEqual([41, 27]);
+  expect(lastSteps(2, 28)).toEqual([29, 27]);
+  expect(lastSteps(1, 41)).toEqual([29, 27]);
+});
 
 describe("lineage of attempts", () => {
   test("a straight line: each keeps what the next one did not take again", () => {

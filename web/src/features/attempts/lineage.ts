@@ -1,5 +1,5 @@
 // The lineage of a job as bars over its steps: who came from where, and what was left behind. Pure.
-import type { Attempt } from "@/shared/api/types";
+import type { Attempt, Job } from "@/shared/api/types";
 import { isOwn } from "@/shared/job/reference";
 
 export interface Bar {
@@ -17,6 +17,18 @@ export function parentNumber(checkpointId: string | null, jobId: string): number
   if (!isOwn(checkpointId, jobId)) return null;
   const match = /\.a(\d+)\.step-\d+$/.exec(checkpointId ?? "");
   return match ? Number(match[1]) : null;
+}
+
+/** Return the attempts, the one that runs with the step of its last point: no event brings that. */
+export function upToDate(
+  attempts: readonly Attempt[],
+  job: Pick<Job, "attempt" | "progress">,
+): readonly Attempt[] {
+  return attempts.map((attempt) =>
+    attempt.number === job.attempt && attempt.ended_at === null
+      ? { ...attempt, last_step: Math.max(attempt.last_step, job.progress.step) }
+      : attempt,
+  );
 }
 
 /**
