@@ -8,6 +8,7 @@ import { sessionQuery } from "@/shared/api/queries";
 import { Feed } from "@/shared/stream/feed";
 import { stream } from "@/shared/stream/stream";
 import { useStreamStatus } from "@/shared/stream/useStream";
+import { focusPage } from "@/shared/ui/Button";
 import { ErrorState } from "@/shared/ui/Notice";
 import { loginPath } from "@/shared/url/pages";
 import { ThemeToggle } from "./ThemeToggle";
@@ -72,7 +73,7 @@ function useFocusOfPage(): void {
     if (shown.current === pathname) return;
     shown.current = pathname;
     if (document.activeElement !== document.body) return;
-    document.getElementById("main")?.focus({ preventScroll: true });
+    focusPage();
   }, [pathname]);
 }
 
