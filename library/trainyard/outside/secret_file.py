@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import SplitResult, quote, urlsplit
 
-from trainyard.base.redaction import hide_credentials
+from trainyard.base.redaction import MASK
 
 SCHEMES = {
     "DATABASE": ("sqlite", "postgresql", "postgresql+psycopg"),
@@ -72,7 +72,7 @@ def url_with_password(url: str, file: Path | None, *, name: Literal["DATABASE", 
     if not place or ":" in user:
         fault = "a password of its own" if place else "no host"
         raise ValueError(
-            f"TRAINYARD_{name}_URL={hide_credentials(url)} has {fault}, and {variable} is set: "
+            f"TRAINYARD_{name}_URL={_masked(url)} has {fault}, and {variable} is set: "
             "legal with it is a URL such as scheme://user@host/path"
         )
     password = quote(read_secret(file, variable), safe="")
@@ -85,13 +85,22 @@ def _split(url: str, variable: str, schemes: Sequence[str]) -> SplitResult:
     Raises:
         ValueError: it has none of the schemes, or its host or port cannot be read.
     """
-    shown = f"{variable}={hide_credentials(url)}"
+    shown = f"{variable}={_masked(url)}"
     legal = ", ".join(f"{scheme}://" for scheme in schemes)
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise ValueError(f"{shown} cannot be read: {error}") from None
+        # Of a password with a slash the error would show the part before it, as a port.
+        is_cut = "@" in url and "@" not in url.partition("://")[2].partition("/")[0]
+        why = "a slash in its password is written %2F" if is_cut else error
+        raise ValueError(f"{shown} cannot be read: {why}") from None
     if parts.scheme not in schemes or not url.startswith(f"{parts.scheme}://"):
         raise ValueError(f"{shown} is not legal: a URL begins with one of {legal}")
     return parts
+
+
+def _masked(url: str) -> str:
+    """Return a URL without its credentials, whatever signs a password has that no URL may have."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{MASK}@{rest.rpartition('@')[2]}" if "@" in rest else url

@@ -95,6 +95,8 @@ def test_a_url_gets_the_password_of_its_file(url: str, whole: str, password: Pat
         ("BROKER", "postgresql://me@db/name", "is not legal: .*redis://, rediss://"),
         ("BROKER", "amqp://:secret@broker", "is not legal"),
         ("BROKER", "redis://[::1/0", "cannot be read"),
+        ("DATABASE", "mysql://me:a/secret@db/name", r"mysql://\*+@db/name cannot be read"),
+        ("DATABASE", "postgresql://me:secret/a@db/name", "cannot be read: a slash in its password"),
         ("BROKER", "", "is not legal"),
     ],
 )
