@@ -34,8 +34,11 @@ class Running:
     slots: int
     expected_end: float
     """Seconds from the beginning; `NEVER` where no end is expected."""
-    overtook_at: float = -NEVER
-    """Since when it waited, where it overtook the jobs ahead: for these it leaves once they fit."""
+    overtook: Waiting | None = None
+    """Its job as it waited, where it overtook the jobs ahead on an estimate alone: for these it
+    leaves once they fit."""
+    began_at: float = 0.0
+    """Seconds from the beginning."""
 
 
 class Line:
@@ -54,6 +57,52 @@ class Line:
         del line[bisect_left(line, _place(each))]
         if not line:
             del self._projects[each.job.project]
+
+    def lets_ahead(
+        self,
+        each: Running,
+        head: Waiting,
+        held: Mapping[str, int],
+        weights: Mapping[str, float],
+        *,
+        without: Collection[str],
+    ) -> bool:
+        """Return whether an attempt gives way to a job.
+
+        The job waited when the attempt began, and is ahead of the attempt's own, as if that waited
+        still and held nothing.
+
+        Args:
+            each: the attempt.
+            head: the job.
+            held: slots that each project holds.
+            weights: weight of each project.
+            without: ids of jobs that are left out.
+        """
+        own = each.overtook
+        if own is None or head.job.arrives_at > each.began_at:
+            return False
+        if own.job.project == head.job.project:
+            return _place(head)[:3] < _place(own)[:3]
+        left = {**held, own.job.project: held[own.job.project] - each.slots}
+        ranks = (self._rank(job, left, weights, without=without) for job in (head, own))
+        return next(ranks) < next(ranks)
+
+    def _rank(
+        self,
+        each: Waiting,
+        held: Mapping[str, int],
+        weights: Mapping[str, float],
+        *,
+        without: Collection[str],
+    ) -> tuple[int, float, float, str]:
+        """Return what a job is sorted by, also of one that is not in its line."""
+        project = each.job.project
+        line = self._projects.get(project, [])
+        ahead = (entry[-1] for entry in line[: bisect_left(line, _place(each))])
+        slots = sum(other.job.world_size for other in ahead if other.id not in without)
+        tag = (held.get(project, 0) + slots) / weights[project]
+        return -each.job.priority, tag, each.job.arrives_at, each.id
 
     def in_order(
         self, held: Mapping[str, int], weights: Mapping[str, float], *, without: Collection[str]
@@ -111,26 +160,16 @@ def head_behind(
     return None, set()
 
 
-def giving_way(running: Iterable[Running], since: float) -> int:
-    """Return the slots of what leaves for a job that waits since a time."""
-    return sum(each.slots for each in running if each.overtook_at >= since)
-
-
-def earliest_start(
-    size: int, free: int, running: Collection[Running], *, since: float = NEVER
-) -> float:
+def earliest_start(size: int, free: int, running: Collection[Running]) -> float:
     """Return when so many slots are free, if attempts end as expected and nothing else starts.
-
-    What gives way to the job counts as gone.
 
     Args:
         size: slots that a job needs.
         free: slots that are free now.
         running: what holds the others.
-        since: when the job was queued.
     """
-    ends = sorted((each.expected_end, each.slots) for each in running if each.overtook_at < since)
-    sums = accumulate((slots for _, slots in ends), initial=free + giving_way(running, since))
+    ends = sorted((each.expected_end, each.slots) for each in running)
+    sums = accumulate((slots for _, slots in ends), initial=free)
     return next(
         (
             end

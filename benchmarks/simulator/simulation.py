@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import compress
 from pathlib import Path
 
 from benchmarks.control_plane.servers import Store
@@ -28,7 +29,6 @@ from benchmarks.simulator.checks import (
     Running,
     Waiting,
     earliest_start,
-    giving_way,
     head_behind,
 )
 from benchmarks.simulator.cluster import (
@@ -289,8 +289,15 @@ class Simulation:
         now, leaving = self._clock.seconds, []
         for attempt in attempts:
             left = attempt.ends_at - now
-            leaving.append((attempt.placed, attempt.job, 1 - left / attempt.job.seconds))
-            job = replace(attempt.job, arrives_at=now, seconds=left)
+            part = left / attempt.job.seconds
+            expected = attempt.job.expected_seconds
+            job = replace(
+                attempt.job,
+                arrives_at=now,
+                seconds=left,
+                expected_seconds=expected and expected * part,
+            )
+            leaving.append((attempt.placed, attempt.job, 1 - part))
             waiting = self._waiting[attempt.placed.job_id] = Waiting(attempt.placed.job_id, job)
             self._line.add(waiting)
             self._waiting_by_project[job.project] += 1
@@ -303,6 +310,9 @@ class Simulation:
         ids = {each.job_id for each in placed}
         head, behind = head_behind(order, ids)
         running = [attempt.running for attempt in self._attempts.values()]
+        leaves = [head is not None and self._lets_ahead(each, head, ungrouped) for each in running]
+        freed = sum(compress((each.slots for each in running), leaves))
+        running = [each for each, leaving in zip(running, leaves, strict=True) if not leaving]
         free = self._free - sum(self._waiting[job_id].job.world_size for job_id in ids - behind)
         for each in placed:
             self._begin(each, behind)
@@ -310,12 +320,15 @@ class Simulation:
             self._head = None
             return
         now, size = self._clock.seconds, head.job.world_size
-        started = [self._attempts[p.attempt_id].running for p in placed]
         ahead = [self._attempts[p.attempt_id].running for p in placed if p.job_id not in behind]
-        since = head.job.arrives_at
-        without = earliest_start(size, free, [*running, *ahead], since=since)
-        self._note_kept(self._free + giving_way([*running, *started], since) >= size)
-        with_all = earliest_start(size, self._free, [*running, *started], since=since)
+        without = earliest_start(size, free + freed, [*running, *ahead])
+        for begun in (self._attempts[p.attempt_id].running for p in placed):
+            if begun.overtook is None:
+                running.append(begun)
+            else:
+                freed += begun.slots
+        with_all = earliest_start(size, self._free + freed, running)
+        self._note_kept(self._free + freed >= size)
         if size <= free and len(placed) < MOST_STARTED:
             self.record.violations.append(f"{head.job.name} fits and waits, at {now:.2f} s")
         elif with_all > without:
@@ -324,12 +337,15 @@ class Simulation:
             )
         self._follow_head(head, with_all)
 
+    def _lets_ahead(self, each: Running, head: Waiting, ungrouped: set[str]) -> bool:
+        return self._line.lets_ahead(each, head, self._held, self._trace.weights, without=ungrouped)
+
     def _begin(self, placed: Placed, behind: set[str]) -> None:
         waited, now = self._waiting.pop(placed.job_id), self._clock.seconds
         self._line.remove(waited)
         job = waited.job
         expected = NEVER if job.expected_seconds is None else now + job.expected_seconds
-        running = Running(job.world_size, expected, job.arrives_at if placed.gives_way else -NEVER)
+        running = Running(job.world_size, expected, waited if placed.gives_way else None, now)
         attempt = _Attempt(placed, job, now, now + job.seconds, running)
         self._attempts[placed.attempt_id] = attempt
         heapq.heappush(self._ends, (now + job.seconds, placed.attempt_id))

@@ -77,6 +77,7 @@ class _Held(NamedTuple):
     priority: int
     preemptible: int
     queued_at: _StoredTime | None
+    project: str
     progress: str
     """As stored. The last field: it changes with each report, the others hardly ever."""
 
@@ -105,6 +106,7 @@ _HELD = of_held(
         jobs.c.priority,
         type_coerce(jobs.c.preemptible, Integer),
         type_coerce(jobs.c.queued_at, Text),
+        jobs.c.project,
         type_coerce(jobs.c.progress, Text),
     )
     .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
@@ -165,6 +167,7 @@ class _Attempt:
                 _time(first.first_step_at) if may_leave else None,
                 _time(first.placed_at) if may_leave and first.gives_way else None,
                 _time(first.queued_at),
+                project=first.project,
             ),
             is_paced=runs and first.job_state == JobState.RUNNING,
             leaves_until=overdue_at if ordered and not silent else None,
@@ -193,7 +196,7 @@ class _Attempt:
         held = self.holding
         of_job = (held.job_id, held.priority, held.first_step_at, held.overtook_at, held.queued_at)
         # `replace` takes longer.
-        return Holding(held.shares, min(ends), held.attempt_id, *of_job, ends_by)
+        return Holding(held.shares, min(ends), held.attempt_id, *of_job, ends_by, held.project)
 
 
 def _to_come(time: datetime | None, now: datetime) -> datetime | None:

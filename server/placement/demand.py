@@ -150,22 +150,44 @@ class Holding:
     """When it began to train; None before, and where no waiting job may make it leave."""
     overtook_at: datetime | None = None
     """When it was placed, of an attempt that was backfilled on an estimate alone, so that it leaves
-    for the jobs that were ahead of it then; None for others."""
+    for the jobs that are ahead of its own; None for others."""
     queued_at: datetime | None = None
     """Since when its job waited for it."""
     ends_by: datetime | None = None
     """End that rests on no estimate: its bound, or that after an order to leave; None without."""
+    project: str = DEFAULT_PROJECT
+    """Of its job."""
+    tag: float = 0.0
+    """Of an attempt that was backfilled on an estimate alone, the tag of its job if it waited
+    still."""
+
+    @property
+    def slots(self) -> int:
+        """Slots that it holds on all its nodes."""
+        return sum(map(len, self.shares.values()))
 
     def gives_way_to(self, job: QueuedJob) -> bool:
-        """Return whether it overtook a job on an estimate, which was ahead of it in the queue."""
-        return self.overtook(job.queued_at, job.priority, own_priority=self.priority)
+        """Return whether it overtook, on an estimate alone, a job that is ahead of its own.
 
-    def overtook(self, queued_at: datetime | None, priority: int, *, own_priority: int) -> bool:
-        """Return whether it gives way to a job with a priority that waits since a time."""
-        if self.overtook_at is None or queued_at is None or priority < own_priority:
+        Its own job is compared as if it waited still. Once it has left, its place is behind that
+        one, so it does not take the slots back.
+        """
+        if not self.overtook(job.queued_at):
             return False
-        own = self.overtook_at if priority > own_priority else self.queued_at or self.overtook_at
-        return queued_at <= own
+        if job.priority != self.priority:
+            return job.priority > self.priority
+        rank, own = (job.queued_at, job.id), (self.queued_at or self.overtook_at, self.job_id)
+        if job.project == self.project:  # the tag of the job that waits counts the slots held here
+            return rank < own
+        return (job.tag, *rank) < (self.tag, *own)
+
+    def overtook(self, queued_at: datetime | None) -> bool:
+        """Return whether a job waited since a time when this one was backfilled on an estimate."""
+        return (
+            self.overtook_at is not None
+            and queued_at is not None
+            and (queued_at <= self.overtook_at)
+        )
 
     def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
         """Return how many slots of each node a demand could use once the attempt has ended.
@@ -211,6 +233,8 @@ class QueuedJob:
     """Project whose quotas it counts towards."""
     queued_at: datetime | None = None
     """Since when it waits."""
+    tag: float = 0.0
+    """Slots for its weight that its project holds in the job's turn."""
     preemptible: bool = True
     """Whether another job may make it leave."""
 

@@ -60,7 +60,7 @@ def victims(
     Args:
         groups: sets of nodes that the job may span, without those that jobs ahead keep.
         job: the job that waits: attempts of lower priority leave, and those that overtook it on an
-            estimate alone, which leave first.
+            estimate alone and are behind it, which leave first.
         units: for each of them the number of slots of which each share is a multiple.
         holdings: what attempts hold.
         offers: all nodes by name.
@@ -142,7 +142,7 @@ def _one_by_one(
 def _cost(chosen: Sequence[_Candidate]) -> tuple[list[int], int, float]:
     """Return what a set of victims costs: compared by priorities, then slots, then age."""
     priorities = sorted((c.rank for c in chosen), reverse=True)
-    slots = sum(len(slots) for c in chosen for slots in c.holding.shares.values())
+    slots = sum(c.holding.slots for c in chosen)
     return priorities, slots, sum(map(_age, chosen))
 
 

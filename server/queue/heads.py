@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, bindparam, select, update
 
@@ -13,7 +13,8 @@ from server.database.queue_tables import demands
 from server.database.tables import jobs
 from server.events.notices import notify_all
 from server.placement.decide import Decisions
-from server.queue.order import read_shares
+from server.placement.demand import Holding, QueuedJob
+from server.queue.order import ProjectShare, read_shares
 from server.queue.scheduling_queue import GroupedJob, SchedulingQueue
 from server.subject import Subject
 from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
@@ -52,6 +53,8 @@ class Heads:
     """All demands that wait, also those of which no job is here."""
     next_turn: int | None
     """Where the demands of the next round begin; None where all are here."""
+    shares: Mapping[str, ProjectShare]
+    """What each project holds and may hold."""
 
 
 def read_heads(
@@ -76,7 +79,8 @@ def read_heads(
     queue.update(connection, sizes, with_quota=with_quota)
     first = min(free_slots + 1, FIRST_AT_ONCE)
     most = min(max(free_slots + 1, NOTIFIED), GROUP_AT_ONCE, max(1, HEADS_AT_ONCE // len(sizes)))
-    rows, complete = queue.first(read_shares(connection), limit=first, of_group=most)
+    shares = read_shares(connection)
+    rows, complete = queue.first(shares, limit=first, of_group=most)
     different = dict.fromkeys(row.shape for row in rows)
     chosen, next_turn = _in_turn(different.keys(), queue)
     complete = sum(row.shape in chosen for row in rows[:complete])
@@ -84,7 +88,39 @@ def read_heads(
     here, last = Counter(row.group for row in rows), {row.group: row.id for row in rows}
     cut = frozenset(last[group] for group, count in here.items() if count < queue.size(group))
     stored = connection.execute(select(demands.c.key, demands.c.reason))
-    return Heads(rows, dict(stored.all()), cut, complete, different.keys(), next_turn)
+    return Heads(rows, dict(stored.all()), cut, complete, different.keys(), next_turn, shares)
+
+
+def tagged(
+    queue: SchedulingQueue, heads: Heads, *, holdings: Sequence[Holding]
+) -> tuple[Sequence[QueuedJob], Sequence[Holding]]:
+    """Return the heads as they are placed, and what attempts hold, with tags where they matter.
+
+    Tags decide which jobs those give way to that were backfilled on an estimate alone.
+
+    Args:
+        queue: the jobs.
+        heads: the first ones of them.
+        holdings: what attempts hold.
+    """
+    jobs = [row.queued for row in heads.rows]
+    if not any(holding.overtook_at for holding in holdings):
+        return jobs, holdings
+
+    def tag(each: QueuedJob | Holding, job_id: str, *, held: int = 0) -> float:
+        return queue.tag(
+            each.project,
+            heads.shares.get(each.project, ProjectShare()),
+            priority=each.priority,
+            queued_at=each.queued_at,
+            job_id=job_id,
+            held=held,
+        )
+
+    return [replace(job, tag=tag(job, job.id)) for job in jobs], [
+        replace(each, tag=tag(each, each.job_id, held=each.slots)) if each.overtook_at else each
+        for each in holdings
+    ]
 
 
 def _in_turn(

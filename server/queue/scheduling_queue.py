@@ -9,6 +9,7 @@ counts as many, the same ones. Where it counts fewer, some have left.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,13 @@ class _Line:
             self.all.append(place)
             self.by_group[row.group].append(place)
             ahead += row.slots if row.slots <= largest else 0
+        self.slots = ahead
+
+    def slots_ahead(self, priority: int, queued_at: datetime | None, job_id: str) -> int:
+        """Return the slots that are counted ahead of a job, which need not be here."""
+        own = -priority, queued_at, job_id
+        index = bisect_left(self.all, own, key=lambda place: (place[0], *place[2:4]))
+        return self.all[index][1] if index < len(self.all) else self.slots
 
 
 class SchedulingQueue:
@@ -188,6 +196,31 @@ class SchedulingQueue:
         for group, of_lines in lanes.items():
             turns += _turns(of_lines, of_group)[here[group] :]
         return [turn[4] for turn in sorted(turns)], complete
+
+    def tag(
+        self,
+        project: str,
+        share: ProjectShare,
+        *,
+        priority: int,
+        queued_at: datetime | None,
+        job_id: str,
+        held: int = 0,
+    ) -> float:
+        """Return the tag of a job that waits, or of one that runs, as if it waited still.
+
+        Args:
+            project: name of its project.
+            share: what the project holds and may hold.
+            priority: its priority.
+            queued_at: since when it waits.
+            job_id: its id.
+            held: slots that it holds itself.
+        """
+        ahead = 0
+        if project in self._projects:
+            ahead = self._line(project, share).slots_ahead(priority, queued_at, job_id)
+        return (share.held - held + ahead) / share.weight
 
     def _line(self, project: str, share: ProjectShare) -> _Line:
         line = self._lines.get(project)

@@ -19,7 +19,7 @@ from server.placement.quotas import Quota
 from server.projects.quotas import read_quotas
 from server.projects.usage import ReadUsage, read_usage
 from server.queue.groups import enter_groups, learn_durations, put_off
-from server.queue.heads import explain, note_turn, read_heads
+from server.queue.heads import explain, note_turn, read_heads, tagged
 from server.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
 from server.scheduling.awaited_operations import held_back
 from server.scheduling.dispatch import Dispatcher
@@ -95,12 +95,12 @@ class Placer:
             heads = read_heads(
                 connection, self.queue, sizes=sizes, with_quota=quotas.keys(), free_slots=free
             )
-        queue = [row.queued for row in heads.rows]
+        queue, holdings = tagged(self.queue, heads, holdings=self._doubted(capacity.holdings, now))
         settings = context.settings
         decisions = decide(
             queue,
             offers,
-            holdings=self._doubted(capacity.holdings, now),
+            holdings=holdings,
             now=now,
             preempt_after=timedelta(seconds=settings.preempt_after_seconds)
             if settings.preemption

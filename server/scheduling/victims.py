@@ -42,17 +42,12 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
             return 0
         query = select(jobs.c.id, jobs.c.priority).where(jobs.c.id.in_(victim_ids))
         priorities = {row.id: row.priority for row in connection.execute(query)}
-        overtook = {
-            victim.job_id
-            for victim in leaving
-            if victim.job_id in priorities
-            and victim.overtook(
-                waits.queued_at, waits.priority, own_priority=priorities[victim.job_id]
-            )
-        }
-        lower = {each for each, priority in priorities.items() if priority < waits.priority}
-        if not priorities.keys() <= lower | overtook:
-            return 0
+        overtook = {each.job_id for each in leaving if each.overtook(waits.queued_at)}
+        for victim in leaving:
+            # The round compared all else that the order of the queue follows from.
+            most = victim.priority if victim.job_id in overtook else waits.priority - 1
+            if priorities.get(victim.job_id, most) > most:
+                return 0
         for_priority = f"preempted by {waits.name} of priority {priority_words(waits.priority)}"
         for_head = f"gives way to {waits.name}, which was ahead of it"
         for victim in leaving:

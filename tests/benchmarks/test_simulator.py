@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import datetime
 from itertools import count, pairwise
+from typing import Any
 
 import pytest
 
 from benchmarks.control_plane.servers import store
-from benchmarks.simulator.checks import MOST_STARTED, NEVER, Running, earliest_start
+from benchmarks.simulator.checks import (
+    MOST_STARTED,
+    NEVER,
+    Line,
+    Running,
+    Waiting,
+    earliest_start,
+)
 from benchmarks.simulator.simulation import Record, Simulation
 from benchmarks.simulator.trace import (
     KNOWN,
@@ -193,6 +202,34 @@ def test_the_earliest_start_follows_from_the_expected_ends(free: int, expected: 
     running = [Running(2, 7.0), Running(1, 5.0), Running(4, NEVER)]
 
     assert earliest_start(8, free, running) == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "held", "expected"),
+    [
+        ({}, {"vision": 3, "speech": 0}, True),  # 1 is counted for vision then
+        ({}, {"vision": 3, "speech": 1}, False),
+        ({"priority": 1}, {"vision": 3, "speech": 1}, True),
+        ({"priority": -1}, {"vision": 3, "speech": 0}, False),
+        ({"arrives_at": 4.0}, {"vision": 3, "speech": 1}, True),
+        ({"arrives_at": 21.0}, {"vision": 3, "speech": 0}, False),
+        ({"project": "vision"}, {"vision": 3}, False),
+        ({"project": "vision", "arrives_at": 4.0}, {"vision": 3}, True),
+    ],
+    ids=str,
+)
+def test_what_overtook_lets_ahead_what_the_queue_has_ahead_of_it(
+    changed: dict[str, Any], held: dict[str, int], expected: bool
+) -> None:
+    own = Waiting("own", TracedJob("own", "vision", 0, 2, 5.0, 10.0, None))
+    head = Waiting("head", replace(TracedJob("head", "speech", 0, 4, 10.0, 10.0, None), **changed))
+    line = Line()
+    line.add(head)
+    weights = {"vision": 1.0, "speech": 1.0}
+
+    running = Running(2, NEVER, own, began_at=20.0)
+    assert line.lets_ahead(running, head, held, weights, without=()) is expected
+    assert not line.lets_ahead(Running(2, NEVER), head, held, weights, without=())
 
 
 @pytest.mark.parametrize(

@@ -204,14 +204,27 @@ def test_in_a_large_cluster_none_leaves_that_is_not_needed(
         assert not fits(waits.demand, without(nodes, left))
 
 
-def test_what_overtook_gives_way_to_jobs_that_were_ahead_of_it() -> None:
-    """It was queued at minute 2 and placed at minute 5."""
-    x = Holding({"a": (0,)}, None, overtook_at=minute(5), queued_at=minute(2))
+def minute(number: int) -> datetime:
+    return NOW + timedelta(minutes=number)
+
+
+OVERTOOK = Holding(
+    *({"a": (0,)}, None, "x.a1", "x"), overtook_at=minute(5), queued_at=minute(2), tag=3.0
+)
+"""An attempt that was queued at minute 2 and backfilled at minute 5."""
+
+
+def test_what_overtook_gives_way_to_jobs_that_are_ahead_of_it() -> None:
     rows = [(1, 0, True), (2, 0, True), (3, 0, False), (3, 1, True), (6, 1, False), (1, -1, False)]
     for queued, priority, expected in rows:
         one = replace(job("one", 4), queued_at=minute(queued), priority=priority)
-        assert x.gives_way_to(one) is expected, (queued, priority)
+        assert OVERTOOK.gives_way_to(one) is expected, (queued, priority)
+        assert not replace(OVERTOOK, overtook_at=None).gives_way_to(one)
 
 
-def minute(number: int) -> datetime:
-    return NOW + timedelta(minutes=number)
+def test_of_another_project_it_gives_way_by_fair_share() -> None:
+    rows = [(1, 2.9, True), (4, 2.9, True), (6, 2.9, False), (1, 3.1, False)]
+    for queued, tag, expected in [*rows, (1, 3.0, True), (3, 3.0, False)]:
+        one = replace(job("one", 4), queued_at=minute(queued), project="team", tag=tag)
+        assert OVERTOOK.gives_way_to(one) is expected, (queued, tag)
+        assert OVERTOOK.gives_way_to(replace(one, project="default")) is (queued < 2)

@@ -12,6 +12,7 @@ from server.database.tables import jobs
 from server.jobs.service import set_priority, stop
 from server.nodes.capacity import read_capacity
 from server.placement.demand import LEAVES_WITHIN
+from server.projects.service import create_project
 from server.queue.duration import HISTORY
 from server.queue.groups import enter_groups
 from server.scheduling.round import DECIDE_AGAIN_AFTER, Placer
@@ -21,6 +22,7 @@ from tests.server.harness import BRINGS_CODE, Harness, Supervisor
 from tests.server.scheduling.leaving import leaves
 from tests.server.statements import statements
 from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.rest.projects import ProjectRequest
 from trainyard.protocol.states import JobState
 from trainyard.run.failures import FailureReason
 
@@ -256,6 +258,33 @@ def test_a_wrong_estimate_keeps_the_job_ahead_waiting_for_a_save_alone(
     leaves(harness, short, supervisor, reason="gives way to large, which was ahead of it")
     assert harness.place() == 1
     assert harness.job(large).state == JobState.STARTING
+
+
+def test_a_job_that_was_ahead_by_its_fair_share_alone_is_kept_waiting_for_a_save_too(
+    harness: Harness,
+) -> None:
+    harness.add_node("a")
+    finished(harness)
+    harness.add_node("b", slots=1)
+    harness.running(name="other")  # it counts for the project of the short one all the time
+    long, (of_long,) = harness.running(name="long")
+    set_left(harness, long, 120.0)
+    _, (filler,) = harness.running(name="filler", resources={"world_size": 3})
+    short = harness.submit(name="short", training={"steps": 4})
+    assert harness.place() == 0
+    harness.clock.advance(1)
+    create_project(harness.context, ProjectRequest(name="team"), actor=ADA)
+    harness.submit(name="large", project="team", resources={"world_size": 4, "nodes": 1})
+    filler.end("succeeded")
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(short)
+    supervisor.train(1)
+    harness.clock.advance(AGAIN)
+    set_left(harness, short, 600.0)
+    of_long.end("succeeded")
+    assert harness.place() == 0
+    leaves(harness, short, supervisor, reason="gives way to large, which was ahead of it")
+    assert harness.place() == 1, "the large one, though the short one waits for longer"
 
 
 def test_one_that_gives_way_before_its_first_step_is_not_backfilled_again(
