@@ -69,8 +69,8 @@ class Line:
     ) -> bool:
         """Return whether an attempt gives way to a job.
 
-        The job waited when the attempt began, and is ahead of the attempt's own, as if that waited
-        still and held nothing.
+        The job waited when the attempt began, and is ahead of the attempt's own job, as if that
+        were still waiting and held nothing.
 
         Args:
             each: the attempt.

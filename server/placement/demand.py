@@ -158,8 +158,8 @@ class Holding:
     project: str = DEFAULT_PROJECT
     """Of its job."""
     tag: float = 0.0
-    """Of an attempt that was backfilled on an estimate alone, the tag of its job if it waited
-    still."""
+    """Of an attempt that was backfilled on an estimate alone, the tag of its job if it were still
+    waiting."""
 
     @property
     def slots(self) -> int:
@@ -169,8 +169,8 @@ class Holding:
     def gives_way_to(self, job: QueuedJob) -> bool:
         """Return whether it overtook, on an estimate alone, a job that is ahead of its own.
 
-        Its own job is compared as if it waited still. Once it has left, its place is behind that
-        one, so it does not take the slots back.
+        Its own job is compared as if it were still waiting. Once it has left, it waits further
+        back, so it does not take the slots back.
         """
         if not self.overtook(job.queued_at):
             return False

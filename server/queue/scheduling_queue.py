@@ -207,7 +207,7 @@ class SchedulingQueue:
         job_id: str,
         held: int = 0,
     ) -> float:
-        """Return the tag of a job that waits, or of one that runs, as if it waited still.
+        """Return the tag of a job that waits, or of one that runs, as if it were still waiting.
 
         Args:
             project: name of its project.
