@@ -19,7 +19,6 @@ import server.artifacts.endpoints
 import server.auth.endpoints
 import server.calibration.endpoints
 import server.checkpoints.endpoints
-import server.events.endpoints
 import server.facts.endpoints
 import server.goodput.endpoints
 import server.imports.endpoints
@@ -34,6 +33,7 @@ import server.projects.endpoints
 import server.queue.endpoints
 import server.ranks.endpoints
 import server.shells.endpoints
+import server.stream.endpoints
 import server.supply.endpoints
 import server.supply.provisioners
 from server.app import health, monitoring, openapi, reference
@@ -91,7 +91,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.supply.endpoints.router,
     server.projects.endpoints.router,
     server.queue.endpoints.router,
-    server.events.endpoints.router,
+    server.stream.endpoints.router,
     server.auth.endpoints.router,
 )
 

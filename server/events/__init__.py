@@ -1,1 +1,1 @@
-"""What happened: the events table and its stream."""
+"""What happened: the events table and its tail."""

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from server.context import Context
 from server.database.tables import events
 from server.events.notices import read_notices
+from server.events.shares import Holder
 from server.events.tail import (
     BATCH,
     NO_TOKEN,
@@ -21,7 +22,6 @@ from server.events.tail import (
     notice_frame,
     read_frames,
 )
-from server.http.shares import Holder
 
 OVERLAP = timedelta(seconds=60)
 """So far clocks of servers may differ, and a transaction may last."""

@@ -21,7 +21,7 @@ from server.database.rows import TypedRow
 from server.database.tables import events
 from server.errors import UnavailableError
 from server.events.notices import NoticeCursor, StoredNotice
-from server.http.shares import Holder, NoPlaceError, ShareLimits, gives_way
+from server.events.shares import Holder, NoPlaceError, ShareLimits, gives_way
 
 logger = logging.getLogger(__name__)
 

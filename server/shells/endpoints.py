@@ -12,11 +12,11 @@ from starlette.concurrency import run_in_threadpool
 
 from server.attempts.service import ReportedShare, authenticate_share
 from server.auth.dependencies import AttemptTokenHash, Person, person
+from server.events.shares import Waits
 from server.http.dependencies import ServerContext
 from server.http.path_params import JobId
 from server.http.request_body import JsonBody
 from server.http.responses import reply
-from server.http.shares import Waits
 from server.shells import service, worker_api
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.shell_sessions.messages import (

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from server.context import Context
 from server.events.notices import notify_all
+from server.events.shares import Holder
 from server.events.stream import follow
 from server.events.tail import (
     LIMITS,
@@ -21,7 +22,6 @@ from server.events.tail import (
     Tail,
     read_frames,
 )
-from server.http.shares import Holder
 from server.subject import Subject
 from tests.server.api.serving import until
 from tests.server.events.appended import append_many

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.http.shares import Holder, NoPlaceError, ShareLimits, Waits, gives_way
+from server.events.shares import Holder, NoPlaceError, ShareLimits, Waits, gives_way
 
 LIMITS = ShareLimits(total=8, per_token=4, per_address=6)
 

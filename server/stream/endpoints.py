@@ -10,10 +10,10 @@ from sse_starlette import EventSourceResponse
 from server.addresses import Networks, counted_as
 from server.auth.dependencies import Person
 from server.context import Context
+from server.events.shares import Holder
 from server.events.stream import follow
 from server.events.tail import Tail
 from server.http.dependencies import ServerContext
-from server.http.shares import Holder
 from trainyard.base.ids import ID_PATTERN
 
 PING_SECONDS = 15
