@@ -24,6 +24,7 @@ from server.http.request_body import JsonBody
 from server.http.responses import JSON, reply
 from server.ingest.receive import SentReport, store_report, store_together
 from server.jobs.queries import ended_or_unknown
+from server.metrics.lineage_values import measure
 from server.nodes.register import check_protocol, check_sender
 from server.nodes.register import register as register_node
 from server.operations.service import claim_operation, report_operation
@@ -49,6 +50,8 @@ from trainyard.protocol.worker_messages import (
 )
 
 router = APIRouter(prefix="/workers", tags=["workers"])
+
+APPLY_OUTCOME = partial(apply_outcome, measure=measure)
 
 HEARTBEATS_GATHER_SECONDS = 0.02
 """Pause in which heartbeats come together: no worker waits for the answer to do its work, and four
@@ -219,7 +222,7 @@ def report_on_an_operation(
 ) -> Response:
     """Renew the lease; 409 after a later claim."""
     check_sender(principal, body.node, body.protocol)
-    reported = report_operation(context, operation_id, body, apply=apply_outcome)
+    reported = report_operation(context, operation_id, body, apply=APPLY_OUTCOME)
     return _reply(reported, body.protocol)
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
 from sqlalchemy import Connection, Table, delete, select
 
@@ -17,25 +17,17 @@ from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.rows import TypedRow
 from server.database.slot_tables import calibrations, measured_runs
-from server.database.tables import nodes
 from server.database.upsert import insert_absent, insert_or_replace
-from server.errors import UnreadableError
 from trainyard.planner.speed.calibrate import MeasuredRun, calibrate
-from trainyard.planner.speed.prediction import Predictor
-from trainyard.planner.speed.quantities import NodeKind
-from trainyard.planner.speed.rates import Calibration, prior_rates, sheet_rates
+from trainyard.planner.speed.rates import prior_rates
 from trainyard.protocol.goodput import HardwareCalibration
 from trainyard.protocol.worker_messages import Hardware
-from trainyard.spec.auto import expected_device
-from trainyard.spec.job import JobSpec
-from trainyard.training.known_devices import Slot
 
 MOST_RUNS = 120
 """Newest runs of a kind of hardware that are kept and learned from: a fit takes 0.2 s."""
 MOST_OF = {"job_id": MOST_RUNS // 10, "submitter": MOST_RUNS // 2, "node": MOST_RUNS // 2}
 """Most runs of one job, and of one person or node once there are runs of others: a fit follows most
 of its runs, and none of these shall decide alone what is predicted for the others."""
-Stored = TypeVar("Stored")
 
 
 @dataclass(frozen=True)
@@ -118,7 +110,7 @@ def _store_runs(
     names = {row.attempt_id for row in kept}
     if dropped := [row.attempt_id for row in newest if row.attempt_id not in names]:
         connection.execute(delete(measured_runs).where(runs.attempt_id.in_(dropped)))
-    return [found for row in kept if (found := _readable(row.run)) is not None]
+    return [found for row in kept if (found := row.run.read_or_none()) is not None]
 
 
 def bounded(newest: Sequence[StoredRun]) -> list[StoredRun]:
@@ -142,46 +134,6 @@ def read_calibrations(connection: Connection) -> tuple[HardwareCalibration, ...]
     found = [
         HardwareCalibration(device=row.device, fitted_at=row.fitted_at, calibration=fitted)
         for row in connection.execute(select(*calibrations.c))
-        if (fitted := _readable(row.fitted)) is not None
+        if (fitted := row.fitted.read_or_none()) is not None
     ]
     return tuple(sorted(found, key=lambda each: -each.calibration.runs))
-
-
-def predictor_of(connection: Connection, spec: JobSpec) -> Predictor | None:
-    """Return the predictor for the nodes on which a job may run; None where nothing is known.
-
-    Of several kinds of hardware it is the one with the most slots.
-    """
-    if spec.program is not None or spec.model.factory is not None:
-        return None
-    kinds = _node_kinds(connection)
-    device = expected_device(spec, {Slot(each.device, each.name, 0) for each in kinds})
-    eligible = {kind: slots for kind, slots in kinds.items() if kind.device == device}
-    if not eligible:
-        return None
-    node = max(eligible, key=lambda kind: eligible[kind])
-    columns = calibrations.c
-    stored = connection.scalar(
-        select(columns.fitted).where(
-            columns.device == node.device, columns.device_name == node.name
-        )
-    )
-    fitted: Calibration | None = None if stored is None else _readable(stored)
-    fitted = fitted or sheet_rates(node.device, node.name)
-    return None if fitted is None else Predictor(node, fitted)
-
-
-def _node_kinds(connection: Connection) -> Mapping[NodeKind, int]:
-    """Return the kinds of registered nodes with the number of their slots."""
-    kinds: dict[NodeKind, int] = {}
-    for hardware in connection.scalars(select(nodes.c.hardware)):
-        kind = NodeKind(hardware.device, hardware.device_name, hardware.slots, hardware.cores)
-        kinds[kind] = kinds.get(kind, 0) + hardware.slots
-    return kinds
-
-
-def _readable(stored: StoredRecord[Stored]) -> Stored | None:
-    try:
-        return stored.read("record of measured runs")
-    except UnreadableError:
-        return None

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, select, update
 
 from server.attempts.launch import effective_spec
-from server.checkpoints.deletion import apply_retention
+from server.checkpoints.deletion import Measure, apply_retention
 from server.context import Context
 from server.database.rows import Operation
 from server.database.tables import attempts, checkpoints
@@ -40,6 +40,7 @@ def record_commits(
     manifests: Sequence[Manifest | ProgramManifest],
     *,
     actor: Actor,
+    measure: Measure,
     found_by: str | None = None,
 ) -> None:
     """Store commits of an attempt with their events, and apply retention where one is new.
@@ -51,6 +52,7 @@ def record_commits(
         attempt_id: the attempt that saved them.
         manifests: their manifests, by step.
         actor: who reports them.
+        measure: returns the values of the metric by which retention keeps the best.
         found_by: the node that found them on storage, if the attempt did not report them.
     """
     section = effective_spec(connection, attempt_id).checkpoint
@@ -76,7 +78,7 @@ def record_commits(
     if new:
         saved = update(attempts).where(attempts.c.id == attempt_id)
         connection.execute(saved.values(save_failed=None))
-        apply_retention(context, connection, new[0].job_id, section)
+        apply_retention(context, connection, new[0].job_id, section, measure=measure)
 
 
 def _row(attempt_id: str, manifest: Manifest | ProgramManifest, root: str) -> dict[str, Any]:
@@ -161,9 +163,21 @@ def check_moment(step: int, seconds: float) -> None:
 
 
 def apply_outcome(
-    context: Context, connection: Connection, operation: Operation, outcome: OperationOutcome
+    context: Context,
+    connection: Connection,
+    operation: Operation,
+    outcome: OperationOutcome,
+    *,
+    measure: Measure,
 ) -> tuple[OperationOutcome, bool | None]:
     """Apply the outcome of an operation to the catalog; its job is locked if it still exists.
+
+    Args:
+        context: the server's context.
+        connection: a transaction.
+        operation: the operation.
+        outcome: its outcome, as reported.
+        measure: returns the values of the metric by which retention keeps the best.
 
     Returns:
         The outcome to store, without what the catalog holds now, and the result of a verification.
@@ -171,7 +185,7 @@ def apply_outcome(
     if outcome.outcome != "succeeded":
         return outcome, None
     if operation.kind == OperationKind.RECOVER:
-        _enter_recovered(context, connection, operation, outcome.commits)
+        _enter_recovered(context, connection, operation, outcome.commits, measure=measure)
         return outcome.model_copy(update={"commits": ()}), None
     if operation.checkpoint_id is None:
         return outcome, None
@@ -187,7 +201,12 @@ def apply_outcome(
 
 
 def _enter_recovered(
-    context: Context, connection: Connection, operation: Operation, texts: tuple[str, ...]
+    context: Context,
+    connection: Connection,
+    operation: Operation,
+    texts: tuple[str, ...],
+    *,
+    measure: Measure,
 ) -> None:
     """Store the commits that a recovery found; the job is locked if it still exists."""
     task = operation.task.recover
@@ -210,7 +229,9 @@ def _enter_recovered(
     # First: retention looks at the lineage, which ends with the attempt's last step.
     connection.execute(update(attempts).where(further).values(last_step=last))
     node = operation.node
-    record_commits(context, connection, attempt_id, found, actor=RECOVERY, found_by=node)
+    record_commits(
+        *(context, connection, attempt_id, found), actor=RECOVERY, measure=measure, found_by=node
+    )
 
 
 def _note_verification(

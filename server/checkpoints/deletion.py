@@ -5,12 +5,12 @@ What retention deletes is a pure decision over the catalog's facts (`deletable`)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, update
 
-from server.attempts.lineage import attempts_of, lineage_of
+from server.attempts.lineage import Lineage, attempts_of, lineage_of
 from server.checkpoints.guards import (
     in_use,
     lock_checkpoint,
@@ -18,7 +18,6 @@ from server.checkpoints.guards import (
     protected,
     violated_guard,
 )
-from server.checkpoints.queries import Measured, measure
 from server.context import Context
 from server.database.rows import CheckpointHead, JobHead
 from server.database.tables import checkpoints, jobs, operations
@@ -27,6 +26,23 @@ from server.operations.service import cancel_looks, queue_operation
 from server.subject import RETENTION, Actor
 from trainyard.protocol.operations import OperationKind, OperationTask
 from trainyard.spec.sections.checkpoint import CheckpointSection
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The values of some steps along the current lineage."""
+
+    values: dict[int, float] = field(default_factory=dict)
+    """By step; finite values only."""
+    awaited: frozenset[int] = frozenset()
+    """Steps whose metrics the server does not have yet: a live attempt still reports them."""
+
+
+Measure = Callable[[Connection, Lineage, str, Collection[int]], Measured]
+"""Returns the values of a metric at some steps of a lineage.
+
+The metrics are in a layer above: who stores a commit passes the function.
+"""
 
 
 @dataclass(frozen=True)
@@ -89,11 +105,23 @@ def _last_verified(sound: Sequence[Candidate], kept: set[str]) -> set[str]:
 
 
 def apply_retention(
-    context: Context, connection: Connection, job_id: str, section: CheckpointSection
+    context: Context,
+    connection: Connection,
+    job_id: str,
+    section: CheckpointSection,
+    *,
+    measure: Measure,
 ) -> None:
     """Queue the deletion of what a job's settings no longer keep.
 
     The caller holds the job's lock and has stored its newest commit.
+
+    Args:
+        context: the server's surroundings.
+        connection: a writing transaction.
+        job_id: the job.
+        section: its settings.
+        measure: returns the values of `keep_best_metric`.
     """
     if section.keep_latest_k == 0:
         return

@@ -1,28 +1,24 @@
-"""Reads the catalog: views of checkpoints, and the metric by which retention keeps the best."""
+"""Reads the catalog: views of checkpoints."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Table, and_, func, or_, select
+from sqlalchemy import Connection, Table, and_, or_, select
 
 from server.attempts.lineage import Lineage, attempts_of, lineage_of
 from server.context import Context
-from server.database.metric_and_log_tables import metric_series
 from server.database.rows import TypedRow
-from server.database.tables import attempts, checkpoints, jobs, operations
+from server.database.tables import checkpoints, jobs, operations
 from server.errors import NotFoundError
 from server.lifecycle import check_job
-from server.metrics.series import values_at
 from server.operations.queries import open_operations
 from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.operations import FailedTries, OperationKind, Verification
 from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView, DescendantView
-from trainyard.protocol.states import AttemptState
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
@@ -141,59 +137,3 @@ def _fields(
         "deleting": row.deleting_since is not None,
         "not_deleted": failing.get(row.id),
     }
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The values of some steps along the current lineage."""
-
-    values: dict[int, float] = field(default_factory=dict)
-    """By step; finite values only."""
-    awaited: frozenset[int] = frozenset()
-    """Steps whose metrics the server does not have yet: a live attempt still reports them."""
-
-
-def measure(
-    connection: Connection, lineage: Lineage, metric: str, steps: Collection[int]
-) -> Measured:
-    """Return the values of a metric at these steps, each of the attempt that took the step.
-
-    Metrics and commits are reported in different files, and metrics can arrive later. A step
-    without a value is awaited until the metrics of its attempt reach it or the attempt has ended.
-    """
-    owners = {
-        step: segment.attempt_id
-        for step in steps
-        for segment in lineage.segments
-        if segment.after < step <= segment.until
-    }
-    reached, series = _state_of(connection, set(owners.values()), metric)
-    found = values_at(connection, series.values(), steps=set(owners))
-    values = {
-        step: found[series[owner], step]
-        for step, owner in owners.items()
-        if owner in series and math.isfinite(found.get((series[owner], step), math.nan))
-    }
-    awaited = frozenset(step for step, owner in owners.items() if reached[owner] < step)
-    return Measured(values, awaited - values.keys())
-
-
-def _state_of(
-    connection: Connection, attempt_ids: Collection[str], metric: str
-) -> tuple[dict[str, float], dict[str, int]]:
-    """Return of each attempt the last step with stored metrics, and its series of a metric."""
-    series = metric_series.c
-    rows = connection.execute(
-        select(attempts.c.id, attempts.c.state, func.max(series.last_step).label("last_step"))
-        .outerjoin(metric_series, series.attempt_id == attempts.c.id)
-        .where(attempts.c.id.in_(attempt_ids))
-        .group_by(attempts.c.id, attempts.c.state)
-    )
-    reached = {
-        row.id: math.inf if row.state == AttemptState.ENDED else float(row.last_step or 0)
-        for row in rows
-    }
-    named = select(series.attempt_id, series.id).where(
-        series.attempt_id.in_(attempt_ids), series.name == metric
-    )
-    return reached, {row.attempt_id: row.id for row in connection.execute(named)}

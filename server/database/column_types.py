@@ -99,6 +99,13 @@ class StoredRecord(Generic[Model]):
                 raise UnreadableError(f"the stored {of} cannot be read: {problem}") from None
         return self._record
 
+    def read_or_none(self) -> Model | None:
+        """Return the record; None where another version wrote it."""
+        try:
+            return self.read("record")
+        except UnreadableError:
+            return None
+
 
 class Record(TypeDecorator[Model]):
     """A value of a type that pydantic validates, as JSON text: tuples and enums stay what they are.

@@ -11,9 +11,10 @@ from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.metric_and_log_tables import imports
 from server.database.tables import attempts, jobs
-from server.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.errors import ConflictError, InvalidRequestError
 from server.events.store import NewEvent, append_event, append_events
 from server.facts.store import begin_facts
+from server.jobs.queries import read_import
 from server.lifecycle import lock_job
 from server.metrics.points import Points
 from server.metrics.store import MAX_SERIES, store_points
@@ -131,19 +132,6 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
         changed["updated_at"] = context.now()
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(**changed))
         return view.model_copy(update={"received": received})
-
-
-def read_import(connection: Connection, job_id: str) -> ImportView:
-    """Return what was imported as a job.
-
-    Raises:
-        NotFoundError: no import has made a job with this id.
-    """
-    query = select(imports.c.run, imports.c.received).where(imports.c.job_id == job_id)
-    row = connection.execute(query).one_or_none()
-    if row is None:
-        raise NotFoundError(f"no import has made a job with the id {job_id!r}")
-    return ImportView(job_id=job_id, run=row.run, received=row.received)
 
 
 def _spec(request: ImportRequest) -> JobSpec:

@@ -10,6 +10,7 @@ from server.checkpoints.catalog import record_commits, record_stall
 from server.database.tables import attempts, requests
 from server.ingest.parse import AnsweredRequest, Comparison
 from server.ingest.report import IncomingReport
+from server.metrics.lineage_values import measure
 from server.ranks.store import (
     places_of,
     record_found,
@@ -46,7 +47,9 @@ def apply_run_events(incoming: IncomingReport) -> None:
     for event in content:
         match event:
             case Manifest() | ProgramManifest():
-                record_commits(context, connection, attempt_id, [event], actor=TRAINER)
+                record_commits(
+                    *(context, connection, attempt_id, [event]), actor=TRAINER, measure=measure
+                )
             case SaveSettled():
                 if record_stall(connection, attempt_id, event):
                     incoming.notify(event)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import trainyard.planner.plan
-from server.calibration.store import predictor_of
 from server.context import Context
 from server.jobs.checks import (
     check_hardware,
@@ -12,6 +11,7 @@ from server.jobs.checks import (
     known_slots,
     too_few_slots,
 )
+from server.nodes.predictor import predictor_of
 from server.packs.store import check_pack
 from server.projects.service import check_project
 from trainyard.planner.results import Plan, ProgramPlan

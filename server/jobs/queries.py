@@ -12,13 +12,13 @@ from server.attempts.next_action import next_action
 from server.attempts.queries import attempt_views
 from server.context import Context
 from server.database.column_types import seconds_between
+from server.database.metric_and_log_tables import imports
 from server.database.queue_tables import shown_reason
 from server.database.rows import Attempt, Job
 from server.database.tables import attempts, events, jobs
 from server.errors import NotFoundError
 from server.events.tail import StoredEvent
 from server.facts.store import read_facts
-from server.imports.store import read_import
 from server.lifecycle import check_job
 from trainyard.base.redaction import has_credentials, hide_credentials
 from trainyard.protocol.past_runs.views import ImportView
@@ -215,3 +215,16 @@ def _set_fields(spec: JobSpec) -> Iterator[str]:
             yield from (f"{section}.{field}" for field in value)
         else:
             yield section
+
+
+def read_import(connection: Connection, job_id: str) -> ImportView:
+    """Return what was imported as a job.
+
+    Raises:
+        NotFoundError: no import has made a job with this id.
+    """
+    query = select(imports.c.run, imports.c.received).where(imports.c.job_id == job_id)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFoundError(f"no import has made a job with the id {job_id!r}")
+    return ImportView(job_id=job_id, run=row.run, received=row.received)

@@ -9,7 +9,6 @@ from sqlalchemy import Connection, select, update
 
 from server.attempts.launch import newest_attempt_id
 from server.attempts.parent import ParentCheckpoint, parent_checkpoint
-from server.calibration.store import predictor_of
 from server.context import Context
 from server.database.rows import Attempt, Job
 from server.database.tables import attempts, checkpoints, jobs
@@ -22,6 +21,7 @@ from server.jobs.queries import job_row
 from server.jobs.service import end_running
 from server.lifecycle import Move, job_to, lock_job, move
 from server.nodes.capacity import read_offers
+from server.nodes.predictor import predictor_of
 from server.placement.demand import Demand, Offer
 from server.placement.fit import fits
 from server.protocol_2 import lacking

@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
-from server.calibration.pace import pace_digest
 from server.context import Context
 from server.database.column_types import StoredRecord
 from server.database.rows import Job
@@ -21,6 +20,7 @@ from server.jobs.checks import check_hardware, check_spec, check_world_size
 from server.jobs.idempotency import job_of_key, submission_digest
 from server.jobs.queries import job_row
 from server.packs.store import name_pack
+from server.placement.pace import pace_digest
 from server.projects.service import keep_project
 from server.subject import Actor, Subject
 from trainyard.protocol.rest.event_data import Submitted

@@ -12,12 +12,12 @@ import orjson
 from sqlalchemy import Connection, Table, Text, and_, func, literal, select, type_coerce
 
 from server.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
-from server.calibration.pace import pace_digest
 from server.database.column_types import Lazy, StoredRecord, UtcDateTime
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.errors import NotFoundError, UnreadableError
 from server.placement.demand import CAUTION
+from server.placement.pace import pace_digest
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptOutcome
 from trainyard.spec.auto import DeviceKind

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, Text, bindparam, insert, select, text, type_c
 from server.attempts.earlier_checkpoint import windows_left_out, windows_of_newest
 from server.attempts.launch import Launch, newest_launch, release_kept, release_spares
 from server.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
-from server.calibration.pace import pace_digest
 from server.context import Context
 from server.database.held import of_held
 from server.database.rows import LaunchedJob
@@ -25,6 +24,7 @@ from server.lifecycle import job_to, move, move_jobs
 from server.nodes.capacity import slot_indices
 from server.nodes.network import unchecked_nodes
 from server.placement.demand import Offer
+from server.placement.pace import pace_digest
 from server.queue.groups import put_off
 from server.secrets import KeyFileError
 from server.subject import SCHEDULER, Subject

@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import ColumnElement, select, update
 
-from server.checkpoints.catalog import apply_outcome
 from server.checkpoints.service import verify
 from server.context import Context
 from server.errors import ConflictError
@@ -17,6 +16,7 @@ from server.leases import NODE_LEASES, OPERATION_LEASES, Hearing, Leases, check_
 from server.operations.service import claim_operation, report_operation
 from tests.actors import ADA
 from tests.server.harness import WORKER, AnyRow, FakeClock, Harness
+from tests.server.yard import APPLY
 from trainyard.protocol.worker_messages import PROTOCOL, OperationReport
 
 LEASE = 30.0
@@ -57,7 +57,7 @@ def held(request: pytest.FixtureRequest, context: Context, harness: Harness) -> 
         return Held(
             context,
             OPERATION_LEASES,
-            lambda: report_operation(context, operation_id, report, apply=apply_outcome),
+            lambda: report_operation(context, operation_id, report, apply=APPLY),
         )
     _, (supervisor,) = harness.launched()
     return Held(context, NODE_LEASES, supervisor.report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import select
@@ -13,6 +14,7 @@ from server.checkpoints.catalog import apply_outcome
 from server.checkpoints.deletion import apply_retention
 from server.database.tables import checkpoints, events, notices, operations
 from server.lifecycle import lock_job
+from server.metrics.lineage_values import measure
 from server.operations.queries import read_operation
 from server.operations.service import claim_operation, report_operation
 from tests.server.harness import WORKER, AnyRow, Harness
@@ -25,6 +27,9 @@ from trainyard.protocol.worker_messages import (
     OperationReportReply,
 )
 from trainyard.run.checkpoint_faults import CheckpointFault
+
+APPLY = partial(apply_outcome, measure=measure)
+"""Applies the outcome of an operation, as the server does."""
 
 
 @dataclass
@@ -65,7 +70,7 @@ class Yard:
             with context.database.write() as connection:
                 lock_job(connection, job_id)
                 section = effective_spec(connection, attempt.id).checkpoint
-                apply_retention(context, connection, job_id, section)
+                apply_retention(context, connection, job_id, section, measure=measure)
 
     def give(self) -> list[tuple[str, str]]:
         """Run one round of the keeper; return what it sent as (operation, node)."""
@@ -89,7 +94,7 @@ class Yard:
         report = OperationReport(
             protocol=PROTOCOL, node=node, fence=fence, progress=progress, outcome=outcome
         )
-        return report_operation(self.harness.context, operation_id, report, apply=apply_outcome)
+        return report_operation(self.harness.context, operation_id, report, apply=APPLY)
 
     def do(
         self, operation_id: str, *, fault: CheckpointFault | None = None, load: bool = True

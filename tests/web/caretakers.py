@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from server.checkpoints import deletion, service
-from server.checkpoints.catalog import apply_outcome
 from server.operations.service import claim_operation, report_operation
 from tests.actors import ADA
 from tests.server.harness import WORKER
+from tests.server.yard import APPLY
 from tests.web.actors import Stage
 from trainyard.protocol.operations import (
     ExportResult,
@@ -47,7 +47,7 @@ class Caretaker:
             outcome="succeeded", message=str(fault or "all is well"), verification=found
         )
         report = OperationReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
-        report_operation(self._stage.context, operation_id, report, apply=apply_outcome)
+        report_operation(self._stage.context, operation_id, report, apply=APPLY)
 
     def begin(self, name: str, *, share: float) -> tuple[str, int, str]:
         """Begin to verify, and come so far; return operation, fence and node."""
@@ -63,7 +63,7 @@ class Caretaker:
             doing="compares __0_0.distcp", done=int(share * total), total=total
         )
         report = OperationReport(protocol=PROTOCOL, node=node, fence=fence, progress=progress)
-        report_operation(self._stage.context, operation_id, report, apply=apply_outcome)
+        report_operation(self._stage.context, operation_id, report, apply=APPLY)
 
     def export(self, name: str) -> None:
         """Export `a1.step-2` to the end, in half as many bytes."""
@@ -80,7 +80,7 @@ class Caretaker:
         )
         outcome = OperationOutcome(outcome="succeeded", message="5 files", export=written)
         report = OperationReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
-        report_operation(context, operation_id, report, apply=apply_outcome)
+        report_operation(context, operation_id, report, apply=APPLY)
 
     def pin(self, name: str) -> None:
         """Pin."""

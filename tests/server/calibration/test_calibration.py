@@ -21,6 +21,7 @@ from server.jobs.resume import options
 from server.jobs.service import delete
 from server.metrics.points import Points
 from server.metrics.store import store_points
+from server.nodes.predictor import predictor_of
 from server.shells.service import open_shell
 from tests.actors import ADA, ADMIN
 from tests.server.harness import BRINGS_CODE, Harness
@@ -274,7 +275,7 @@ def test_a_program_has_no_prediction(harness: Harness, context: Context) -> None
     harness.add_node()
     spec: JobSpec = parse_job_spec({"program": {"command": ["train.py"]}})
     with context.database.read() as connection:
-        assert store.predictor_of(connection, spec) is None
+        assert predictor_of(connection, spec) is None
 
 
 def test_attempts_that_ended_long_ago_are_not_read_again(context: Context) -> None:

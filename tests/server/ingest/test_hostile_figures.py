@@ -12,6 +12,7 @@ from server.context import Context
 from server.goodput.queries import goodput_view
 from server.lifecycle import lock_job
 from server.metrics.charts import chart
+from server.metrics.lineage_values import measure
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 from tests.server.harness import Harness
@@ -90,7 +91,7 @@ def test_a_checkpoint_is_kept_whatever_its_save_took(
     with context.database.write() as connection:
         lock_job(connection, job_id)
         attempt_id = supervisor.attempt_id
-        record_commits(context, connection, attempt_id, [saved], actor=ADA)
+        record_commits(context, connection, attempt_id, [saved], actor=ADA, measure=measure)
         settled = SaveSettled(checkpoint_id=saved.checkpoint_id, stall_seconds=1e12)
         assert record_stall(connection, attempt_id, settled)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from server.attempts.lineage import attempts_of, lineage_of
-from server.checkpoints.queries import Measured, measure
+from server.checkpoints.deletion import Measured
 from server.database.metric_and_log_tables import metric_series
 from server.jobs.fork import fork
 from server.jobs.resume import resume
 from server.jobs.service import stop
 from server.metrics.charts import chart
+from server.metrics.lineage_values import measure
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.reports import chunk, json_lines, kept_events, metric_lines, send

@@ -9,10 +9,11 @@ from threading import Event, Thread
 
 import pytest
 
-from server.checkpoints.catalog import apply_outcome, record_stall
+from server.checkpoints.catalog import record_stall
 from server.operations.service import claim_operation, report_operation
 from tests.library.conftest import Run, Yard
 from tests.server.harness import WORKER
+from tests.server.yard import APPLY
 from trainyard.cli.commands.operations import DONE
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter, SaveSettled
 from trainyard.protocol.operations import (
@@ -82,7 +83,7 @@ def do(yard: Yard, operation_id: str, fault: list[CheckpointFault]) -> None:
         sample=drawn(claim.task.sample) if claim.task.sample else None,
     )
     report = OperationReport(protocol=PROTOCOL, node="node-1", fence=claim.fence, outcome=outcome)
-    report_operation(context, operation_id, report, apply=apply_outcome)
+    report_operation(context, operation_id, report, apply=APPLY)
 
 
 def written(asked: ExportTask) -> ExportResult:
