@@ -203,7 +203,7 @@ def _end(
     lost: str | None = None,
 ) -> None:
     if job.state in TERMINAL_JOB_STATES:
-        raise ConflictError(f"{job.name} is {job.state} already")
+        raise ConflictError(f"{job.name} has already ended: {job.state}")
     if job.state == JobState.QUEUED:
         state = DESIRED_END[desired]
         message = f"{job.name} {state} while it waited" + (f": {reason}" if reason else "")

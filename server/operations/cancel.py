@@ -30,7 +30,7 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
     with context.database.write() as connection:
         operation = lock_operation(connection, operation_id)
         if operation.state not in OPEN_OPERATION_STATES:
-            raise ConflictError(f"operation {operation_id} is {operation.state} already")
+            raise ConflictError(f"operation {operation_id} has already ended: {operation.state}")
         if operation.kind == OperationKind.DELETE:
             _take_back_deletion(connection, operation)
         end_operation(

@@ -241,7 +241,7 @@ def test_a_loss_that_would_come_again_leads_to_a_fork_with_another_rate(
 ) -> None:
     page = visit(f"/jobs/{theatre.scenes.forked}").page
     expect(page.get_by_text("ends in the same way")).to_be_visible()
-    notice = page.get_by_label("Attempt 1 failed: loss not finite")
+    notice = page.get_by_label("Attempt 1 failed: loss NaN or infinite")
     expect(notice.locator(".button-primary")).to_have_count(1)
     notice.get_by_role("button", name="Fork step 150 with another optimizer.lr…").click()
     dialog = page.get_by_role("dialog", name="Fork step 150 of attempt 1")

@@ -185,7 +185,7 @@ def test_stop_is_a_level_and_may_be_repeated(harness: Harness, context: Context)
     supervisor.end("stopped")
     assert harness.job(job_id).state == JobState.STOPPED
     assert harness.kinds(job_id).count("stop_requested") == 1
-    with pytest.raises(ConflictError, match="stopped already"):
+    with pytest.raises(ConflictError, match="has already ended: stopped"):
         stop(context, job_id, actor=ADA, reason="")
 
 

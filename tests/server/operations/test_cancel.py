@@ -36,7 +36,7 @@ def test_one_that_waits_ends_at_once_and_may_be_asked_for_again(
     assert yard.give() == []
     (said,) = yard.said(job, "operation_ended")
     assert said.message.endswith("cancelled: taken back by eve")
-    with pytest.raises(ConflictError, match="cancelled already"):
+    with pytest.raises(ConflictError, match="has already ended: cancelled"):
         cancel(context, operation, actor=EVE)
     assert service.verify(context, f"{job}.a1.step-4", actor=ADA) != operation
 

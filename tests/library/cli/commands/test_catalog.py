@@ -143,7 +143,7 @@ def test_an_operation_is_taken_back(run: Run) -> None:
     told = run("operations", "cancel", operation[:14])
     assert told.stdout == "⊘ verify of tiny@a1.step-4 is cancelled\n"
     again = run("operations", "cancel", operation)
-    assert (again.exit_code, "cancelled already" in again.stderr) == (1, True)
+    assert (again.exit_code, "has already ended: cancelled" in again.stderr) == (1, True)
     assert run("operations", "cancel", "nothing").exit_code == 2
     assert run("operations", "kill", operation).exit_code == 2
 

@@ -30,12 +30,13 @@ describe("the goodput ledger", () => {
   });
 
   test("a small part is not shown as none, nor a large one as all", () => {
-    expect([0.0004, 0.0005, 0.824, 0.9996, 1].map(shareWords)).toEqual([
+    expect([0, 0.0004, 0.0005, 0.824, 0.9996, 1].map(shareWords)).toEqual([
+      "0 %",
       "<0.1 %",
       "0.1 %",
       "82.4 %",
       ">99.9 %",
-      "100.0 %",
+      "100 %",
     ]);
   });
 });

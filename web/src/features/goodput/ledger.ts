@@ -1,6 +1,6 @@
 // The categories of the goodput ledger: their groups, and their shares of the bar.
 import type { ClusterGoodput, Goodput } from "@/shared/api/types";
-import { count, fixed, NONE } from "@/shared/format/numbers";
+import { count, fixed, NONE, percent } from "@/shared/format/numbers";
 
 type SlotTimes = ClusterGoodput["categories"];
 type Category = Goodput["categories"][number]["category"];
@@ -94,8 +94,9 @@ function capitalized(words: string): string {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** `82.4 %`; `<0.1 %` and `>99.9 %` instead of a rounded 0 or 100 that is neither. */
+/** `82.4 %`, `0 %`; `<0.1 %` and `>99.9 %` instead of a rounded 0 or 100 that is neither. */
 export function shareWords(share: number): string {
+  if (share === 0 || share === 1) return percent(share);
   if (share > 0 && share < 0.0005) return "<0.1 %";
   if (share < 1 && share >= 0.9995) return ">99.9 %";
   return `${fixed(share * 100, 1)} %`;

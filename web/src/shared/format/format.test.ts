@@ -56,6 +56,7 @@ describe("numbers", () => {
     expect([plural(1, "slot"), plural(1200, "slot")]).toEqual(["1 slot", "1,200 slots"]);
     expect(count(null)).toBe("–");
     expect([percent(0.125), percent(0.5), percent(null)]).toEqual(["12.5 %", "50 %", "–"]);
+    expect([percent(0.07), percent(0.9996)]).toEqual(["7 %", "100 %"]);
   });
 });
 

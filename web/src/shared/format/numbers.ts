@@ -89,10 +89,10 @@ export function shortCount(value: number | null | undefined): string {
   return short(value).replace("G", "B");
 }
 
-/** `12.5 %`, without decimals from ten on unless they matter. */
+/** `12.5 %`, `7 %`: a decimal where it is not 0. */
 export function percent(share: number | null | undefined): string {
   if (share == null) return NONE;
-  const value = share * 100;
+  const value = Math.round(share * 1000) / 10;
   return `${Number.isInteger(value) ? value : fixed(value, 1)} %`;
 }
 

@@ -7,7 +7,7 @@ import { count } from "@/shared/format/numbers";
 export function reasonWords({ reason, metric }: Failure): string {
   if (reason !== "non_finite_loss") return reason.replaceAll("_", " ");
   const name = metric?.split("/").at(-1)?.replaceAll("_", " ");
-  return `${name ?? "a value"} not finite`;
+  return `${name ?? "a value"} NaN or infinite`;
 }
 
 const RESUMES: Record<NonNullable<NextAction["aim"]>, string> = {

@@ -145,6 +145,6 @@ function valueText(
   format: (value: number) => string,
 ): string {
   const value = last === null ? "not a number" : format(last);
-  const strange = nonFinite > 0 ? `, ${plural(nonFinite, "point")} not finite` : "";
+  const strange = nonFinite > 0 ? `, ${plural(nonFinite, "point")} NaN or infinite` : "";
   return `${label === null ? "" : `${label} `}${value}${strange}`;
 }
