@@ -17,6 +17,7 @@ from datetime import timedelta
 
 from benchmarks.control_plane.servers import Store, store
 from benchmarks.report import emit, percentile
+from benchmarks.simulator.clock import BEGINNING, VirtualClock
 from benchmarks.simulator.cluster import (
     add_jobs,
     add_nodes,
@@ -25,7 +26,7 @@ from benchmarks.simulator.cluster import (
     report,
     start,
 )
-from benchmarks.simulator.simulation import BEGINNING, Messages, VirtualClock
+from benchmarks.simulator.simulation import Messages
 from benchmarks.simulator.trace import SLOTS_PER_NODE, TracedJob
 from server.context import Context
 from server.nodes.capacity import read_capacity

@@ -17,7 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import compress
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from benchmarks.simulator.checks import (
     earliest_start,
     head_behind,
 )
+from benchmarks.simulator.clock import BEGINNING, VirtualClock, moment
 from benchmarks.simulator.cluster import (
     Placed,
     add_jobs,
@@ -51,7 +52,6 @@ from server.scheduling.loop import TICK_SECONDS
 from server.scheduling.round import Placer
 from trainyard.protocol.worker_messages import LaunchMessage
 
-BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 MEMORY_EVERY = 0.05
 """Part of the jobs that start between two samples of the memory."""
 NO_PREEMPTION = 1e9
@@ -59,17 +59,6 @@ NO_PREEMPTION = 1e9
 LEAVE_SECONDS = 15.0
 """Time in which an attempt that is ordered to leave saves and leaves."""
 _PAGE_MIB = 4096 / 2**20
-
-
-class VirtualClock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> datetime:
-        """Return the present virtual time."""
-        return moment(self.seconds)
 
 
 class Messages:
@@ -396,11 +385,6 @@ class Simulation:
         self._free += attempt.job.world_size
         self._held[attempt.job.project] -= attempt.job.world_size
         return attempt.placed
-
-
-def moment(seconds: float) -> datetime:
-    """Return the time so many seconds after the beginning."""
-    return BEGINNING + timedelta(seconds=seconds)
 
 
 def _memory_mib() -> float:

@@ -89,6 +89,15 @@ def test_a_login_link_works_once(theatre: Theatre, visit: Visit, live: Watched) 
     live.forgive("401")
 
 
+def test_a_dialog_with_a_form_begins_at_its_first_field(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/tokens", admin=True).page
+    page.get_by_role("button", name="New token").click()
+    expect(page.get_by_role("dialog").get_by_role("textbox").first).to_be_focused()
+    page.goto(f"{page.url.removesuffix('/tokens')}/jobs/{theatre.scenes.stopped}")
+    page.locator(".job-head").get_by_role("button", name="Fork", exact=True).click()
+    expect(page.get_by_role("dialog").locator(":is(input, select):focus")).to_have_count(1)
+
+
 def test_a_node_is_drained_and_taken_back(theatre: Theatre, visit: Visit) -> None:
     page = visit("/nodes").page
     node = page.get_by_role("listitem").filter(has=page.get_by_role("heading", name="gpu-01"))

@@ -6,7 +6,9 @@ const failure = (fields: Partial<Failure>) => fields as Failure;
 
 it("names the value that is not finite", () => {
   const reason = "non_finite_loss";
-  expect(reasonWords(failure({ reason, metric: "train/grad_norm" }))).toBe("grad norm NaN or infinite");
+  expect(reasonWords(failure({ reason, metric: "train/grad_norm" }))).toBe(
+    "grad norm NaN or infinite",
+  );
   expect(reasonWords(failure({ reason, metric: "train/loss" }))).toBe("loss NaN or infinite");
   expect(reasonWords(failure({ reason, metric: null }))).toBe("a value NaN or infinite");
   expect(reasonWords(failure({ reason: "out_of_memory" }))).toBe("out of memory");

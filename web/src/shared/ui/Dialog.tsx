@@ -17,7 +17,10 @@ interface DialogProps {
   gone?: string | null;
 }
 
-/** Open while it is rendered. */
+const FIRST_FIELD =
+  ".dialog-body :is(input:not([type=radio]), input:checked, select, textarea):not(:disabled)";
+
+/** Open while it is rendered; the focus is on its first field. */
 export function Dialog({ title, onClose, children, footer, wide, gone }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const heading = useId();
@@ -25,6 +28,7 @@ export function Dialog({ title, onClose, children, footer, wide, gone }: DialogP
   useLayoutEffect(() => {
     const opened = dialog.current;
     opened?.showModal();
+    opened?.querySelector<HTMLElement>(FIRST_FIELD)?.focus(); // else the browser takes "Close"
     return () => {
       opened?.close();
       // What opened it may be gone, as the button of a verb that has just been carried out.
