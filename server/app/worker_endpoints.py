@@ -51,8 +51,6 @@ from trainyard.protocol.worker_messages import (
 
 router = APIRouter(prefix="/workers", tags=["workers"])
 
-APPLY_OUTCOME = partial(apply_outcome, measure=measure)
-
 HEARTBEATS_GATHER_SECONDS = 0.02
 """Pause in which heartbeats come together: no worker waits for the answer to do its work, and four
 in one transaction cost less than half of what four cost in transactions of their own."""
@@ -222,7 +220,8 @@ def report_on_an_operation(
 ) -> Response:
     """Renew the lease; 409 after a later claim."""
     check_sender(principal, body.node, body.protocol)
-    reported = report_operation(context, operation_id, body, apply=APPLY_OUTCOME)
+    apply = partial(apply_outcome, measure=measure)
+    reported = report_operation(context, operation_id, body, apply=apply)
     return _reply(reported, body.protocol)
 
 
