@@ -35,8 +35,10 @@ export function LayoutTable(props: LayoutTableProps) {
     if (!isReady) return;
     const chosenRow = frame.current?.querySelector(".resume-chosen");
     chosenRow?.scrollIntoView({ block: "nearest" });
-    // After the dialog has opened, which gives the focus to its first button.
-    const timer = setTimeout(() => chosenRow?.querySelector("input")?.focus());
+    // After the dialog has opened; the focus stays at a control that a person has chosen meanwhile.
+    const timer = setTimeout(() => {
+      if (document.activeElement?.matches("dialog h2")) chosenRow?.querySelector("input")?.focus();
+    });
     return () => clearTimeout(timer);
   }, [isReady]);
   return (

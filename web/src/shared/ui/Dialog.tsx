@@ -20,7 +20,7 @@ interface DialogProps {
 const FIRST_FIELD =
   ".dialog-body :is(input:not([type=radio]), input:checked, select, textarea):not(:disabled)";
 
-/** Open while it is rendered; the focus is on its first field. */
+/** Open while it is rendered; the focus begins at its first field, without one at its title. */
 export function Dialog({ title, onClose, children, footer, wide, gone }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const heading = useId();
@@ -28,7 +28,8 @@ export function Dialog({ title, onClose, children, footer, wide, gone }: DialogP
   useLayoutEffect(() => {
     const opened = dialog.current;
     opened?.showModal();
-    opened?.querySelector<HTMLElement>(FIRST_FIELD)?.focus(); // else the browser takes "Close"
+    const first = opened?.querySelector<HTMLElement>(FIRST_FIELD); // the browser takes "Close"
+    (first ?? opened?.querySelector("h2"))?.focus();
     return () => {
       opened?.close();
       // What opened it may be gone, as the button of a verb that has just been carried out.
@@ -51,7 +52,9 @@ export function Dialog({ title, onClose, children, footer, wide, gone }: DialogP
     >
       <div className="dialog-frame">
         <header className="dialog-header row">
-          <h2 id={heading}>{title}</h2>
+          <h2 id={heading} tabIndex={-1}>
+            {title}
+          </h2>
           <Button look="quiet" small aria-label="Close" onClick={onClose}>
             ✕
           </Button>
