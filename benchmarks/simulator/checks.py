@@ -85,8 +85,8 @@ class Line:
         if own.job.project == head.job.project:
             return _place(head)[:3] < _place(own)[:3]
         left = {**held, own.job.project: held[own.job.project] - each.slots}
-        ranks = (self._rank(job, left, weights, without=without) for job in (head, own))
-        return next(ranks) < next(ranks)
+        behind = self._rank(own, left, weights, without=without)
+        return self._rank(head, left, weights, without=without) < behind
 
     def _rank(
         self,

@@ -18,7 +18,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import compress
 from pathlib import Path
 
 from benchmarks.control_plane.servers import Store
@@ -298,10 +297,13 @@ class Simulation:
         order = self._line.in_order(self._held, self._trace.weights, without=ungrouped)
         ids = {each.job_id for each in placed}
         head, behind = head_behind(order, ids)
-        running = [attempt.running for attempt in self._attempts.values()]
-        leaves = [head is not None and self._lets_ahead(each, head, ungrouped) for each in running]
-        freed = sum(compress((each.slots for each in running), leaves))
-        running = [each for each, leaving in zip(running, leaves, strict=True) if not leaving]
+        running: list[Running] = []  # but for what gives way to the head
+        freed = 0
+        for attempt in self._attempts.values():
+            if head is not None and self._lets_ahead(attempt.running, head, ungrouped):
+                freed += attempt.running.slots
+            else:
+                running.append(attempt.running)
         free = self._free - sum(self._waiting[job_id].job.world_size for job_id in ids - behind)
         for each in placed:
             self._begin(each, behind)

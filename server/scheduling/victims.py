@@ -45,7 +45,9 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
         overtook = {each.job_id for each in leaving if each.overtook(waits.queued_at)}
         for victim in leaving:
             # The round compared all else that the order of the queue follows from.
-            most = victim.priority if victim.job_id in overtook else waits.priority - 1
+            most = waits.priority - 1
+            if victim.job_id in overtook:
+                most = min(victim.priority, waits.priority)
             if priorities.get(victim.job_id, most) > most:
                 return 0
         for_priority = f"preempted by {waits.name} of priority {priority_words(waits.priority)}"
