@@ -8,22 +8,12 @@ from datetime import datetime, timedelta
 
 from server.placement.backfill import Keeper, estimated, needed_before, without
 from server.placement.demand import CAUTION, LEAVES_WITHIN, Demand, Holding, Offer, QueuedJob
-from server.placement.fit import choose, could_hold, eligible_for, groups, unit_on
+from server.placement.fit import choose, could_hold, groups, unit_on
 from server.placement.open_nodes import BY_FREE, OpenNodes
 from server.placement.preempt import victims
 from server.placement.quotas import Quota, Quotas
-from server.placement.reasons import why_job_waits, why_operation_waits
+from server.placement.reasons import why_job_waits
 from trainyard.protocol.attempt import NodeAllocation
-
-
-@dataclass(frozen=True)
-class QueuedOperation:
-    """An operation of the queue."""
-
-    id: str
-    demand: Demand
-    needs_idle_node: bool = False
-    """Whether it waits for a node without a held slot."""
 
 
 @dataclass(frozen=True)
@@ -355,32 +345,6 @@ class Turns:
         for node in keeper.nodes:
             self._kept_for.setdefault(node, job.name)
         self._open.clear()
-
-
-def give(
-    queue: Sequence[QueuedOperation], offers: Sequence[Offer], busy: Collection[str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Assign each operation, in order, to the node with the fewest held slots; one a node.
-
-    Args:
-        queue: operations by precedence.
-        offers: nodes that are online and not draining.
-        busy: nodes that have an operation.
-
-    Returns:
-        The node of each operation that can start now, and why each other one waits, by its id.
-    """
-    given: dict[str, str] = {}
-    waiting: dict[str, str] = {}
-    for operation in queue:
-        able = eligible_for(operation.demand, offers)
-        idle = [o for o in able if len(o.free) == o.slots] if operation.needs_idle_node else able
-        fit = [o for o in idle if o.node not in busy and o.node not in given.values()]
-        if fit:
-            given[operation.id] = min(fit, key=lambda o: (o.slots - len(o.free), o.node)).node
-        else:
-            waiting[operation.id] = why_operation_waits(operation.demand, able, idle, offers=offers)
-    return given, waiting
 
 
 def _usable(spans: Sequence[_Span], nodes: Sequence[list[Offer]]) -> list[list[Offer]]:

@@ -33,8 +33,8 @@ from server.operations.service import (
     lock_job_if_there,
     repeat_later,
 )
-from server.placement.decide import QueuedOperation, give
 from server.placement.demand import Demand
+from server.placement.give import QueuedOperation, give
 from server.protocol_2 import ChoreMessage, lacking
 from server.scheduling.dispatch import Dispatcher, Message
 from server.subject import SCHEDULER, SCRUBBING, Subject
@@ -321,7 +321,8 @@ def _wanted(
             new_fields=lacking(task),
             node_selector=ON_NETWORK if task.build is not None else (),
         )
-        wanted.append(QueuedOperation(row.id, demand, row.kind == OperationKind.SCRUB))
+        is_scrub = row.kind == OperationKind.SCRUB
+        wanted.append(QueuedOperation(row.id, demand, is_scrub, unclaimed_by=row.node))
     return wanted, reasons
 
 

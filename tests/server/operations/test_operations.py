@@ -11,8 +11,8 @@ from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.liveness import beat
 from server.operations.cancel import cancel
-from server.placement.decide import QueuedOperation, give
 from server.placement.demand import Demand, Offer
+from server.placement.give import QueuedOperation, give
 from tests.actors import ADA, EVE
 from tests.server.harness import Harness
 from tests.server.yard import Yard
