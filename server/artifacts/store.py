@@ -93,7 +93,8 @@ def store_artifacts(
     for line in lines:
         record = line.record
         if record is None:
-            dropped.append(OutputDropped(what="logs", reason="disk_full", first=None))
+            lost_by = line.dropped or "disk_full"
+            dropped.append(OutputDropped(what="logs", reason=lost_by, first=None))
             continue
         reason: DropReason | None = line.dropped
         found = contents.get(line.digest or "")

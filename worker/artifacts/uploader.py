@@ -117,14 +117,12 @@ class ArtifactUploader:
             self._tail.remove(name)
         return bool(names)
 
-    def note_lost_output(self) -> None:
-        """Have the server append the event that output of ranks was given up."""
+    def note_lost_output(self, reason: DropReason) -> None:
+        """Have the server append the event that output of ranks was given up, once an attempt."""
         if OUTPUT_LOST in self.lines.noted:
             return
         try:
-            self.lines.append(
-                ArtifactLine(process=COLLECTED, end=0, record=None, dropped="disk_full")
-            )
+            self.lines.append(ArtifactLine(process=COLLECTED, end=0, record=None, dropped=reason))
         except OSError as error:
             logger.warning("lost output is noted later: %s", error)
 

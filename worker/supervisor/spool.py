@@ -2,7 +2,8 @@
 
 A log keeps its offsets for ever, but not its disk space: when it has grown by `LOG_KEPT_BYTES` and
 the server has its beginning, that beginning becomes a hole in the file. Bytes that the server does
-not have keep their space up to `LOG_HELD_BYTES`; what is older is given up and reads as zeros.
+not have keep their space up to `LOG_HELD_BYTES`; what is older is given up, which has an event, and
+reads as zeros.
 While the disk is about to be full, artifacts go first, then all of the logs but `LOG_SPARE_BYTES`;
 metrics and events never.
 """
@@ -10,7 +11,6 @@ metrics and events never.
 from __future__ import annotations
 
 import base64
-import contextlib
 import ctypes
 import logging
 import os
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.protocol.worker_messages import ARTIFACTS, EVENT_FILES, MAX_CHUNK_BYTES, Chunk
+from trainyard.run.artifacts.artifact_records import DropReason
 from worker.artifacts.uploader import ArtifactUploader
 from worker.node.files import open_regular
 from worker.node.folder_usage import is_low
@@ -116,11 +117,11 @@ class SpoolFile:
         end = max(min(self.acknowledged, self.size - kept), self.size - held) // 4096 * 4096
         if self.whole_lines or end - self._freed < kept:
             return False
-        with (
-            contextlib.suppress(OSError),  # a file system without holes: the bytes stay
-            open_regular(self.path, owner=self._owner, writing=True) as file,
-        ):
-            _punch_hole(file.fileno(), self._freed, end - self._freed)
+        try:
+            with open_regular(self.path, owner=self._owner, writing=True) as file:
+                _punch_hole(file.fileno(), self._freed, end - self._freed)
+        except OSError:  # a file system without holes: the bytes stay
+            return False
         lost = end > max(self._freed, self.acknowledged)
         self._freed = end
         return lost
@@ -260,14 +261,19 @@ class Spool:
         return self._barrier
 
     def _make_room(self) -> None:
-        """Give up artifacts, then logs, while the disk is about to be full."""
+        """Free what logs may not hold; give up artifacts, then logs, on a disk with little room."""
+        self._free_logs(self._kept, self._held, reason="spool_full")
         if self._artifacts is None or not is_low(self._root):
             return
         if self._artifacts.drop_waiting() and not is_low(self._root):
             return
-        lost = [log.free(kept=LOG_SPARE_BYTES, held=LOG_SPARE_BYTES) for log in self._logs]
-        if any(lost):
-            self._artifacts.note_lost_output()
+        self._free_logs(LOG_SPARE_BYTES, LOG_SPARE_BYTES, reason="disk_full")
+
+    def _free_logs(self, kept: int, held: int, *, reason: DropReason) -> None:
+        """Give back disk space of the logs, and report the reason where output is lost by it."""
+        lost = [log.free(kept=kept, held=held) for log in self._logs]
+        if any(lost) and self._artifacts is not None:
+            self._artifacts.note_lost_output(reason)
 
     def narrow(self) -> bool:
         """Send shorter stretches of metrics and events, in the end single lines.
@@ -293,7 +299,6 @@ class Spool:
                 continue
             progress |= offset > file.acknowledged
             file.acknowledged = offset
-            file.free(kept=self._kept, held=self._held)
         return progress
 
     @property

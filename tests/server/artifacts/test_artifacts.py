@@ -29,7 +29,7 @@ from trainyard.client.errors import UnknownReferenceError
 from trainyard.client.sdk import Client
 from trainyard.protocol.job_artifacts.messages import BLOCK_BYTES
 from trainyard.protocol.rest.access import TokenRequest
-from trainyard.run.artifacts.artifact_records import ArtifactLine, HistogramRecord
+from trainyard.run.artifacts.artifact_records import ArtifactLine, DropReason, HistogramRecord
 from trainyard.run.record_base import to_json
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
@@ -178,11 +178,12 @@ def test_content_has_headers_that_no_page_can_misuse(
     assert client.get(other).status_code == 404
 
 
+@pytest.mark.parametrize("reason", ["disk_full", "spool_full"])
 def test_each_reason_of_a_drop_is_one_event_of_an_attempt(
-    context: Context, launched: tuple[str, Supervisor]
+    context: Context, launched: tuple[str, Supervisor], reason: DropReason
 ) -> None:
     _, supervisor = launched
-    lost = ArtifactLine(process=-1, end=0, record=None, dropped="disk_full")
+    lost = ArtifactLine(process=-1, end=0, record=None, dropped=reason)
     end = report(
         context,
         supervisor,
@@ -195,7 +196,7 @@ def test_each_reason_of_a_drop_is_one_event_of_an_attempt(
     assert kept_events(context, "output_dropped") == [
         {"what": "artifacts", "reason": "disk_full", "first": "a"},
         {"what": "artifacts", "reason": "quota", "first": "c"},
-        {"what": "logs", "reason": "disk_full", "first": None},
+        {"what": "logs", "reason": reason, "first": None},
     ]
 
 

@@ -309,6 +309,19 @@ def test_a_full_disk_takes_artifacts_first_then_logs_and_never_metrics(
         place.clean()
 
 
+def test_logs_that_wait_for_the_server_take_no_more_than_they_may(share: Share) -> None:
+    kept, held = 16 * 1024, 128 * 1024
+    uploads = ArtifactUploader(share)
+    spool = Spool(share.run, ranks=[0], artifacts=uploads, log_kept_bytes=kept, log_held_bytes=held)
+    log = Path(share.run.log(0))
+    for size in (held, held + kept, held + 3 * kept):
+        with log.open("ab") as file:
+            file.write(b"x" * (size - file.tell()))
+        spool.chunks()  # for reports that never arrive
+        assert [line.dropped for line in written(share.run)] == ["spool_full"] * (size > held)
+    assert log.stat().st_blocks * 512 <= held
+
+
 @dataclass
 class OnDisk:
     """The spool of a share, and its uploads."""

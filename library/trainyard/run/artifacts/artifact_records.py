@@ -73,7 +73,7 @@ class ArtifactRecord(JsonRecord):
 class ArtifactLine(JsonRecord):
     """One line of `artifacts.jsonl`, made by the supervisor when the server has the content.
 
-    Without `record` it states that output of ranks was given up for want of disk space.
+    Without `record` it states that output of ranks was given up, and why.
     """
 
     process: int
