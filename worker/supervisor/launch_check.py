@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGTERM, Signals
 
 from trainyard.protocol.node_samples import DRIVER_SILENT, unlisted
 from trainyard.run.failures import Failure, FailureReason
@@ -17,12 +18,15 @@ from worker.node.hardware.accelerators import sample_once
 from worker.node.hardware.foreign import without_own
 from worker.node.node_store import LaunchRecord, NodeStore
 from worker.supervisor.exit_classification import without_claims
+from worker.supervisor.orders import Orders
 
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 30.0
 """Time in which the driver has to answer; the worker holds it open, so that it is not cold."""
 CHECK_SECONDS = 600.0
+SIGNAL_SECONDS = 3.0
+"""Time in which a SIGTERM to every process of a node reaches the last of them."""
 REMEDY = (
     "None is needed: the slots are withheld until their devices can be used, and the next attempt "
     "uses others."
@@ -71,8 +75,24 @@ class InputCheck:
         """Whether it has ended, or takes too long."""
         return self._status is not None or self._is_late
 
-    def failure(self) -> Failure | None:
-        """Return why the ranks cannot run; None while nothing is wrong."""
+    def refusal(self, orders: Orders) -> Failure | None:
+        """Return why the ranks cannot run; None where the check was ended because the node leaves.
+
+        The SIGTERM that ended the check can reach this process a moment later.
+        """
+        if self._status == -SIGTERM:
+            until = time.monotonic() + SIGNAL_SECONDS
+            while not orders.leave and time.monotonic() < until:
+                time.sleep(0.05)
+            if orders.leave:
+                return None
+        return self._failure()
+
+    def _failure(self) -> Failure | None:
+        """Return why the ranks cannot run; None while nothing is wrong.
+
+        A check that a signal ends, for example for want of memory, has found nothing in the input.
+        """
         reason, what = FailureReason.DATA_ERROR, "check of spec and input"
         if self._share.runs_program:
             reason, what = FailureReason.LAUNCH_ERROR, "loading of the image"
@@ -85,10 +105,13 @@ class InputCheck:
         error = read_record(run.check_error, Failure, owner=run.writer)
         if error is not None:
             return replace(without_claims(error, of_program=False), rank=None, node=node)
+        signal = Signals(-status).name if status < 0 else None
+        end = f"ended with status {status}" if signal is None else f"was ended by {signal}"
         return Failure(
-            reason=reason,
-            message=f"the {what} ended with status {status}",
+            reason=reason if signal is None else FailureReason.LAUNCH_ERROR,
+            message=f"the {what} {end}",
             node=node,
+            signal=signal,
             traceback=tail(run.log(self._share.ranks[0])) or None,
         )
 

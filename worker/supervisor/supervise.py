@@ -235,7 +235,7 @@ class Supervisor:
             # What it refuses is the cause, also where the ranks have met it first.
             while not (check.over or self._orders.leave):
                 _sleep(LONG_LOOK_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[check.pidfd])
-            return check.failure() or fault
+            return check.refusal(self._orders) or fault
         finally:
             check.close()
 
@@ -251,7 +251,7 @@ class Supervisor:
                 _sleep(LONG_LOOK_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[check.pidfd])
         finally:
             check.close()
-        return None if self._orders.leave else check.failure()
+        return None if self._orders.leave else check.refusal(self._orders)
 
     # ---- the ranks ------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class Supervisor:
             over = self._stop.is_over(seen) if self._stop and self._orders.leave else None
             if leaving.is_over(seen) if over is None else over:
                 break
-            if wrong := self._excess() or (check.failure() if check else None):
+            if wrong := self._excess() or (check.refusal(self._orders) if check else None):
                 return wrong
             if not seen.failed:
                 silence = self._hang_watch.silence()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,18 @@ def test_ranks_that_left_before_the_end_of_the_node_wait_for_no_check(place: Pla
     failure = attempt.exit().failure
     assert failure is not None
     assert failure.reason == "preempted"
+
+
+def test_a_check_that_sigterm_ends_beside_the_ranks_is_a_preemption(place: Place) -> None:
+    attempt = place.start(stand_in="check_outlasts", launcher=WARM)
+    attempt.phase(Phase.TRAINING)
+    for pid in attempt.processes:
+        os.kill(pid, signal.SIGTERM)
+    time.sleep(0.5)
+    os.kill(attempt.pid, signal.SIGTERM)
+    failure = attempt.exit().failure
+    assert failure is not None
+    assert failure.reason == "preempted", failure.message
 
 
 def test_a_cancel_waits_for_no_check(place: Place) -> None:

@@ -1,0 +1,54 @@
+"""A signal that ends the check of spec and input is no fault of the input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.worker.conftest import Attempt, Place, wait_for
+
+
+def check_of(attempt: Attempt) -> int:
+    """Return the process that checks spec and input."""
+
+    def look() -> int | None:
+        for pid in attempt.processes:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"check_lasts" in words and b"check" in words:
+                return pid
+        return None
+
+    return wait_for(look, "check")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5], ids=["with", "before"])
+def test_sigterm_to_the_check_and_the_supervisor_is_a_preemption(
+    place: Place, seconds: float
+) -> None:
+    attempt = place.start(stand_in="check_lasts")
+    pid = check_of(attempt)
+    os.kill(pid, signal.SIGTERM)
+    time.sleep(seconds)
+    os.kill(attempt.pid, signal.SIGTERM)
+    record = attempt.exit()
+    assert record.outcome == "failed"
+    assert record.failure is not None
+    assert record.failure.reason == "preempted", record.failure.message
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_check_that_a_signal_ends_has_found_nothing_in_the_input(
+    place: Place, number: signal.Signals
+) -> None:
+    attempt = place.start(stand_in="check_lasts")
+    os.kill(check_of(attempt), number)
+    record = attempt.exit()
+    assert record.ranks == ()
+    failure = record.failure
+    assert failure is not None
+    assert (failure.reason, failure.signal) == ("launch_error", number.name)
+    assert failure.message == f"the check of spec and input was ended by {number.name}"
