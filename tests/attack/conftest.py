@@ -121,3 +121,9 @@ def level(careless: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Le
             node = next(node for node in yard.nodes() if node.name == worker.name)
             assert node.hardware.isolation == request.param
             yield Level(request.param, worker, yard, careless)
+
+        def is_offline() -> bool:
+            return all(not node.online for node in yard.nodes() if node.name == worker.name)
+
+        # Until then it would get jobs of the next level, which no worker claims.
+        wait_for(is_offline, f"end of node {worker.name}")
