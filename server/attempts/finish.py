@@ -357,33 +357,25 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
     resources = follow.pending.overrides.apply(job.spec).resources
     used = job.retries_used + 1 if follow.uses_retry else job.retries_used
     event = NewEvent(
-        Queued(
-            cause=follow.pending.cause,
-            not_before=not_before,
-            reason=follow.reason,
-        ),
+        Queued(cause=follow.pending.cause, not_before=not_before, reason=follow.reason),
         SERVER,
         launch.subject,
         f"{job.name} is queued again: {follow.reason}",
     )
-    move(
-        context,
-        connection,
-        event,
-        job_to(
-            job.id,
-            JobState.QUEUED,
-            queued_at=now,
-            not_before=not_before,
-            retries_used=used,
-            priority=resources.priority,
-            world_size=layout.world_size,
-            min_world_size=resources.min_world_size,
-            max_world_size=resources.max_world_size,
-            layout=job.spec.layout_name(layout),
-            **common,
-        ),
+    queued = job_to(
+        job.id,
+        JobState.QUEUED,
+        queued_at=now,
+        not_before=not_before,
+        retries_used=used,
+        priority=resources.priority,
+        world_size=layout.world_size,
+        min_world_size=resources.min_world_size,
+        max_world_size=resources.max_world_size,
+        layout=job.spec.layout_name(layout),
+        **common,
     )
+    move(context, connection, event, queued)
 
 
 def _answer_what_is_left(connection: Connection, attempt_id: str, step: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from sqlalchemy import Connection, bindparam, func, select, update
+from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
 from server.artifacts.store import store_artifacts
@@ -23,11 +23,12 @@ from server.attempts.service import (
     record_heartbeats,
 )
 from server.context import Context
-from server.database.tables import attempt_nodes, requests
+from server.database.tables import attempt_nodes
 from server.errors import InvalidRequestError, RefusalError, UnauthenticatedError
 from server.ingest.early_commits import hold_early_commits
 from server.ingest.late_values import move_late_values
 from server.ingest.parse import METRICS, ReportContent, UnpackedChunk, is_log, parse_chunks, unpack
+from server.ingest.pending_requests import pending_requests
 from server.ingest.report import IncomingReport
 from server.ingest.subscribers import SUBSCRIBERS, notify_logs, store_notices
 from server.lifecycle import lock_jobs_of
@@ -40,13 +41,12 @@ from server.shells.worker_api import shell_orders
 from server.subject import Actor
 from trainyard.protocol.rest.event_data import MetricsDropped
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, DesiredState
-from trainyard.protocol.worker_messages import PendingRequest, Report, ReportReply
+from trainyard.protocol.worker_messages import Report, ReportReply
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import MetricRecord
 
 logger = logging.getLogger(__name__)
 
-REQUESTS_AT_ONCE = 100
 SHARED_BYTES = 16 * 1024
 """Content up to which a report may share a transaction: what is larger delays those with it, and
 its own statements cost less than its lines do."""
@@ -219,7 +219,7 @@ def _apply(reports: Sequence[IncomingReport]) -> list[ReportReply]:
         subscriber(reports)
     for incoming in reports:
         _end_share(incoming)  # last: an ended attempt takes neither commits nor answers
-    pending = _pending_requests(first.connection, reports)
+    pending = pending_requests(first.connection, reports)
     return [
         ReportReply(
             acknowledged=_acknowledged(incoming),
@@ -359,42 +359,3 @@ def _take_output(incoming: IncomingReport) -> ReportReply:
         for chunk in report.chunks
     }
     return ReportReply(acknowledged=acknowledged, desired=DesiredState.CANCEL)
-
-
-_numbered = (
-    select(
-        requests.c.attempt_id,
-        requests.c.id,
-        requests.c.request,
-        func.row_number()
-        .over(partition_by=requests.c.attempt_id, order_by=requests.c.id)
-        .label("number"),
-    )
-    .where(
-        requests.c.attempt_id.in_(bindparam("attempt_ids", expanding=True)),
-        requests.c.answer.is_(None),
-    )
-    .subquery()
-)
-_PENDING_REQUESTS = (
-    select(_numbered.c.attempt_id, _numbered.c.id, _numbered.c.request)
-    .where(_numbered.c.number <= REQUESTS_AT_ONCE)
-    .order_by(_numbered.c.id)
-)
-
-
-def _pending_requests(
-    connection: Connection, reports: Sequence[IncomingReport]
-) -> dict[str, tuple[PendingRequest, ...]]:
-    """Return what the trainer of each attempt has not answered yet.
-
-    Only global rank 0's node can hand it over.
-    """
-    shares = [each.share for each in reports]
-    mine = [each.attempt_id for each in shares if each.node_rank == 0 and each.has_requests]
-    found: dict[str, tuple[PendingRequest, ...]] = {}
-    if mine:
-        for row in connection.execute(_PENDING_REQUESTS, {"attempt_ids": mine}):
-            pending = PendingRequest(id=row.id, request=row.request)
-            found[row.attempt_id] = (*found.get(row.attempt_id, ()), pending)
-    return found
